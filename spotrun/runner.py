@@ -33,7 +33,7 @@ from spotrun.errors import (
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.heartbeats import Heartbeats
-from spotrun.folder.ledger import EntryRefused, Ledger
+from spotrun.folder.ledger import EntryRefused, Ledger, forged
 from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.pulse import Pulse
@@ -46,6 +46,7 @@ from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
 from spotrun.policy.stillness import is_still
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.run.owners import about_forged
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
@@ -212,7 +213,8 @@ class Runner:
 
     def _remark(self) -> str | None:
         market = "" if self._market is None else self._market.trouble or ""
-        return _joined([self._heartbeats.refused, market, self._unlisted, *self._driver.remarks])
+        unsigned = about_forged(forged(self._ledger.state), self._uri)
+        return _joined([self._heartbeats.refused, market, self._unlisted, unsigned, *self._driver.remarks])
 
     # -- observe -----------------------------------------------------------------------------------------------------
 

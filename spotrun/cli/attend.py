@@ -23,6 +23,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import RunEnded, SpecInvalid, needs_extra
+from spotrun.folder.ledger import forged
 from spotrun.market.world import World
 from spotrun.notify.news import night
 from spotrun.notify.notifier import Notifier
@@ -39,6 +40,7 @@ from spotrun.report.live import view_for
 from spotrun.report.results import how_to_get
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped
+from spotrun.run.owners import about_forged
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
@@ -173,6 +175,8 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
         summary = summarise(last.state, run.clock.now())
         terminal.show(summary)
         _show_results(run, last.state)
+        if line := about_forged(forged(last.state), run.typed):
+            say(line)
         if nightly:
             notifier.tell(night(last.state, summary))
     _report_end(run, last)

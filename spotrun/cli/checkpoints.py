@@ -19,17 +19,24 @@ if TYPE_CHECKING:
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
     from spotrun.cli.runs import open_run
+
+    opened = open_run(run, store)
+    state, damage = opened.read_whole_part()
+    commits = list(reversed(state.commits))
+    if as_json:
+        print_json([_told(commit) for commit in commits])
+    elif not commits:
+        print(f"{opened.id} has no checkpoints")
+    else:
+        _print_commits(commits)
+    if damage is not None:
+        raise damage
+
+
+def _print_commits(commits: list[Commit]) -> None:
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import NOTHING, FiguresTable, print_table
 
-    opened = open_run(run, store)
-    commits = list(reversed(opened.ledger.refresh().commits))
-    if as_json:
-        print_json([_told(commit) for commit in commits])
-        return
-    if not commits:
-        print(f"{opened.id} has no checkpoints")
-        return
     fits = ("fit",) if commits[0].event.fit > 1 else ()
     heads = ("checkpoint", *fits, "step", "epoch", "size", "sent", "why", "state")
     table = FiguresTable("", heads, texts=(len(heads) - 2, len(heads) - 1), gap=2)

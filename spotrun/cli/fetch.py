@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from spotrun.cli.runs import OpenRun
     from spotrun.folder.stored_files import Fetched, Listing, OutputFile
-    from spotrun.run.state import Outputs
+    from spotrun.run.state import Outputs, RunState
 
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
@@ -56,7 +56,8 @@ def fetch(
     from spotrun.spec.patterns import chooser
 
     opened = open_run(run, store)
-    outputs = _outputs_of(opened, step)
+    state, damage = opened.read_whole_part()
+    outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
     stored = chooser(opened.spec.outputs.files)  # the files of a checkpoint are more than that
     listing = replace(listing, files=tuple(file for file in listing.files if stored(file.path)))
@@ -65,6 +66,8 @@ def fetch(
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock)) if as_json else report.show(
             outputs, listing, chosen
         )
+        if damage is not None:
+            raise damage
         return
     folder = Path(f"{opened.id}-files") if to is None else to
     with progress_bar(quiet=as_json, doing="fetching") as shown:
@@ -75,16 +78,17 @@ def fetch(
     else:
         print(report.text(outputs, listing, folder, found, opened.clock))
     _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
+    if damage is not None:
+        raise damage
 
 
-def _outputs_of(run: OpenRun, step: int | None) -> Outputs:
+def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
     """
     Raises:
         RunNotFound: nothing is stored, or nothing of that step.
     """
     from spotrun.report.fetching import why_nothing
 
-    state = run.ledger.refresh()
     newest = state.newest_outputs()
     if newest is None:
         raise RunNotFound(f"{run.id} has no stored files", hint=why_nothing(state, run.typed))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
-from spotrun.errors import RunNotFound
+from spotrun.errors import LedgerDamaged, RunNotFound
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
     from spotrun.run.state import RunState
+    from spotrun.store.port import Store
 
 FOLLOW_EVERY_S = 1.0
 """System time between two looks for new chunks."""
@@ -31,16 +32,25 @@ def logs(
     """
     Show what the training printed, attempt by attempt.
 
-    A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed.
+    A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
+    a run whose ledger is damaged is shown too, before the error.
     """
     from spotrun.cli.runs import open_run
+    from spotrun.cli.unreadable import nameless
 
-    opened = open_run(run, store)
+    try:
+        opened = open_run(run, store)
+    except LedgerDamaged:
+        if (found := nameless(run, store)) is not None:
+            _Output(found.store, "logs/").print_new(None)
+        raise
     prefix = "logs/" if attempt is None else f"logs/{_launch_of(opened, attempt)}/"
-    output = _Output(opened, prefix)
+    output = _Output(opened.store, prefix)
     while True:
-        state = opened.ledger.refresh()
+        state, damage = opened.read_whole_part()
         output.print_new(state)
+        if damage is not None:
+            raise damage
         if not follow or state.terminal is not None:
             break
         time.sleep(FOLLOW_EVERY_S)
@@ -50,7 +60,7 @@ def logs(
 
 def _launch_of(run: OpenRun, attempt: int) -> int:
     """The launch whose instance had the run's attempt of this number."""
-    state = run.ledger.refresh()
+    state, _ = run.read_whole_part()
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
@@ -65,18 +75,19 @@ _CHUNK = re.compile(r"logs/\d{1,15}/[^/]+")
 class _Output:
     """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
 
-    def __init__(self, run: OpenRun, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str) -> None:
         self.told: set[str] = set()
-        self._run = run
+        self._store = store
         self._prefix = prefix
         self._title = ""
         self._in_line = False
 
-    def print_new(self, state: RunState) -> None:
-        keys = (key for key in _keys(self._run, self._prefix) if _CHUNK.fullmatch(key))
+    def print_new(self, state: RunState | None) -> None:
+        """Without a state the launches have no other name than their number."""
+        keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told)
         for key in sorted(new, key=_order):
-            text = _text(self._run, key)
+            text = _text(self._store, key)
             self._print_title(_title(state, _order(key)[0]))
             sys.stdout.write(text)
             self._in_line = not text.endswith("\n")
@@ -90,13 +101,13 @@ class _Output:
             self._title = title
 
 
-def _title(state: RunState, number: int) -> str:
+def _title(state: RunState | None, number: int) -> str:
     """`attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over."""
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
 
-    launch = state.launches.get(number)
-    if launch is None:
+    launch = None if state is None else state.launches.get(number)
+    if state is None or launch is None:
         return f"launch {number}"
     if launch.attempt is not None:
         attempt = f"attempt {state.ordinals()[launch.attempt]}"
@@ -114,22 +125,22 @@ def _print_consoles(run: OpenRun) -> None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))
     if run.cloud.failed_starts:
-        for key in _keys(run, run.cloud.failed_starts):
+        for key in _keys(run.store, run.cloud.failed_starts):
             print(f"{key}:")
-            print(_text(run, key))
+            print(_text(run.store, key))
 
 
-def _keys(run: OpenRun, prefix: str) -> list[str]:
+def _keys(store: Store, prefix: str) -> list[str]:
     from spotrun.store.retrying import persist
 
-    return [stored.key for stored in persist(lambda: run.store.list(prefix))]
+    return [stored.key for stored in persist(lambda: store.list(prefix))]
 
 
-def _text(run: OpenRun, key: str) -> str:
+def _text(store: Store, key: str) -> str:
     from spotrun.report.describe import printable
     from spotrun.store.retrying import persist
 
-    return printable(persist(lambda: run.store.get(key)).decode(errors="replace"))
+    return printable(persist(lambda: store.get(key)).decode(errors="replace"))
 
 
 def _order(key: str) -> tuple[int, str]:

@@ -29,6 +29,7 @@ from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
+from spotrun.run.state import RunState
 from spotrun.runner import Runner
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -63,6 +64,17 @@ class OpenRun:
     def typed(self) -> str:
         """What other commands find it by, as a shell reads it."""
         return reference(self.id, self.uri)
+
+    def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
+        """
+        The state by all entries; or by those before the first damaged one, with that damage. So what the run has stored
+        can be looked at, which changes nothing. The caller raises the damage in the end.
+        """
+        try:
+            return self.ledger.refresh(), None
+        except LedgerDamaged as damage:
+            what = f"{damage.message}; shown is what the entries before it say"
+            return self.ledger.state, LedgerDamaged(what, hint=damage.hint)
 
     @cached_property
     def runs(self) -> Store:

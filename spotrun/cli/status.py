@@ -193,6 +193,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "time_scale": run.created.time_scale,
         "files": status.files,
         "voids": status.voids,
+        "forged": status.forged,
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
         "not_carried": for_programs(status.gaps),

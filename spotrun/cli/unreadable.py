@@ -25,22 +25,37 @@ class Place(NamedTuple):
     region: str
 
 
-def end_nameless(reference: str, store: str | None, yes: bool) -> None:
+class Nameless(NamedTuple):
+    """The folder of a run whose beginning cannot be read."""
+
+    name: str
+    run_uid: str
+    store: Store
+
+
+def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    End the instances of the run in the folder that is meant. A folder's name ends in the uid; if that of another folder
-    does so too, nobody knows whose instances they are, and nothing is ended.
+    The folder that is meant. Its name ends in the uid; if that of another folder does so too, nobody knows whose it is:
+    None.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
     names = persist(runs.folders)
     meant = [each for each in names if name in (each, *each.rsplit("-", 1))]
     if len(meant) != 1:
-        return
+        return None
     uid = meant[0].rpartition("-")[2]
     if sum(each.rpartition("-")[2] == uid for each in names) > 1:
-        return
-    confirm(yes, f"End the instances of {meant[0]} now?", default=True, declined="nothing was ended")
-    end_listed(open_store(f"{runs.uri}/{meant[0]}"), uid)
+        return None
+    return Nameless(meant[0], uid, open_store(f"{runs.uri}/{meant[0]}"))
+
+
+def end_nameless(reference: str, store: str | None, yes: bool) -> None:
+    """End the instances of the run in the folder that is meant; nothing, if nobody knows whose it is."""
+    found = nameless(reference, store)
+    if found is not None:
+        confirm(yes, f"End the instances of {found.name} now?", default=True, declined="nothing was ended")
+        end_listed(found.store, found.run_uid)
 
 
 def end_listed(store: Store, run_uid: str) -> None:

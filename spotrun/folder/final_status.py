@@ -22,7 +22,7 @@ from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.ledger import FOLDER as LEDGER
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger, forged, key_of
 from spotrun.folder.status_objects import FOLDER
 from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.run.events import ENTRY_SIZE_MAX, seal, unsealed
@@ -32,15 +32,15 @@ from spotrun.store.port import Store, StoredObject
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
 """A longer one is not read whole: then it does not match its checksum."""
-VERSION = 2
+VERSION = 3
 """To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
-    rented. `detail` says how it ended. `files` of the script are stored.
-    `gaps` are in no checkpoint.
+    rented. `detail` says how it ended. `files` of the script are stored. `gaps` are in no checkpoint. Of the `voids`,
+    `forged` entries lack the owner's signature.
     """
 
     state: str
@@ -50,6 +50,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cost_usd: Decimal
     prices_usd_per_hour: tuple[Decimal | None, ...]
     voids: Count
+    forged: Count
     deadline_lost: bool
     detail: str
     files: Count = 0
@@ -75,6 +76,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         cost_usd=summary.total.cost_usd,
         prices_usd_per_hour=tuple(hourly_prices(state, now)),
         voids=len(state.voids),
+        forged=forged(state),
         deadline_lost=state.deadline_lost is not None,
         detail="" if state.terminal is None else state.terminal.detail,
         files=state.stored_files,

@@ -59,6 +59,12 @@ READS_MAX = 5
 
 FORGED = "the owner of the run has not signed it"
 
+
+def forged(state: RunState) -> int:
+    """How many entries say what only the owner of the run may say, and are not signed."""
+    return sum(void.reason == FORGED for void in state.voids)
+
+
 Decide = Callable[[RunState], AnyEvent | None]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,7 +200,7 @@ class Ledger:
 
     def refresh(self) -> RunState:
         """
-        Read on to the end, and fold.
+        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before.
 
         Raises:
             RunNotFound: there is no entry 0, or it creates no run.
@@ -394,9 +400,12 @@ class Ledger:
         if not keys and not first:
             raise _without_first(self._store, [])
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
+        self._read_range(first, end)
         # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
+
+    def _read_range(self, first: int, end: int) -> None:
         if self._readers == 1:
             self._fold_all(map(self._read, range(first, end)))
             return

@@ -9,6 +9,7 @@ from typing import Any
 from spotrun.report import gaps
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import FiguresTable, dollars, plain, scale_mark
+from spotrun.run.owners import about_forged
 
 Rows = Sequence[dict[str, Any]]
 """As `spotrun status --json` prints them."""
@@ -36,6 +37,7 @@ def notes(rows: Rows) -> list[str]:
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
     said += [f"{row['run']}: {line}" for row in rows for line in gaps.briefly(row.get("not_carried", ()))]
+    said += [f"{row['run']}: {line}" for row in rows if (line := about_forged(row.get("forged", 0), row["run"]))]
     return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
 
 

@@ -33,3 +33,11 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 def is_of_owner(event: ev.AnyEvent) -> bool:
     """Whether only the owner may write this. Checkpoints of an ended run are retired by `checkpoints prune`."""
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
+
+
+def about_forged(count: int, found_by: str) -> str:
+    """What a person should know of entries that say what only the owner may, and are not signed; "" of none."""
+    if not count:
+        return ""
+    what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"
+    return f"{what} for nothing: see `spotrun events {found_by}`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -14,12 +15,21 @@ from spotrun.folder.ledger import FORGED, EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry, entry_json, parted, seal, signed
 from spotrun.run.owners import OF_OWNER, is_of_owner
+from spotrun.runner import Runner
+from spotrun.store.local import LocalStore
+from spotrun.store.port import Store
 from tests.support.attacked_world import AttackedWorld
+from tests.support.called_spotrun import Spotrun
+from tests.support.decisions import spec
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.owners_key import OwnersKey
 from tests.support.repository import ROOT
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.market import CalmMarket
+from tests.support.world.timings import Timings
+from tests.support.worlds import MARKET
 
 OWNER = OwnersKey()
 
@@ -27,9 +37,9 @@ OWNER = OwnersKey()
 class Owned:
     """A run that trains, with a key; `ledger` is the owner's view of it, and `node` an instance's."""
 
-    def __init__(self) -> None:
-        self.store = MemoryStore(ManualClock(START))
-        self.history = History(public_key=OWNER.public)
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = store or MemoryStore(ManualClock(START))
+        self.history = History(public_key=OWNER.public, spec=spec().to_dict())
         self.history.running()
         for entry in self.history.entries:
             self.store.put_if_absent(key_of(entry.number), encode_entry(entry, self._signs(entry)))
@@ -62,6 +72,21 @@ def test_a_stop_that_nobody_signed_stops_nothing() -> None:
     assert not run.ledger.state.stop_requested
     assert run.ledger.state.voids[-1].kind == "StopRequested"
     assert run.node.refresh() == run.ledger.state, "the agent believes what its runner does not"
+
+
+def test_status_and_a_runner_say_how_many_entries_are_forged(tmp_path: Path, spotrun: Spotrun) -> None:
+    run = Owned(LocalStore(tmp_path / "demo-0123456789"))
+    assert "forged" not in spotrun("status", "--store", tmp_path).out
+    for number in (6, 7):
+        stop = replace(run.history.entry(ev.StopRequested(by="the training")), number=number)
+        assert run.put(encode_entry(stop)) == FORGED
+    said = " ".join(spotrun("status", "--store", tmp_path).out.split())
+    assert "demo-0123456789: 2 entries are forged and count for nothing: see `spotrun events demo-0123456789`" in said
+    assert spotrun("status", "--json", "--store", tmp_path).json[0]["forged"] == 2
+    assert spotrun("events", "demo", "--store", tmp_path).out.count(FORGED) == 2
+    clock = ManualClock(run.history.now)
+    runner = Runner(run.ledger, run.store, SimulatedCloud(clock, CalmMarket(MARKET), Timings()), clock, spec(), "uri")
+    assert "2 entries are forged" in (runner.tick().remark or "")
 
 
 def test_a_signature_is_of_one_entry_of_one_run_under_one_number() -> None:

@@ -354,3 +354,22 @@ def test_one_damaged_run_does_not_hide_the_others(stored: SmallRun, tmp_path: Pa
     assert "completed" in output
     assert "damaged" in output
     assert "demo-0123456789" in letter
+    assert spotrun("status", "other").code == 0, "of one run, another's damage says nothing"
+    for verb in ("stop other", "down other -y"):
+        assert spotrun(*verb.split()).code == 0
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_what_was_stored_of_a_damaged_run_is_shown_before_the_error(
+    number: int, stored: SmallRun, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    stored.store.put("logs/1/000000.log", b"epoch 7 of the training\n")
+    stored.store.delete(key_of(number))
+    code, output, letter = spotrun("logs", "demo-0123456789")
+    assert "epoch 7 of the training" in output
+    assert (code, letter.count("error: ")) == (LEDGER, 1)
+    code, output, letter = spotrun("checkpoints", "ls", "demo-0123456789")
+    assert code == LEDGER
+    if number:
+        assert "has no checkpoints" in output
+        assert "shown is what the entries before it say" in " ".join(letter.split())
