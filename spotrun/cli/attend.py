@@ -166,7 +166,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: nobody attends to the run any more, which has been said.
+        KeyboardInterrupt, Signalled: this process attends to the run no longer. What is left of it has been said.
     """
     with notifying(run) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))

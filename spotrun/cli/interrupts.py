@@ -5,7 +5,8 @@ What becomes of a run whose runner is told to go. There is always a line about w
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-While the run stops, another signal ends only the runner. The agent saves its last checkpoint without it, if it can.
+Where another runner attends to the run, each of them ends only this one. While the run stops, another signal ends only
+the runner. The agent saves its last checkpoint without it, if it can.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from spotrun.cli.background import leave_behind, log_of
 from spotrun.cli.runs import OpenRun, who
 from spotrun.cli.signals import Signalled, undisturbed
 from spotrun.errors import SpotrunError, StoreError
+from spotrun.folder.attendance import other_runner, process_of
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.room import shortage
-from spotrun.report.unattended import left_alone
+from spotrun.folder.status_objects import RunnerStatus
+from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.events import StopRequested
 
 STOP_WITHIN_S = 60.0
@@ -48,9 +51,11 @@ class Interrupts:
         True to go on attending; False if a background runner has taken over.
 
         Raises:
-            KeyboardInterrupt, Signalled: nobody attends to the run any more.
+            KeyboardInterrupt, Signalled: this process does not attend to the run any more.
         """
         number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
+        if self._stopped_by is None and _attends_elsewhere(self._run):
+            self._leave(caught)
         if number == signal.SIGHUP:
             return self._hung_up()
         if self._stopped_by is not None:
@@ -79,7 +84,7 @@ class Interrupts:
         try:
             return self._detach()
         except SpotrunError as error:
-            self._note(f"{error.message}. {left_alone(self._run.typed, self._run.ledger.state)}")
+            self._note(f"{error.message}. {_what_is_left(self._run)}")
             raise
 
     def _detach(self) -> bool:
@@ -108,7 +113,7 @@ class Interrupts:
         return True
 
     def _leave(self, caught: Interrupt) -> NoReturn:
-        say(left_alone(self._run.typed, self._run.ledger.state))
+        say(_what_is_left(self._run))
         raise caught
 
     def _note(self, line: str) -> None:
@@ -124,8 +129,24 @@ def told(run: OpenRun) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Signalled):
-        say(left_alone(run.typed, run.ledger.state))
+        say(_what_is_left(run))
         raise
+
+
+def _what_is_left(run: OpenRun) -> str:
+    """Of the run, once this process is gone; and what to type."""
+    state, other = run.ledger.state, _attends_elsewhere(run)
+    if other is None or state.terminal is not None:
+        return left_alone(run.typed, state)
+    return f"this process ends. {attended_to(run.typed, state, process_of(other))}"
+
+
+def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
+    """The runner that goes on without this process, as far as the store can be read now."""
+    try:
+        return other_runner(run.store, run.clock)
+    except StoreError:
+        return None
 
 
 def last_act(run: OpenRun) -> str:

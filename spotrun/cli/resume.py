@@ -31,6 +31,7 @@ def resume(
     from spotrun.cli.known import require_known
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run, who
+    from spotrun.folder.attendance import other_runner, process_of
     from spotrun.run.events import ResumeRequested
     from spotrun.run.state import RunState
 
@@ -54,6 +55,8 @@ def resume(
         return
     if not foreground and (differs := attend.changed_script(opened)) is not None:
         say(f"note: {differs}")
+    if not foreground and (other := other_runner(opened.store, opened.clock)) is not None:
+        say(f"note: {process_of(other)} attends to it; this one watches, and goes on if that one ends")
     if detach:
         leave_behind(opened)
         return

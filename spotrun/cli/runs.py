@@ -21,6 +21,7 @@ from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunCopied, RunMisnamed, RunNotFound, StoreError
+from spotrun.folder.attendance import UNATTENDED_AFTER, has_died
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
@@ -177,19 +178,13 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     return OpenRun(max(named, key=lambda run: run.created.clock_epoch).uri, writer(role))
 
 
-UNATTENDED_AFTER_S = 60.0
-"""A run counts as unattended after this much system time without a sign of life; a runner gives one every 15 s."""
-
-
 def attended(run: OpenRun) -> bool:
     """Whether a runner has recently shown a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
-    if not statuses or (datetime.now(UTC) - statuses[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
+    if not statuses or datetime.now(UTC) - statuses[0].modified_at >= UNATTENDED_AFTER:
         return False
-    import psutil
-
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
-    return status is None or status.host != socket.gethostname() or psutil.pid_exists(status.pid)
+    return status is None or not has_died(status)
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
+from spotrun.folder.attendance import other_runner
 from spotrun.folder.looks import Looks
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerStatus, launch_of, write_status
 from spotrun.store.port import Store
@@ -42,14 +43,18 @@ class Heartbeats:
         By launch, for how long its agent's heartbeat has not changed while ours got through; a launch without one is
         absent. `message` goes into the runner's own heartbeat.
 
-        It looks first and writes second, so that no agent seems silent after a night in which this machine slept.
+        It looks first and writes second, so that no agent seems silent after a night in which this machine slept. While
+        another runner attends to the run, its heartbeat stands for ours.
 
         Raises:
             StoreUnavailable: nothing was seen; the next call looks again.
         """
         if self._looks.due():
             self._silent = self._look()
-            self._write(message)
+            if other_runner(self._store, self._clock) is None:
+                self._write(message)
+            else:
+                self._wrote_at, self.refused = self._clock.now(), ""
             self._looks.taken()
         return self._silent
 

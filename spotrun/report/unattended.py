@@ -6,10 +6,12 @@ from spotrun.account.outcome import status_word
 from spotrun.run.state import Launch, RunState
 
 
-def attended_to(run: str, state: RunState) -> str:
+def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
     """A run that has a runner, in one line. `run` is what commands find it by."""
+    if state.stop_requested:
+        return f"{run} was asked to stop, and {runner} sees to it. `spotrun down {run}` ends it now"
     return (
-        f"{run} goes on already ({status_word(state)}), and a runner attends to it. "
+        f"{run} goes on already ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
     )
 

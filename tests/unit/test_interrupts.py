@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +21,16 @@ from spotrun.cli.interrupts import Interrupts, told
 from spotrun.cli.runs import OpenRun, open_run
 from spotrun.cli.signals import Signalled, heeding, undisturbed
 from spotrun.errors import SpecInvalid, SpotrunError, StoreUnavailable
+from spotrun.folder.attendance import UNATTENDED_AFTER
+from spotrun.folder.heartbeats import Heartbeats
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status, write_status
 from tests.support.decisions import spec
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 from tests.support.stored_runs import store_run
 
+INIT = 1
+"""A process of this machine that always lives."""
 pytestmark = pytest.mark.timeout(60, method="thread")  # the other method takes the timer of this process
 
 
@@ -99,6 +107,89 @@ def test_sigterm_stops_the_run_and_a_second_signal_says_what_goes_on(
     answers.done()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert left_behind == []
+
+
+def beside(run: OpenRun, pid: int, host: str, age: timedelta = timedelta()) -> None:
+    """Another runner gives a sign of life."""
+    status = RunnerStatus(at=run.clock.now() - age, pid=pid, host=host, sequence=1)
+    write_status(run.store, RUNNER_KEY, status)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+def test_a_second_runner_that_is_told_to_go_leaves_the_run_to_the_first(
+    run: OpenRun,
+    left_behind: list[OpenRun],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    host: str,
+) -> None:
+    type_at_the_prompt(monkeypatch)  # and nobody is asked
+    beside(run, INIT, host)
+    with pytest.raises((Signalled, KeyboardInterrupt)):
+        Interrupts(run, background=False).answer(receive(number))
+    with pytest.raises((Signalled, KeyboardInterrupt)), told(run):
+        raise receive(number)
+    assert not stopped(run)
+    assert left_behind == []
+    said = capsys.readouterr().err
+    assert said.count(f"the runner in process {INIT} on {host} attends to it") == 2
+    assert said.count(f"`spotrun stop {run.id}` ends it") == 2
+    assert "no runner" not in said
+
+
+@pytest.mark.parametrize(
+    ("pid", "host", "age"),
+    [
+        (os.getpid(), socket.gethostname(), timedelta()),
+        (2**22 + 1, socket.gethostname(), timedelta()),
+        (INIT, "elsewhere", UNATTENDED_AFTER),
+    ],
+    ids=["itself", "dead", "silent"],
+)
+def test_a_runner_that_no_other_lives_beside_stops_the_run(
+    run: OpenRun, left_behind: list[OpenRun], pid: int, host: str, age: timedelta
+) -> None:
+    beside(run, pid, host, age)
+    answers = Interrupts(run, background=False)
+    assert answers.answer(receive(signal.SIGTERM))
+    answers.done()
+    assert stopped(run)
+
+
+def test_who_has_asked_the_run_to_stop_says_who_sees_to_it(run: OpenRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert interrupts.request_stop(run)
+    beside(run, INIT, "elsewhere")
+    with pytest.raises(Signalled), told(run):
+        raise receive(signal.SIGTERM)
+    said = capsys.readouterr().err
+    assert f"was asked to stop, and the runner in process {INIT} on elsewhere sees to it" in said
+
+
+def test_the_heartbeat_is_that_of_one_runner_until_it_has_died(run: OpenRun) -> None:
+    clock = ManualClock()
+    ours, store = Heartbeats(run.store, clock), run.store
+
+    def look() -> str:
+        ours.silent()
+        clock.advance(15)
+        found = read_status(store, RUNNER_KEY, RunnerStatus)
+        assert found is not None
+        return found.host
+
+    for _ in range(20):
+        write_status(store, RUNNER_KEY, RunnerStatus(at=clock.now(), pid=INIT, host="elsewhere", sequence=1))
+        assert look() == "elsewhere"
+        assert ours.open_for > timedelta() or _ == 0, "its writes get through, so ours would"
+    assert [look() for _ in range(5)] == ["elsewhere"] * 3 + [socket.gethostname()] * 2
+    write_status(
+        store, RUNNER_KEY, RunnerStatus(at=clock.now(), pid=os.getppid(), host=socket.gethostname(), sequence=9)
+    )
+    ours.silent()
+    taken_over = read_status(store, RUNNER_KEY, RunnerStatus)
+    assert taken_over is not None
+    assert taken_over.pid == os.getpid(), "who starts a runner in the background hands over to it"
 
 
 def test_what_a_stop_does_is_told_as_it_will_be(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
