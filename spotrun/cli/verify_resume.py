@@ -31,9 +31,9 @@ def verify_resume(
     """
     Check that a resumed training ends with the same bits as an undisturbed one.
 
-    Trains the script twice on this machine, once with kills, and compares. Exits with 9 at the first difference.
+    Trains the script twice on this machine, once with kills, and compares. Exits with 9 if anything differs. Epochs,
+    batches and steps count from 1, in JSON too.
     """
-    from msgspec import to_builtins
     from msgspec.structs import replace
 
     from spotrun.cli.before_launch import check_script, require_framework
@@ -57,10 +57,10 @@ def verify_resume(
     if keep:
         seen = replace(seen, folder=str(sandbox.folder))
     if as_json:
-        print_json(to_builtins(seen))
+        print_json(report.as_json(seen))
     else:
         say(report.text(seen), indent=2)
-    if seen.first_difference is not None:
+    if not seen.identical:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 
 

@@ -1,11 +1,11 @@
 """
-Compares two trainings of one script bit for bit, and names the likely cause of the first difference.
+Compares two trainings of one script bit for bit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -20,29 +20,24 @@ OF_BATCH, OF_VALIDATION = 0, 1
 _NUMBER = re.compile(r"\[\d+\]")
 
 
-def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
+def differences(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Iterator[Difference]:
     """
-    The earliest difference between the two; None if they are the same, bit for bit.
+    All of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own trace.
 
-    It compares every pass of `interrupted` over a batch, and no batch of `straight` may be missing.
+    Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of the passes over
+    one batch, the first one that differs in something counts.
     """
-    return first_difference_of_ranks({0: straight}, {0: interrupted})
-
-
-def first_difference_of_ranks(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Difference | None:
-    """As `first_difference`, of trainings in several processes, each with its own trace."""
     if straight.keys() != interrupted.keys():
         sizes = [f"{len(traces)} processes" for traces in (straight, interrupted)]
-        return difference(DifferenceKind.STEPS, *sizes)
+        yield difference(DifferenceKind.STEPS, *sizes)
+        return
     found = [(place, rank, one) for rank in straight for place, one in _on_the_way(straight[rank], interrupted[rank])]
-    if found:
-        _, rank, first = min(found, key=lambda item: item[:2])
-        return _of_rank(first, rank, straight)
+    for _, rank, one in sorted(found, key=lambda item: item[:2]):
+        yield _of_rank(one, rank, straight)
     for compare in (_of_ends, _of_results):
         for rank in straight:
-            if (one := compare(straight[rank], interrupted[rank])) is not None:
-                return _of_rank(one, rank, straight)
-    return None
+            for one in compare(straight[rank], interrupted[rank]):
+                yield _of_rank(one, rank, straight)
 
 
 def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Difference:
@@ -57,64 +52,67 @@ def digest_of(parts: Mapping[str, str]) -> str:
 # -- steps and validations -------------------------------------------------------------------------------------------
 
 
-def _on_the_way(straight: Trace, interrupted: Trace) -> Iterable[tuple[Place, Difference]]:
-    """The first difference of batches, and the first one of validations."""
-    for compare in (_of_steps, _of_validations):
-        if (found := compare(straight, interrupted)) is not None:
-            yield found
+def _on_the_way(straight: Trace, interrupted: Trace) -> Iterator[tuple[Place, Difference]]:
+    for position, one in _of_steps(straight, interrupted):
+        yield (position, OF_BATCH), one
+    for position, one in _of_validations(straight, interrupted):
+        yield (position, OF_VALIDATION), one
 
 
-def _of_steps(straight: Trace, interrupted: Trace) -> tuple[Place, Difference] | None:
+def _of_steps(straight: Trace, interrupted: Trace) -> Iterator[tuple[BatchPosition, Difference]]:
     wanted = {record.position: record for _, record in straight.trained()}
     done: dict[BatchPosition, list[tuple[int, Trained]]] = {}
     for number, record in interrupted.trained():
         done.setdefault(record.position, []).append((number, record))
     for position in sorted(wanted.keys() | done.keys()):
         if position not in wanted or position not in done:
-            return (position, OF_BATCH), _of_length(position, wanted.get(position), done.get(position))
-        for number, record in done[position]:
-            if (found := _of_one_step(wanted[position], record, resumed=number > 0)) is not None:
-                return (position, OF_BATCH), found
-    return None
+            yield position, _of_length(wanted.get(position), done.get(position))
+        else:
+            yield from ((position, one) for one in _of_batch(wanted[position], done[position]))
 
 
-def _of_length(position: BatchPosition, wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
+def _of_length(wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
     known = wanted if wanted is not None else done[0][1] if done else None
     assert known is not None
     straight, interrupted = ("trained" if trained else "not trained" for trained in (wanted is not None, done))
-    epoch, batch = position
-    return difference(DifferenceKind.STEPS, straight, interrupted, epoch=epoch, batch=batch, step=known.step)
+    return difference(DifferenceKind.STEPS, straight, interrupted, **_place_of(known))
 
 
-def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference | None:
-    pairs: dict[DifferenceKind, tuple[object, object]] = {
-        DifferenceKind.SAMPLES: (wanted.samples, done.samples),
-        DifferenceKind.DATA: (wanted.data, done.data),
-        DifferenceKind.LR: (_listed(wanted.lr), _listed(done.lr)),
-        DifferenceKind.LOSS: (wanted.loss, done.loss),
-        DifferenceKind.RNG: (wanted.rng, done.rng),
-        DifferenceKind.STEPS: (wanted.step, done.step),
-    }
-    for kind, (one, other) in pairs.items():
-        if one != other:
-            return difference(kind, str(one), str(other), resumed=resumed, **_place_of(wanted))
-    return None
+def _of_batch(wanted: Trained, passes: Sequence[tuple[int, Trained]]) -> Iterator[Difference]:
+    seen, before = set[DifferenceKind](), False
+    for number, done in passes:
+        for kind, one, other in _pairs(wanted, done):
+            if one != other and kind not in seen:
+                seen.add(kind)
+                place = _place_of(wanted) | {"resumed": number > 0, "trained_before": before}
+                yield difference(kind, str(one), str(other), **place)
+        before = before or done == wanted
 
 
-def _of_validations(straight: Trace, interrupted: Trace) -> tuple[Place, Difference] | None:
+def _pairs(wanted: Trained, done: Trained) -> Iterator[tuple[DifferenceKind, object, object]]:
+    yield DifferenceKind.SAMPLES, wanted.samples, done.samples
+    yield DifferenceKind.DATA, wanted.data, done.data
+    yield DifferenceKind.LR, _listed(wanted.lr), _listed(done.lr)
+    yield DifferenceKind.LOSS, wanted.loss, done.loss
+    yield DifferenceKind.RNG, wanted.rng, done.rng
+    yield DifferenceKind.STEPS, wanted.step, done.step
+
+
+def _of_validations(straight: Trace, interrupted: Trace) -> Iterator[tuple[BatchPosition, Difference]]:
     wanted = {record.position: record for record in straight.all_of(Validated)}
     done = {record.position: record for record in interrupted.all_of(Validated)}
-    for position in sorted(wanted.keys() ^ done.keys()):
+    for position in wanted.keys() ^ done.keys():
         known = wanted.get(position) or done[position]
         there = ["done" if position in each else "not done" for each in (wanted, done)]
-        return (position, OF_VALIDATION), difference(DifferenceKind.VALIDATION, *there, **_place_of(known))
-    differing = []
+        yield position, difference(DifferenceKind.VALIDATION, *there, **_place_of(known))
+    seen = set[tuple[BatchPosition, str | None]]()
     for number, record in interrupted.passes():
-        if isinstance(record, Validated):
+        if isinstance(record, Validated) and record.position in wanted:
             one, place = wanted[record.position], _place_of(record) | {"resumed": number > 0}
-            if (found := of_parts(DifferenceKind.VALIDATION, one.metrics, record.metrics, **place)) is not None:
-                differing.append(((record.position, OF_VALIDATION), found))
-    return min(differing, key=lambda item: item[0], default=None)
+            for found in of_parts(DifferenceKind.VALIDATION, one.metrics, record.metrics, **place):
+                if (record.position, found.name) not in seen:
+                    seen.add((record.position, found.name))
+                    yield record.position, found
 
 
 def _place_of(record: Trained | Validated) -> dict[str, Any]:
@@ -128,27 +126,31 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
 # -- ends ------------------------------------------------------------------------------------------------------------
 
 
-def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
+def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     if not straight.ended or not interrupted.ended:
         ends = ["ended" if trace.ended else "not ended" for trace in (straight, interrupted)]
-        return difference(DifferenceKind.STEPS, *ends)
+        if ends[0] != ends[1]:
+            yield difference(DifferenceKind.STEPS, *ends)
+        return
     varying = varying_places(straight, interrupted)
     ends_of = [{end.fit: end for end in trace.ended} for trace in (straight, interrupted)]
     for fit in sorted(ends_of[0].keys() ^ ends_of[1].keys()):
         ends = ["ended" if fit in each else "not ended" for each in ends_of]
-        return difference(DifferenceKind.STEPS, *ends, name=f"of fit() {fit}")
+        yield difference(DifferenceKind.STEPS, *ends, name=f"of fit() {fit}")
+    seen = set[tuple[int, DifferenceKind, str | None]]()
     for done in interrupted.ended:
-        wanted = ends_of[0][done.fit]
-        for kind, one, other in (
-            (DifferenceKind.WEIGHTS, wanted.weights, done.weights),
-            (DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer),
-            (DifferenceKind.END_RNG, wanted.rng, done.rng),
-            (DifferenceKind.METRICS, wanted.metrics or {}, done.metrics or {}),
-            (DifferenceKind.STATE, *_steady(wanted, done, varying)),
-        ):
-            if (found := of_parts(kind, one, other)) is not None:
-                return found
-    return None
+        for found in _of_end(ends_of[0][done.fit], done, varying) if done.fit in ends_of[0] else ():
+            if (done.fit, found.kind, found.name) not in seen:
+                seen.add((done.fit, found.kind, found.name))
+                yield found
+
+
+def _of_end(wanted: Ended, done: Ended, varying: frozenset[str]) -> Iterator[Difference]:
+    yield from of_parts(DifferenceKind.WEIGHTS, wanted.weights, done.weights)
+    yield from of_parts(DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer)
+    yield from of_parts(DifferenceKind.END_RNG, wanted.rng, done.rng)
+    yield from of_parts(DifferenceKind.METRICS, wanted.metrics or {}, done.metrics or {})
+    yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
 
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -196,7 +198,7 @@ def _varying(
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-def _of_results(straight: Trace, interrupted: Trace) -> Difference | None:
+def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     Each process of the interrupted training must have given what the straight one gave, as far as it came; the last
     one all of it. Only the last one was at its end: what another had in its variables is what an error left there.
@@ -204,24 +206,27 @@ def _of_results(straight: Trace, interrupted: Trace) -> Difference | None:
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()
     varying = varying_places(straight, interrupted)
+    seen = set[tuple[int, str | None]]()
     for number, given_now in enumerate(again or [()], 1):
         is_last = number >= len(again)
         done = given_now if is_last else tuple(each for each in given_now if isinstance(each, Evaluated))
-        for one, other in zip(wanted, done, strict=False):
-            if (found := _of_one_result(one, other, varying)) is not None:
-                return found
+        for place, (one, other) in enumerate(zip(wanted, done, strict=False)):
+            for found in _of_one_result(one, other, varying):
+                if (place, found.name) not in seen:
+                    seen.add((place, found.name))
+                    yield found
         if len(done) > len(wanted) or (is_last and len(done) < len(wanted)):
-            return difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
-    return None
+            yield difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
 
 
-def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: frozenset[str]) -> Difference | None:
+def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: frozenset[str]) -> Iterator[Difference]:
     if isinstance(wanted, Left) and isinstance(done, Left):
-        return of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
-    if isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
+        yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
+    elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
         one, other = (each.metrics | _predicted(each) for each in (wanted, done))
-        return of_parts(DifferenceKind.RESULTS, one, other, where=f"{wanted.stage}()")
-    return difference(DifferenceKind.RESULTS, _what(wanted), _what(done))
+        yield from of_parts(DifferenceKind.RESULTS, one, other, where=f"{wanted.stage}()")
+    else:
+        yield difference(DifferenceKind.RESULTS, _what(wanted), _what(done))
 
 
 def _predicted(result: Evaluated) -> dict[str, str]:

@@ -74,17 +74,22 @@ def tracker_of(name: str) -> str | None:
 def first_difference(
     straight: Folder, interrupted: Folder, names: Collection[str], clean: Clean
 ) -> FileDifference | None:
+    return next(differences(straight, interrupted, names, clean), None)
+
+
+def differences(
+    straight: Folder, interrupted: Folder, names: Collection[str], clean: Clean
+) -> Iterator[FileDifference]:
+    """The first one of each file that has any."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:
-            return FileDifference(name, "", *(THERE if each else ABSENT for each in (here, there)))
-        if not here:
-            continue
-        for one, other in zip_longest(straight.parts_of(name, clean), interrupted.parts_of(name, clean)):
-            if one != other:
-                where = (one or other or ("", ""))[0]
-                return FileDifference(name, where, *_texts(one, other))
-    return None
+            yield FileDifference(name, "", *(THERE if each else ABSENT for each in (here, there)))
+        elif here:
+            pairs = zip_longest(straight.parts_of(name, clean), interrupted.parts_of(name, clean))
+            if (found := next(((one, other) for one, other in pairs if one != other), None)) is not None:
+                one, other = found
+                yield FileDifference(name, (one or other or ("", ""))[0], *_texts(one, other))
 
 
 def _texts(one: tuple[str, str] | None, other: tuple[str, str] | None) -> tuple[str, str]:

@@ -63,3 +63,9 @@ def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]
                     found["objects of the script"] = OLDER
                 found |= {place: f"{name} cannot be looked into" for place, name in (record.unread or {}).items()}
     return [NotCompared(name, why) for name, why in found.items()]
+
+
+def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
+    """Paths of files outside of the work folder that a process wrote and left, in any of the trainings."""
+    lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(Left)]
+    return tuple(sorted({path for left in lefts for path in left.outside}))

@@ -116,11 +116,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
-    """Process `pid` comes to its end, after all that the script does: what is in the variables of its modules."""
+    """
+    Process `pid` comes to its end, after all that the script does: what is in the variables of its modules, and which
+    files it has written `outside` of the work folder.
+    """
 
     pid: int
     places: dict[str, str]
     unread: dict[str, str]
+    outside: tuple[str, ...] = ()
 
 
 TraceRecord = Begun | Trained | Validated | Improved | Noted | Evaluated | Held | Ended | Left

@@ -26,6 +26,7 @@ from spotrun.lightning import trace_places
 from spotrun.lightning.adapter import LightningFramework
 from spotrun.lightning.connectors.position import Position
 from spotrun.lightning.connectors.state import last_metrics
+from spotrun.lightning.outside_files import OutsideFiles
 from spotrun.lightning.trace_digests import clean, digest, digests, generators, metrics
 from spotrun.lightning.trace_places import Places
 from spotrun.training.data import data_order
@@ -52,6 +53,8 @@ class TraceCallback:
     _file: TraceFile
     leaves = False
     """The end of this process will be recorded."""
+    outside: OutsideFiles | None = None
+    """Of all Trainers of this process."""
 
     def __init__(self) -> None:
         self._holds: list[int] = []
@@ -65,6 +68,7 @@ class TraceCallback:
         self._framework: LightningFramework | None = None
         self._loaders: Sequence[Any] = ()
         self._ahead = 0, 0
+        TraceCallback.outside = TraceCallback.outside or OutsideFiles()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Nothing is restored yet: the counters are where this fit() begins, whatever it resumes from."""
@@ -179,7 +183,8 @@ class TraceCallback:
     def _leave(self) -> None:
         places = Places(self._script)
         places.modules()
-        self._file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread))
+        outside = () if TraceCallback.outside is None else TraceCallback.outside.written()
+        self._file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
 
     # -- objects -----------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections import Counter
+from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
-from spotrun.exactness.difference import Difference, DifferenceKind
+from spotrun.exactness.difference import Difference, DifferenceKind, Differences
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
@@ -63,11 +65,12 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 def text(seen: Verification) -> str:
     """The result in a few lines."""
-    parts = [verdict(seen), *_scope(seen), *_kills(seen), _times(seen)]
+    parts = [verdict(seen), *_others(seen.differences), *_named_by_the_run(seen)]
+    parts += [*_scope(seen), *_kills(seen), _times(seen)]
     if seen.identical:
         parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
-    elif seen.first_difference is not None:
-        parts += [f"likely cause: {seen.first_difference.likely_cause}"]
+    elif seen.likely_cause is not None:
+        parts += [f"likely cause: {seen.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
         parts += [
             "note: all trainers began at the start, none at a checkpoint; name later steps with --at, or train longer"
@@ -81,22 +84,65 @@ _LINE_MAX = 1000
 
 
 def verdict(seen: Verification) -> str:
-    if seen.first_difference is None:
+    first = seen.differences.first
+    if first is None:
         steps, kills = count_of(seen.steps, "step"), count_of(len(seen.kills), "time")
         return f"bit-identical: {steps}, killed {kills}, {seen.batches_redone:,} redone"
-    return f"not identical: {describe(seen.first_difference)}"
+    return f"not identical: {describe(first)}"
+
+
+def as_json(seen: Verification) -> dict[str, Any]:
+    """Epochs, batches and steps count from 1, as in all that spotrun prints."""
+    told: dict[str, Any] = msgspec.to_builtins(seen)
+    first, others = None, dict(seen.differences.counts)
+    cause = told.pop("likely_cause")
+    named = [_counted_from_1(each) for each in told.pop("differences")["named"]]
+    if seen.differences.first is not None:
+        first = named.pop(0) | {"likely_cause": cause}
+        others[seen.differences.first.kind] -= 1
+    counts = {str(kind): count for kind, count in others.items() if count}
+    more = {"count": sum(counts.values()), "counts": counts, "named": named}
+    return told | {"first_difference": first, "other_differences": more}
+
+
+def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
+    return found | {key: found[key] + 1 for key in ("epoch", "batch") if found[key] is not None}
 
 
 def describe(found: Difference) -> str:
-    """The first difference in a sentence. Epochs and batches count from 1 for people."""
+    """The first difference in a sentence."""
+    values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
+    return f"the first difference is in {_place(found)}: {values}"
+
+
+def _place(found: Difference) -> str:
+    """What differs and where it is. Epochs and batches count from 1 for people."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = "" if found.where is None else f" ({found.where})"
     if found.rank is not None:
         where += f" of rank {found.rank}"
     if found.epoch is not None and found.batch is not None:
         where += f" at epoch {found.epoch + 1}, batch {found.batch + 1} (step {found.step})"
-    values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
-    return f"the first difference is in {what}{where}: {values}"
+    return what + where
+
+
+def _others(found: Differences) -> list[str]:
+    """The differences after the first one: some by name, the rest counted. What comes later may follow from it."""
+    shown = found.named[1 : 1 + NAMED_MAX]
+    if not shown:
+        return []
+    rest = Counter(found.counts)
+    rest.subtract(Counter(each.kind for each in found.named[: 1 + NAMED_MAX]))
+    counted = ", ".join(count_of(rest[kind], *_DIFFERENT[kind]) for kind in DifferenceKind if rest[kind])
+    more = f"; and {counted}" + (" (--json names more)" if len(found.named) > 1 + NAMED_MAX else "") if counted else ""
+    return [f"  also different: {'; '.join(_place(each) for each in shown)}{more}"]
+
+
+def _named_by_the_run(seen: Verification) -> list[str]:
+    if not seen.not_carried:
+        return []
+    named = _listed([f"{one.place} ({one.what})" for one in seen.not_carried])
+    return [f"  in no checkpoint, as the run has said: {named}"]
 
 
 def _scope(seen: Verification) -> list[str]:
@@ -128,6 +174,22 @@ _COUNTED: dict[str, tuple[str, ...]] = {
 }
 
 
+_DIFFERENT: dict[DifferenceKind, tuple[str, ...]] = {
+    DifferenceKind.SAMPLES: ("batch with other samples", "batches with other samples"),
+    DifferenceKind.DATA: ("batch with other content", "batches with other content"),
+    DifferenceKind.LR: ("learning rate",),
+    DifferenceKind.LOSS: ("loss", "losses"),
+    DifferenceKind.RNG: ("batch with other generators", "batches with other generators"),
+    DifferenceKind.STEPS: ("step",),
+    DifferenceKind.VALIDATION: ("metric of a validation", "metrics of validations"),
+    DifferenceKind.WEIGHTS: ("weight",),
+    DifferenceKind.OPTIMIZER: ("part of optimizers", "parts of optimizers"),
+    DifferenceKind.END_RNG: ("generator at the end", "generators at the end"),
+    DifferenceKind.METRICS: ("metric at the end", "metrics at the end"),
+    DifferenceKind.STATE: ("value of Python objects", "values of Python objects"),
+    DifferenceKind.RESULTS: ("result",),
+    DifferenceKind.FILES: ("file",),
+}
 _WHAT = {
     DifferenceKind.SAMPLES: "the sample ids",
     DifferenceKind.DATA: "the content of the samples",

@@ -26,7 +26,8 @@ class Counting:
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
-        return epoch + self._ahead[0]
+        """That of -1, with which a fit() ends that trains nothing, is the last one before it, or the first."""
+        return max(0, epoch + self._ahead[0])
 
     def step(self, step: int) -> int:
         return step + self._ahead[1]

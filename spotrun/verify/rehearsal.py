@@ -22,6 +22,7 @@ from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, INSTANCES
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.work_files import remembered, survey
+from spotrun.run.events import Uncarried
 from spotrun.run.fold import begin
 from spotrun.run.reasons import in_one_line
 from spotrun.runner import Runner, Tick
@@ -56,12 +57,13 @@ Watch = Callable[[RehearsalProgress], None]
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it has left. `refused` has the reason
-    for each that no checkpoint carries.
+    for each that no checkpoint carries, and `not_carried` what the run named as changed and in no checkpoint.
     """
 
     ranks: dict[int, Trace]
     work: Folder
     refused: dict[str, str]
+    not_carried: tuple[Uncarried, ...]
     kills: tuple[Killed, ...]
     duration_s: float
 
@@ -116,7 +118,12 @@ class Rehearsal:
         self._refuse_failure(tick)
         work, refused = self._files()
         return Rehearsed(
-            ranks=self._traced(), work=work, refused=refused, kills=tuple(self._kills), duration_s=self._elapsed_s
+            ranks=self._traced(),
+            work=work,
+            refused=refused,
+            not_carried=tuple(Uncarried(place=one.place, what=one.what) for one in self._ledger.refresh().not_carried),
+            kills=tuple(self._kills),
+            duration_s=self._elapsed_s,
         )
 
     @property
@@ -180,18 +187,33 @@ class Rehearsal:
                 f"the {self._name} training left no trace: no Trainer.fit() of Lightning came to its end",
                 hint="verify-resume compares what Lightning's Trainer trains; plain commands have no steps to compare",
             )
+        if not any(trace.steps for trace in ranks.values()):
+            raise SpotrunError(
+                f"the {self._name} training came to its end without a step: no resume can be compared",
+                hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for a batch",
+            )
         return ranks
 
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
-    """Why a training did not come to its end. Where it was killed before, the straight one had come to its end."""
+    """
+    Why a training did not come to its end. Where it was killed before, the straight one had come to its end. What
+    spotrun refuses has advice of its own.
+    """
+    told, _, advice = detail.partition(ADVICE)
+    after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
+    if advice:
+        return RunEnded(f"spotrun refuses the {name} training{after}: {told}", hint=advice)
     if not kills:
         return RunEnded(
             f"the {name} training {outcome}: {detail}",
             hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
         )
-    kill = f"a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})"
     return RunEnded(
-        f"the straight training came to its end; the interrupted one {outcome} after {kill}: {detail}",
+        f"the straight training came to its end; the interrupted one {outcome}{after}: {detail}",
         hint="see what its second start finds that its first did not, like its own files; --keep keeps the logs",
     )
+
+
+ADVICE = "; try: "
+"""What a script does wrong by itself is told without any."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 import msgspec
 
 from spotrun.exactness import folders, scope
-from spotrun.exactness.comparison import digest_of, first_difference_of_ranks, varying_files
-from spotrun.exactness.difference import Difference, DifferenceKind, difference
+from spotrun.exactness.causes import Evidence, likely_cause
+from spotrun.exactness.comparison import differences, digest_of, varying_files
+from spotrun.exactness.difference import Difference, DifferenceKind, Differences, difference, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
 from spotrun.exactness.scope import Compared, NotCompared
 from spotrun.exactness.trace import Improved, Trace
+from spotrun.run.events import Uncarried
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
 from spotrun.verify.kills import Kill, KillPlan, checkpoint_every, planned, with_resumes
@@ -30,6 +35,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result. `steps` are optimizer steps; `batches_redone` counts batches that were trained more than once.
 
     `compared` says of what the two trainings are `identical`, and `not_compared` names what may differ all the same.
+    `not_carried` is what the interrupted run named as changed and in no checkpoint, and `written_outside` has the files
+    that were written outside of the work folder: neither has to matter. `likely_cause` is that of the first difference.
     `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0, every
     trainer began from the start, and no resume was compared.
     """
@@ -39,9 +46,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     kills: tuple[Kill, ...]
     batches_redone: int
     resumes_from_checkpoint: int
-    first_difference: Difference | None
+    differences: Differences
+    likely_cause: str | None
     compared: tuple[Compared, ...]
     not_compared: tuple[NotCompared, ...]
+    not_carried: tuple[Uncarried, ...]
+    written_outside: tuple[str, ...]
     straight: Digests
     interrupted: Digests
     straight_s: float
@@ -52,11 +62,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification:
     """
-    Train twice, one after the other, and find the first difference.
+    Train twice, one after the other, and find the differences.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have.
-        SpotrunError: a training failed, or lasted longer than `plan.within`.
+        SpotrunError: a training failed, did no step, or lasted longer than `plan.within`.
     """
     straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
     steps = straight.trace.steps
@@ -69,17 +79,24 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
 
 def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean) -> Verification:
     files = _Files(straight, interrupted, clean)
-    found = first_difference_of_ranks(straight.ranks, interrupted.ranks) or files.first_difference()
+    found = gathered(chain(differences(straight.ranks, interrupted.ranks), files.differences()))
     kills = with_resumes(interrupted.kills, interrupted.trace)
+    resumes = sum(kill.resumed_from > 0 for kill in kills)
+    outside = scope.written_outside(straight.ranks, interrupted.ranks)
+    names = [f"{one.place} ({one.what})" for one in interrupted.not_carried]
+    evidence = Evidence(resumes, names, outside)
     return Verification(
-        identical=found is None,
+        identical=found.first is None,
         steps=straight.trace.steps,
         kills=kills,
         batches_redone=interrupted.trace.batches_redone(),
-        resumes_from_checkpoint=sum(kill.resumed_from > 0 for kill in kills),
-        first_difference=found,
+        resumes_from_checkpoint=resumes,
+        differences=found,
+        likely_cause=None if found.first is None else likely_cause(found.first, evidence),
         compared=(*scope.compared(straight.ranks), *files.compared()),
         not_compared=(*scope.not_compared(straight.ranks, interrupted.ranks), *files.not_compared()),
+        not_carried=interrupted.not_carried,
+        written_outside=outside,
         straight=_digests(straight.trace),
         interrupted=_digests(interrupted.trace),
         straight_s=straight.duration_s,
@@ -102,12 +119,10 @@ class _Files:
         self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
         self._names = names - varying - self._trackers.keys() - self._refused.keys()
 
-    def first_difference(self) -> Difference | None:
-        found = folders.first_difference(*self._folders, self._names, self._clean)
-        if found is None:
-            return None
-        where = found.where or None
-        return difference(DifferenceKind.FILES, found.straight, found.interrupted, name=found.path, where=where)
+    def differences(self) -> Iterator[Difference]:
+        for found in folders.differences(*self._folders, self._names, self._clean):
+            where = found.where or None
+            yield difference(DifferenceKind.FILES, found.straight, found.interrupted, name=found.path, where=where)
 
     def compared(self) -> list[Compared]:
         return [Compared("files", len(self._names))] if self._names else []

@@ -20,16 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spotrun.clock import ScaledClock
-from spotrun.folder.ledger import Ledger, first_entry
-from spotrun.run import events as ev
-from spotrun.store.opening import open_store
 from tests.support.repository import ROOT
 from tests.support.script_rows import PAGE, Script, script, scripts, verdict, with_rows
 
@@ -39,13 +34,12 @@ KILLED_OFTEN = ("best_early", "dqn", "ema", "gan", "own_best")
 """With the files that most scripts rely on, and with objects that only Python holds."""
 SHORT_IMPORTS = ROOT / "tests" / "support" / "short_imports"
 WITHIN_S = 3600
-IDENTICAL, DIFFERS = 0, 9
 
 
 def measure(each: Script, kills: int, short_imports: bool) -> dict[str, Any]:
-    """The JSON of verify-resume, or of its error; and what the runs said that no checkpoint holds."""
+    """The JSON of verify-resume, or of its error."""
     with tempfile.TemporaryDirectory(prefix="spotrun-scripts-") as folder:
-        command = [sys.executable, "-m", "spotrun", "verify-resume", str(each.path), "--json", "--keep"]
+        command = [sys.executable, "-m", "spotrun", "verify-resume", str(each.path), "--json"]
         environment = {**os.environ, "TMPDIR": folder, "SPOTRUN_KNOWN": str(Path(folder, "known"))}
         if short_imports:
             environment["PYTHONPATH"] = str(SHORT_IMPORTS)
@@ -58,28 +52,10 @@ def measure(each: Script, kills: int, short_imports: bool) -> dict[str, Any]:
             check=False,
         )
         try:
-            seen = json.loads(done.stdout)
+            seen: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             raise AssertionError(f"{each.name}: exit code {done.returncode}\n{done.stdout}{done.stderr}") from None
-        if done.returncode in (IDENTICAL, DIFFERS):
-            seen["not_carried"] = not_carried(Path(seen["folder"], "runs"))
     return seen
-
-
-def not_carried(store: Path) -> list[str]:
-    """The places that the ledgers of these runs name."""
-    places: dict[str, None] = {}
-    for folder in sorted(store.iterdir()):
-        if not (folder / "ledger").is_dir():
-            continue
-        run = open_store(str(folder))
-        first = first_entry(run)
-        ledger = Ledger(run, first.run, "scripts", ScaledClock(datetime.now(UTC), 1.0), first=first)
-        ledger.refresh()
-        for entry in ledger.entries:
-            if isinstance(entry.event, ev.StateNotCarried):
-                places |= {f"{place.place} ({place.what})": None for place in entry.event.places}
-    return list(places)
 
 
 def digest(each: Script) -> str:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness.difference import Difference, DifferenceKind
+from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, Differences, gathered
 from spotrun.exactness.scope import Compared, NotCompared
 from spotrun.exactness.trace_file import TraceFile
-from spotrun.report.verification import describe, progress_line, text
+from spotrun.report.verification import as_json, describe, progress_line, text
+from spotrun.run.events import Uncarried
 from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
 from spotrun.verify.rehearsal import RehearsalProgress, failure
 from spotrun.verify.verification import Digests, Verification
@@ -33,8 +35,11 @@ JSON_KEYS = {
     "batches_redone",
     "resumes_from_checkpoint",
     "first_difference",
+    "other_differences",
     "compared",
     "not_compared",
+    "not_carried",
+    "written_outside",
     "straight",
     "interrupted",
     "straight_s",
@@ -43,7 +48,8 @@ JSON_KEYS = {
     "folder",
 }
 DIFFERENCE_KEYS = {
-    *("kind", "straight", "interrupted", "likely_cause", "resumed", "epoch", "batch", "step", "name", "where", "rank"),
+    *("kind", "straight", "interrupted", "likely_cause", "resumed", "trained_before", "epoch", "batch", "step", "name"),
+    *("where", "rank"),
 }
 """What programs may rely on."""
 
@@ -82,6 +88,8 @@ def test_an_exact_script_is_bit_identical_whatever_is_killed(tmp_path: Path) -> 
     assert seen.keys() == JSON_KEYS
     assert seen["identical"] is True
     assert seen["first_difference"] is None
+    assert seen["other_differences"] == {"count": 0, "counts": {}, "named": []}
+    assert seen["not_carried"] == []
     assert seen["straight"] == seen["interrupted"]
     assert {len(digest) for digest in seen["straight"].values()} == {64}
     assert seen["steps"] == 36
@@ -129,6 +137,17 @@ def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> N
     )
 
 
+def test_what_spotrun_refuses_is_said_to_be_refused_with_its_own_advice_alone() -> None:
+    told = "a tuner callback runs trainings of its own inside fit(); try: run the tuner once"
+    refused = failure("straight", [], "failed", told)
+    assert str(refused) == (
+        "spotrun refuses the straight training: a tuner callback runs trainings of its own inside fit()\n"
+        "  try: run the tuner once"
+    )
+    later = failure("interrupted", [Killed(step=7, victim="trainer")], "failed", told)
+    assert later.message.startswith("spotrun refuses the interrupted training after a kill (of the trainer, at step 7)")
+
+
 def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
     seen = verify_json(JOBS / "wayward.py", "--kills", 1, "--", "--how", "entropy", code=NOT_IDENTICAL)
     found = seen["first_difference"]
@@ -136,6 +155,11 @@ def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
     assert found.keys() == DIFFERENCE_KEYS
     assert seen["identical"] is False
     assert (found["kind"], found["step"], found["resumed"]) == ("loss", 1, False)
+    assert (found["epoch"], found["batch"]) == (1, 1), "as in all that spotrun prints"
+    others = seen["other_differences"]
+    assert others["count"] == sum(others["counts"].values()) > others["counts"]["weights"] > 0
+    assert (others["named"][0]["kind"], others["named"][0]["step"]) == ("loss", 2)
+    assert others["named"][0].keys() == DIFFERENCE_KEYS - {"likely_cause"}
     assert found["straight"] != found["interrupted"]
     assert "random.SystemRandom" in found["likely_cause"]
     assert "before any interruption" in found["likely_cause"]
@@ -145,6 +169,8 @@ def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     done = verify(JOBS / "wayward.py", "--kills", 1, "--", "--how", "order", code=NOT_IDENTICAL)
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
     assert "likely cause: the data order is not a function of seed and epoch" in done.stdout
+    assert "  also different: the content of the samples at epoch 1, batch 1 (step 1); " in done.stdout
+    assert " batches with other samples, " in done.stdout
     assert "error: the two trainings are not the same" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -155,6 +181,27 @@ def test_what_no_checkpoint_holds_differs_only_after_a_resume() -> None:
     assert (found["kind"], found["resumed"]) == ("loss", True)
     assert found["step"] == seen["kills"][0]["resumed_from"] + 1
     assert "state of the script that no checkpoint holds" in found["likely_cause"]
+    assert "kernels" not in found["likely_cause"]
+    (named,) = seen["not_carried"]
+    assert named["place"] == "__main__.seen"
+    assert named["what"] in found["likely_cause"]
+
+
+def test_files_outside_of_the_work_folder_are_named_beside_a_difference(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    seen = verify_json(
+        JOBS / "wayward.py", "--at", 16, "--", "--how", "outside", "--outside", outside, code=NOT_IDENTICAL
+    )
+    one, other = seen["written_outside"]
+    assert one.startswith(f"{outside}.")
+    assert other.startswith(f"{outside}.")
+    assert f"which no checkpoint carries: {one}, {other}" in seen["first_difference"]["likely_cause"]
+
+
+def test_a_training_without_a_step_is_told_as_that() -> None:
+    done = verify(JOBS / "wayward.py", "--", "--how", "counter", "--epochs", 0, code=1)
+    assert "the straight training came to its end without a step" in done.stderr
+    assert done.stderr.count("try:") == 1
 
 
 def test_a_step_that_the_training_does_not_have_is_refused() -> None:
@@ -263,14 +310,12 @@ def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_fe
 def test_a_difference_is_told_in_numbers_that_people_read(
     kind: DifferenceKind, straight: str, interrupted: str, told: str
 ) -> None:
-    found = Difference(
-        kind=kind, straight=straight, interrupted=interrupted, likely_cause="", resumed=True, epoch=1, batch=0, step=13
-    )
+    found = Difference(kind=kind, straight=straight, interrupted=interrupted, epoch=1, batch=0, step=13)
     assert told in describe(found)
 
 
 def test_an_object_and_a_file_are_told_with_where_they_are() -> None:
-    there = {"likely_cause": "", "resumed": True, "straight": "3", "interrupted": "4"}
+    there = {"straight": "3", "interrupted": "4"}
     state = Difference(kind=DifferenceKind.STATE, name="callbacks[0].meters[3].total", rank=1, **there)
     told = "the first difference is in what is at callbacks[0].meters[3].total of rank 1: 3 straight, 4 interrupted"
     assert describe(state) == told
@@ -279,18 +324,47 @@ def test_an_object_and_a_file_are_told_with_where_they_are() -> None:
 
 
 def test_it_is_told_of_what_two_trainings_are_identical() -> None:
-    digests = Digests(weights="a", optimizer="b", rng="c")
-    seen = Verification(
-        identical=True, steps=36, kills=(), batches_redone=2, resumes_from_checkpoint=1, first_difference=None,
+    seen = verification(
         compared=(Compared("ranks", 2), Compared("steps", 36), Compared("files", 1)),
         not_compared=tuple(NotCompared(f"file {name}", "W&B's files name each run") for name in "abcdefg"),
-        straight=digests, interrupted=digests, straight_s=1, interrupted_s=2, seed=0,
-    )  # fmt: skip
+    )
     lines = text(seen).splitlines()
     assert lines[0] == "bit-identical: 36 steps, killed 0 times, 2 redone"
     assert lines[1] == "  the same in: 2 processes, 1 file"
     names = "file a, file b, file c, file d, file e and 2 more (--json has all)"
     assert lines[2] == f"  not compared: {names}, as W&B's files name each run"
+
+
+def test_what_the_run_named_stands_beside_the_first_difference() -> None:
+    gap = Uncarried(place="module.env", what="gymnasium.Env")
+    found = gathered(Difference(kind=DifferenceKind.LOSS, straight="1", interrupted="2") for _ in range(2))
+    lines = text(verification(found, not_carried=(gap,))).splitlines()
+    assert lines[0].startswith("not identical: the first difference is in the loss")
+    assert lines[2] == "  in no checkpoint, as the run has said: module.env (gymnasium.Env)"
+
+
+def test_five_more_differences_are_named_and_the_rest_counted() -> None:
+    there = {"straight": "1", "interrupted": "2"}
+    losses = [Difference(kind=DifferenceKind.LOSS, epoch=0, batch=batch, step=batch + 1, **there) for batch in range(9)]
+    weights = [Difference(kind=DifferenceKind.WEIGHTS, name=str(number), **there) for number in range(200)]
+    seen = verification(gathered([*losses, *weights]))
+    told = text(seen).splitlines()[1]
+    assert told.startswith("  also different: the loss at epoch 1, batch 2 (step 2); the loss at epoch 1, batch 3")
+    assert told.endswith("batch 6 (step 6); and 3 losses, 200 weights (--json names more)")
+    others = as_json(seen)["other_differences"]
+    assert (others["count"], others["counts"]) == (208, {"loss": 8, "weights": 200})
+    assert others["named"][0]["batch"] == 2
+    assert len(others["named"]) == NAMED_MAX - 1
+
+
+def verification(found: Differences | None = None, **changes: Any) -> Verification:
+    digests = Digests(weights="a", optimizer="b", rng="c")
+    seen = Verification(
+        identical=found is None, steps=36, kills=(), batches_redone=2, resumes_from_checkpoint=1,
+        differences=found or Differences(), likely_cause=None, compared=(), not_compared=(), not_carried=(),
+        written_outside=(), straight=digests, interrupted=digests, straight_s=1, interrupted_s=2, seed=0,
+    )  # fmt: skip
+    return replace(seen, **changes)
 
 
 def test_progress_is_told_in_a_line() -> None:

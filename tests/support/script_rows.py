@@ -20,8 +20,8 @@ HEAD = (
     "| script | pattern, and where it is common | steps | kills | verdict | compared | not compared, or refused |\n"
     "|---|---|---|---|---|---|---|\n"
 )
-ADVICE = "; try: "
-"""What spotrun refuses, it refuses with what to do instead. A script that fails by itself has none."""
+REFUSES = "spotrun refuses "
+"""Begins what verify-resume says of a script that spotrun does not train."""
 UNMEASURED = "not measured yet"
 _ROW = re.compile(r"^\| \[(?P<name>\w+)\]", re.M)
 _NAMED_MAX, _TEXT_MAX = 3, 300
@@ -63,13 +63,14 @@ def scripts() -> list[Script]:
 
 
 def row(script: Script, seen: Mapping[str, Any] | None) -> str:
-    """`seen` is the JSON of verify-resume, with `not_carried`: what the run said of itself. None: not measured yet."""
+    """`seen` is the JSON of verify-resume. None: not measured yet."""
     about = f"{script.pattern} *{script.stands_for}*"
     cells = [f"[{script.name}](../tests/batteries/scripts/{script.name}.py)", about]
     if seen is None:
         cells += ["", "", UNMEASURED, "", ""]
     elif "error" in seen:
-        cells += ["", "", verdict(seen), "", seen["error"]]
+        advice = "; ".join(each["fix"] for each in seen["problems"] if each["fix"])
+        cells += ["", "", verdict(seen), "", f"{seen['error']}; try: {advice}"]
     else:
         cells += [str(seen["steps"]), _kills(seen), verdict(seen), _compared(seen), _left_out(seen)]
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |\n"
@@ -77,7 +78,7 @@ def row(script: Script, seen: Mapping[str, Any] | None) -> str:
 
 def verdict(seen: Mapping[str, Any]) -> str:
     if "error" in seen:
-        return "refused" if ADVICE in seen["error"] else "not verified"
+        return "refused" if seen["error"].startswith(REFUSES) else "not verified"
     first = seen["first_difference"]
     if first is None:
         return "identical"
@@ -104,8 +105,9 @@ def _left_out(seen: Mapping[str, Any]) -> str:
     for each in seen["not_compared"]:
         reasons.setdefault(each["why"], []).append(each["name"])
     parts = [f"{_named(names)}: {why}" for why, names in reasons.items()]
-    if seen.get("not_carried"):
-        parts.append(f"the run said that no checkpoint holds {_named(seen['not_carried'])}")
+    if seen["not_carried"]:
+        names = [f"{each['place']} ({each['what']})" for each in seen["not_carried"]]
+        parts.append(f"the run said that no checkpoint holds {_named(names)}")
     return "; ".join(parts) or "nothing"
 
 

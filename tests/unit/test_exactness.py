@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spotrun.exactness import scope
-from spotrun.exactness.comparison import digest_of, family, first_difference, first_difference_of_ranks
-from spotrun.exactness.difference import DifferenceKind
+from spotrun.exactness.causes import Evidence, likely_cause
+from spotrun.exactness.comparison import differences, digest_of, family
+from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, gathered
 from spotrun.exactness.trace import (
     Begun,
     Ended,
@@ -30,6 +31,15 @@ from spotrun.exactness.trace import (
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
 
 BATCHES = 4
+RESUMED = Evidence(resumes=1)
+
+
+def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
+    return first_difference_of_ranks({0: straight}, {0: interrupted})
+
+
+def first_difference_of_ranks(straight: dict[int, Trace], interrupted: dict[int, Trace]) -> Difference | None:
+    return gathered(differences(straight, interrupted)).first
 
 
 def trained(number: int, **changes: object) -> Trained:
@@ -88,7 +98,7 @@ def test_each_kind_of_difference_has_its_cause(changes: dict[str, object], kind:
     assert found is not None
     assert (found.kind, found.epoch, found.batch, found.step) == (kind, 1, 2, 7)
     assert found.straight != found.interrupted
-    assert cause in found.likely_cause
+    assert cause in likely_cause(found, RESUMED)
 
 
 def test_what_comes_first_in_a_step_is_the_cause_of_what_comes_later() -> None:
@@ -105,11 +115,60 @@ def test_the_first_pass_is_told_from_one_after_a_resume() -> None:
     found = first_difference(STRAIGHT, before)
     assert found is not None
     assert not found.resumed
-    assert "before any interruption" in found.likely_cause
+    assert "before any interruption" in likely_cause(found, RESUMED)
     after = first_difference(STRAIGHT, with_change(4, loss="0x1p-1"))
     assert after is not None
     assert after.resumed
-    assert "no checkpoint holds" in after.likely_cause
+    assert "no checkpoint holds" in likely_cause(after, RESUMED)
+
+
+def test_kernels_are_a_cause_only_where_nothing_shows_that_they_are_the_same_each_time() -> None:
+    before = first_difference(STRAIGHT, Trace([*steps(0, 2), trained(2, loss="0x1p-1"), *steps(2, 8), ENDED]))
+    after = first_difference(STRAIGHT, with_change(6, loss="0x1p-1"))
+    again = first_difference(STRAIGHT, with_change(4, loss="0x1p-1"))
+    assert before is not None
+    assert after is not None
+    assert again is not None
+    assert "kernels" in likely_cause(before, RESUMED)
+    assert "kernels" not in likely_cause(after, RESUMED)
+    assert "or random numbers drawn outside" in likely_cause(after, RESUMED)
+    assert (after.trained_before, again.trained_before) == (False, True)
+    told = likely_cause(again, RESUMED)
+    assert "though it was before the kill" in told
+    assert "random numbers" not in told, "the same batch was the same without them"
+
+
+def test_where_no_trainer_began_at_a_checkpoint_none_is_blamed() -> None:
+    for kind in DifferenceKind:
+        found = Difference(kind=kind, straight="1", interrupted="2")
+        told = likely_cause(found, Evidence(resumes=0))
+        assert "no trainer began at a checkpoint" in told
+        assert "no checkpoint holds" not in told
+        assert "no checkpoint holds" not in likely_cause(replace(found, resumed=False), RESUMED)
+
+
+def test_what_was_named_is_the_first_of_the_likely_causes() -> None:
+    found = Difference(kind=DifferenceKind.FILES, name="a", straight="1", interrupted="2")
+    assert likely_cause(found, RESUMED).endswith("files outside of the work folder are not carried either")
+    named = Evidence(resumes=1, not_carried=["module.env (Env)"], written_outside=[f"/tmp/{n}" for n in range(7)])
+    told = likely_cause(found, named)
+    assert "is in no checkpoint: module.env (Env); the training wrote outside of the work folder" in told
+    assert "/tmp/4 and 2 more; " in told
+    assert told.index("module.env") < told.index("/tmp/0") < told.index("another process")
+    assert "not carried either" not in told
+
+
+def test_all_differences_are_counted_and_the_first_ones_named() -> None:
+    other = replace(ENDED, weights={"a": "9", "b": "9"}, optimizer={})
+    records = [*steps(0, 5), Held(step=5), *steps(3, 6), trained(6, loss="x", rng="y"), trained(7, loss="x"), other]
+    found = gathered(differences({0: STRAIGHT}, {0: Trace([*records, other])}))
+    kinds = DifferenceKind
+    assert found.counts == {kinds.LOSS: 2, kinds.RNG: 1, kinds.WEIGHTS: 2, kinds.OPTIMIZER: 1}
+    told = [(each.kind, each.step or each.name) for each in found.named]
+    assert told[:3] == [(kinds.LOSS, 7), (kinds.RNG, 7), (kinds.LOSS, 8)]
+    assert told[3:] == [(kinds.WEIGHTS, "a"), (kinds.WEIGHTS, "b"), (kinds.OPTIMIZER, "0.lr")]
+    many = gathered(Difference(kind=kinds.FILES, name=str(n), straight="1", interrupted="2") for n in range(1000))
+    assert (many.count, len(many.named)) == (1000, NAMED_MAX)
 
 
 def test_the_earliest_place_is_told_and_not_the_first_line() -> None:

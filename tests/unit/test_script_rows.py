@@ -14,7 +14,7 @@ SEEN: dict[str, Any] = {
     "first_difference": None,
     "compared": [{"what": "steps", "count": 40}, {"what": "weights", "count": 12}, {"what": "files", "count": 2}],
     "not_compared": [{"name": "file a|b", "why": "it names each run"}],
-    "not_carried": ["module.env (gym.Env)"],
+    "not_carried": [{"place": "module.env", "what": "gym.Env"}],
 }
 FOUND = {"kind": "state", "name": "module.beta", "where": None, "step": None, "resumed": True}
 
@@ -38,13 +38,12 @@ def test_a_difference_stays_in_the_table_with_its_place() -> None:
 
 
 def test_an_error_of_verify_resume_is_a_row() -> None:
-    assert "| not verified |  | the straight training failed: x |" in row(
-        EMA, {"error": "the straight training failed: x"}
-    )
+    seen = {"error": "the straight training failed: x", "problems": [{"fix": "train it alone first"}]}
+    assert "| not verified |  | the straight training failed: x; try: train it alone first |" in row(EMA, seen)
 
 
 def test_what_spotrun_refuses_is_called_so() -> None:
-    assert verdict({"error": "a tuner runs trainings of its own; try: run it once before"}) == "refused"
+    assert verdict({"error": "spotrun refuses the straight training: a tuner runs inside fit()"}) == "refused"
 
 
 def test_a_row_of_the_page_stays_until_its_script_is_measured_anew() -> None:

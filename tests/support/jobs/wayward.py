@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import time
 
@@ -31,10 +32,11 @@ seen = itertools.count(1)
 
 
 class Net(pl.LightningModule):
-    def __init__(self, how: str) -> None:
+    def __init__(self, how: str, outside: str) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 1)
         self.how = how
+        self.outside = outside
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         number = next(seen)
@@ -43,7 +45,16 @@ class Net(pl.LightningModule):
             return loss * random.SystemRandom().random()
         if self.how == "counter":
             return loss * (1 + number / 1000)
+        if self.how == "outside":
+            return loss * (1 + self.lines_outside() / 1000)
         return loss
+
+    def lines_outside(self) -> int:
+        """Of a file that is not in the work folder: batches that were trained twice are in it twice."""
+        with open(f"{self.outside}.{os.environ['SPOTRUN_RUN_UID']}", "a+") as file:
+            file.write("a batch\n")
+            file.seek(0)
+            return len(file.readlines())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -51,17 +62,20 @@ class Net(pl.LightningModule):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--how", choices=("entropy", "order", "counter", "crash"), required=True)
-    how = parser.parse_args().how
+    parser.add_argument("--how", choices=("entropy", "order", "counter", "outside", "crash"), required=True)
+    parser.add_argument("--outside", default="", metavar="FILE", help="where to count, for each run by itself")
+    parser.add_argument("--epochs", type=int, default=2)
+    args = parser.parse_args()
+    how = args.how
     if how == "crash":
         raise SystemExit("planted failure")
     pl.seed_everything(3, verbose=False)
     data = TensorDataset(torch.randn(SAMPLES, 8))
     sampler = ClockOrder() if how == "order" else None
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+        max_epochs=args.epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
-    trainer.fit(Net(how), DataLoader(data, batch_size=8, sampler=sampler))
+    trainer.fit(Net(how, args.outside), DataLoader(data, batch_size=8, sampler=sampler))
 
 
 if __name__ == "__main__":

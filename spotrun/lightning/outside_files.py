@@ -1,0 +1,74 @@
+"""Which files this process writes outside of its work folder, for `spotrun verify-resume`: no checkpoint has them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from spotrun.exactness.trace_file import FILE_VARIABLE, INSTANCES_VARIABLE
+
+PATHS_MAX = 1_000
+"""So many are remembered."""
+_WRITES = os.O_WRONLY | os.O_RDWR
+_OPEN_FILES = Path("/proc/self/fd")
+
+
+class OutsideFiles:
+    """
+    From when it is made on it hears of each file that Python opens for writing or puts in another one's place. What
+    was open then is known too, where /proc tells it. What code that is not Python opens later is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        known = [os.environ[name] for name in (FILE_VARIABLE, INSTANCES_VARIABLE) if name in os.environ]
+        self._apart = tuple({*known, *map(os.path.realpath, known)})
+        self._see_open_ones()
+        sys.addaudithook(self._heard)
+
+    def written(self) -> tuple[str, ...]:
+        """Those that are there now, without those of instances, of the trace and of Python's caches."""
+        there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
+        return tuple(sorted(path for path in there if self._counts(path)))
+
+    def _counts(self, path: str) -> bool:
+        return not path.startswith(self._apart) and "/__pycache__/" not in path
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            if flags & _WRITES:
+                self._add(path)
+        elif event == "os.rename":
+            self._add(arguments[1])
+        elif event == "sqlite3.connect":
+            self._add(arguments[0])
+
+    def _add(self, path: object) -> None:
+        """Whatever it is: what cannot be read here fails in the script itself, and says more there."""
+        if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
+            return
+        try:
+            whole = os.path.abspath(os.fsdecode(path))
+        except OSError:
+            return  # the folder that it is relative to is gone
+        if self._counts(whole):
+            self._paths.add(whole)
+
+    def _see_open_ones(self) -> None:
+        for name in os.listdir(_OPEN_FILES) if _OPEN_FILES.is_dir() else ():
+            try:
+                if os.lstat(_OPEN_FILES / name).st_mode & stat.S_IWUSR:
+                    self._add(os.readlink(_OPEN_FILES / name))
+            except OSError:
+                continue  # that of the listing itself
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
