@@ -1,0 +1,192 @@
+# What spotrun needs in a project of Google Cloud. README.md says what each part is for, and who may do what with it.
+
+terraform {
+  required_version = ">= 1.5"
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = ">= 6.50, < 8.0"
+    }
+  }
+}
+
+provider "google" {
+  project = var.project
+}
+
+locals {
+  bucket = coalesce(var.bucket, "spotrun-${var.project}")
+  roles = {
+    for name in fileset("${path.module}/roles", "*.yaml") :
+    trimsuffix(name, ".yaml") => yamldecode(file("${path.module}/roles/${name}"))
+  }
+  conditions = {
+    for name in fileset("${path.module}/conditions", "*.yaml") :
+    trimsuffix(name, ".yaml") => yamldecode(file("${path.module}/conditions/${name}"))
+  }
+}
+
+resource "google_project_service" "used" {
+  for_each = toset([
+    "cloudbilling.googleapis.com",
+    "cloudresourcemanager.googleapis.com",
+    "compute.googleapis.com",
+    "iam.googleapis.com",
+    "iap.googleapis.com",
+    "storage.googleapis.com",
+  ])
+
+  project            = var.project
+  service            = each.value
+  disable_on_destroy = false
+}
+
+# A runner may hand any service account of the project to an instance, because IAM has no condition for the name of an
+# account. The one that Compute Engine makes is an editor of the project, unless the organization forbids that.
+resource "google_project_default_service_accounts" "powerless" {
+  project        = var.project
+  action         = "DEPRIVILEGE"
+  restore_policy = "REVERT"
+
+  depends_on = [google_project_service.used]
+}
+
+# -- network ----------------------------------------------------------------------------------------------------------
+
+# Without a rule that allows it, nothing comes in, and everything may go out.
+resource "google_compute_network" "nodes" {
+  project                 = var.project
+  name                    = "spotrun"
+  description             = "Instances of spotrun. No rule lets anything in, except for ssh through IAP where it is asked for."
+  auto_create_subnetworks = false
+
+  depends_on = [google_project_service.used]
+}
+
+resource "google_compute_subnetwork" "nodes" {
+  for_each = var.subnets
+
+  project                  = var.project
+  name                     = "spotrun"
+  region                   = each.key
+  network                  = google_compute_network.nodes.id
+  ip_cidr_range            = each.value
+  private_ip_google_access = true
+}
+
+# -- bucket -----------------------------------------------------------------------------------------------------------
+
+resource "google_storage_bucket" "runs" {
+  project                     = var.project
+  name                        = local.bucket
+  location                    = var.location
+  uniform_bucket_level_access = true # folders have policies of their own only then
+  public_access_prevention    = "enforced"
+
+  # Otherwise each checkpoint that a run deletes is kept, and billed, for another week.
+  soft_delete_policy {
+    retention_duration_seconds = 0
+  }
+
+  # lifecycle.json says the same for gcloud. No rule deletes what is there: a run whose ledger entries vanish is lost.
+  lifecycle_rule {
+    action {
+      type = "AbortIncompleteMultipartUpload"
+    }
+    condition {
+      age = 1
+    }
+  }
+
+  lifecycle {
+    prevent_destroy = true
+  }
+
+  depends_on = [google_project_service.used]
+}
+
+# -- who may do what --------------------------------------------------------------------------------------------------
+
+resource "google_project_iam_custom_role" "spotrun" {
+  for_each = local.roles
+
+  project     = var.project
+  role_id     = each.key
+  title       = each.value.title
+  description = each.value.description
+  stage       = each.value.stage
+  permissions = each.value.includedPermissions
+
+  depends_on = [google_project_service.used]
+}
+
+resource "google_project_iam_member" "runner" {
+  for_each = var.runners
+
+  project = var.project
+  role    = google_project_iam_custom_role.spotrun["spotrunRunner"].name
+  member  = each.value
+}
+
+resource "google_project_iam_member" "ends_instances" {
+  for_each = var.runners
+
+  project = var.project
+  role    = google_project_iam_custom_role.spotrun["spotrunEnd"].name
+  member  = each.value
+
+  condition {
+    title       = local.conditions["spotrunEnd"].title
+    description = local.conditions["spotrunEnd"].description
+    expression  = local.conditions["spotrunEnd"].expression
+  }
+}
+
+resource "google_storage_bucket_iam_member" "keeps_runs" {
+  for_each = var.runners
+
+  bucket = google_storage_bucket.runs.name
+  role   = google_project_iam_custom_role.spotrun["spotrunBucket"].name
+  member = each.value
+}
+
+resource "google_storage_bucket_iam_member" "changes_runs" {
+  for_each = var.runners
+
+  bucket = google_storage_bucket.runs.name
+  role   = google_project_iam_custom_role.spotrun["spotrunChange"].name
+  member = each.value
+
+  condition {
+    title       = local.conditions["spotrunChange"].title
+    description = local.conditions["spotrunChange"].description
+    expression  = local.conditions["spotrunChange"].expression
+  }
+}
+
+# -- ssh, where it is asked for ---------------------------------------------------------------------------------------
+
+# https://cloud.google.com/iap/docs/using-tcp-forwarding: all connections come from this range, after IAP has checked who asks.
+resource "google_compute_firewall" "ssh" {
+  count = length(var.ssh_members) == 0 ? 0 : 1
+
+  project       = var.project
+  name          = "spotrun-ssh"
+  description   = "ssh through Identity-Aware Proxy"
+  network       = google_compute_network.nodes.id
+  direction     = "INGRESS"
+  source_ranges = ["35.235.240.0/20"]
+
+  allow {
+    protocol = "tcp"
+    ports    = ["22"]
+  }
+}
+
+resource "google_project_iam_member" "ssh" {
+  for_each = var.ssh_members
+
+  project = var.project
+  role    = google_project_iam_custom_role.spotrun["spotrunSsh"].name
+  member  = each.value
+}

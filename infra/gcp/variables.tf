@@ -1,0 +1,63 @@
+variable "project" {
+  type        = string
+  description = "Id of the project. It should be spotrun's alone: a runner may use every service account in it."
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.project))
+    error_message = "A project's id has 6 to 30 lower-case letters, digits and hyphens; its number or name will not do."
+  }
+}
+
+variable "runners" {
+  type        = set(string)
+  description = "Who runs spotrun, as IAM names them: user:ADA@EXAMPLE.COM, group:…, serviceAccount:…"
+
+  validation {
+    condition     = alltrue([for each in var.runners : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])
+    error_message = "Write user:ADDRESS, group:ADDRESS, serviceAccount:ADDRESS, principal:… or principalSet:…; nobody else can run spotrun."
+  }
+}
+
+variable "bucket" {
+  type        = string
+  default     = null
+  description = "Name of the bucket; by default spotrun-PROJECT."
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", coalesce(var.bucket, "spotrun")))
+    error_message = "A bucket's name has 3 to 63 lower-case letters, digits, dots, hyphens and underscores, between letters or digits."
+  }
+
+  validation {
+    condition     = !contains(["ledger", "keys"], coalesce(var.bucket, "spotrun"))
+    error_message = "In a bucket of this name, the condition that protects ledgers and keys would protect every object."
+  }
+}
+
+variable "location" {
+  type        = string
+  default     = "us-central1"
+  description = "Region of the bucket. Choose one of those in which instances are rented: traffic between regions is billed."
+}
+
+variable "subnets" {
+  type        = map(string)
+  default     = { us-central1 = "10.10.0.0/20" }
+  description = "Regions in which instances are rented, each with the range of its subnet, as { us-central1 = \"10.10.0.0/20\" }."
+
+  validation {
+    condition     = alltrue([for range in values(var.subnets) : can(cidrhost(range, 0))])
+    error_message = "Each range is one of IPv4, as 10.10.0.0/20."
+  }
+}
+
+variable "ssh_members" {
+  type        = set(string)
+  default     = []
+  description = "Who may open a shell on instances through Identity-Aware Proxy, named as runners are. Without any, no port is open."
+
+  validation {
+    condition     = alltrue([for each in var.ssh_members : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])
+    error_message = "Write user:ADDRESS, group:ADDRESS, serviceAccount:ADDRESS, principal:… or principalSet:…; nobody else may open a shell."
+  }
+}

@@ -1,0 +1,161 @@
+"""
+What commands of gcloud ask of Google Cloud: a server that records it, and answers as far as these commands need.
+
+A shell first says what its lines amount to, with a gcloud that writes down its arguments. The real gcloud then gets
+them all in one process, because a start takes it a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.repository import ROOT
+
+GCLOUD = shutil.which("gcloud")
+PROJECT_NUMBER = "123456789012"
+EDITOR = {
+    "role": "roles/editor",
+    "members": [f"serviceAccount:{PROJECT_NUMBER}-compute@developer.gserviceaccount.com", "user:owner@example.com"],
+}
+"""What the policy of a new project says of editors."""
+_APIS = ("CLOUDRESOURCEMANAGER", "COMPUTE", "IAM", "SERVICEUSAGE", "STORAGE")
+_SAYS_ITS_ARGUMENTS = f"""#!/bin/sh
+printf '%s\\037' "$@" >> "$SAID"
+printf '\\036' >> "$SAID"
+[ "$1 $2" != "projects describe" ] || echo {PROJECT_NUMBER}
+"""
+_IN_ONE_PROCESS = """
+import json, os, sys
+sys.path[:0] = [os.path.join(sys.argv[1], "third_party"), sys.argv[1]]
+from googlecloudsdk import gcloud_main
+gcloud = gcloud_main.CreateCLI([])
+for arguments in json.load(sys.stdin):
+    gcloud.Execute(arguments)
+"""
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    query: Mapping[str, list[str]]
+    body: Mapping[str, Any]
+
+
+class Recorded(NamedTuple):
+    """`policies` are those that are left in the end, by the paths of what they are for."""
+
+    asked: Sequence[Asked]
+    policies: Mapping[str, Mapping[str, Any]]
+
+
+def arguments(script: str, folder: Path) -> list[list[str]]:
+    """Of each gcloud that a script of bash starts in the repository's root."""
+    gcloud, said = folder / "bin" / "gcloud", folder / "said"
+    gcloud.parent.mkdir()
+    gcloud.write_text(_SAYS_ITS_ARGUMENTS)
+    gcloud.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{gcloud.parent}:{os.environ['PATH']}", "SAID": str(said)}
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [command.split("\x1f")[:-1] for command in said.read_text().split("\x1e")[:-1]]
+
+
+def recorded(commands: Sequence[Sequence[str]], folder: Path) -> Recorded:
+    """What the real gcloud asks for when it is given these arguments."""
+    assert GCLOUD is not None
+    with _server() as server:
+        environment = {name: text for name, text in os.environ.items() if not name.startswith("CLOUDSDK_")}
+        environment |= {
+            **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"http://127.0.0.1:{server.server_port}/" for api in _APIS},
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+            "CLOUDSDK_CONFIG": str(folder / "config"),
+            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "true",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+            "GCE_METADATA_ROOT": f"127.0.0.1:{server.server_port}",  # otherwise it looks for one of Google's
+        }
+        kit = Path(GCLOUD).resolve().parents[1]
+        own = kit / "platform" / "bundledpythonunix" / "bin" / "python3"
+        python = own if own.exists() else sys.executable
+        command = [str(python), "-I", "-S", "-B", "-c", _IN_ONE_PROCESS, str(kit / "lib")]
+        done = subprocess.run(
+            command, input=json.dumps(commands), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return Recorded(server.asked, server.policies)
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[Asked] = []
+        self.policies: dict[str, Mapping[str, Any]] = {}
+
+
+@contextmanager
+def _server() -> Iterator[_Server]:
+    with _Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self) -> None:
+        url = urlsplit(self.path)
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        asked = Asked(self.command, url.path, parse_qs(url.query), json.loads(text or "{}"))
+        self.server.asked.append(asked)
+        answer = json.dumps(self._found(asked)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def _found(self, asked: Asked) -> Mapping[str, Any]:
+        policies = self.server.policies
+        if policy := re.fullmatch(r"/v1/(projects/[^/:]+):(get|set)IamPolicy", asked.path):
+            if policy[2] == "set":
+                policies[policy[1]] = asked.body["policy"]
+            return policies.get(policy[1], {"version": 1, "etag": "BwXhqDVOUwI=", "bindings": [EDITOR]})
+        if policy := re.fullmatch(r"/storage/v1/(b/[^/]+)/iam", asked.path):
+            if asked.method == "PUT":
+                policies[policy[1]] = asked.body
+            return policies.get(policy[1], {"version": 1, "etag": "CAE=", "bindings": []})
+        if asked.path.endswith(":batchEnable"):
+            return {"name": "operations/enabled", "done": True, "response": {}}
+        return {"projectNumber": PROJECT_NUMBER} if asked.path.startswith("/v1/projects/") else {}
