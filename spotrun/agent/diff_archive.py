@@ -14,6 +14,7 @@ import msgspec
 
 from spotrun.errors import SpotrunError
 from spotrun.folder.setup_cache import SetupUnusable
+from spotrun.run.bounds import OutOfBounds, decode
 
 FACTS = "pack.json"
 _FACTS_MAX_BYTES = 16 << 20
@@ -113,7 +114,7 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
                     member.linkname = member.linkname.replace(diff.made_in, str(root), 1)
                 if member.name != FACTS:
                     _extract(tar, member, _inside(root, member.name, folders))
-    except (tarfile.TarError, msgspec.MsgspecError) as error:
+    except (tarfile.TarError, OutOfBounds) as error:
         raise SetupUnusable(f"it cannot be read: {error}") from error
     except OSError as error:
         raise SpotrunError(f"it cannot be unpacked: {error}") from error
@@ -125,7 +126,7 @@ def _facts(tar: tarfile.TarFile) -> Diff:
     source = tar.extractfile(first) if first is not None and first.name == FACTS and first.isfile() else None
     if source is None:
         raise SetupUnusable(f"it does not begin with {FACTS}")
-    return msgspec.json.decode(source.read(_FACTS_MAX_BYTES), type=Diff)
+    return decode(source.read(_FACTS_MAX_BYTES), Diff)
 
 
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:

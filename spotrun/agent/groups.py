@@ -16,6 +16,7 @@ import msgspec
 
 from spotrun import proc
 from spotrun.proc import ProcessMark
+from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """The variable that names the instance, in the environment of a trainer and of all that it starts."""
@@ -71,8 +72,8 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def _end_remembered(path: Path) -> None:
     try:
-        group = msgspec.json.decode(path.read_bytes(), type=ProcessMark)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        group = decode(path.read_bytes(), ProcessMark)
+    except (FileNotFoundError, OutOfBounds):
         return
     if mark(group.pid) == group:
         kill_group(group.pid)

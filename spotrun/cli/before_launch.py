@@ -115,9 +115,9 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
     return None
 
 
-def left_behind(spec: RunSpec) -> str | None:
+def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     """
-    What to say of files of the work folder that do not travel.
+    What to say of files of the work folder that do not travel: the first ones, or all of them.
 
     Raises:
         SpecInvalid: the script is one of them, or a file of rules cannot be read.
@@ -125,7 +125,7 @@ def left_behind(spec: RunSpec) -> str | None:
     found = travelling(Path(spec.workdir))
     if spec.train.script is not None:
         require_script(found, spec.train.script)
-    return told(found)
+    return told(found, sys.maxsize) if all_of_them else told(found)
 
 
 def _offered_for(spec: RunSpec) -> Sequence[Offering]:

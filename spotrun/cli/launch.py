@@ -101,7 +101,7 @@ def launch(
     def show() -> None:
         with placed(spec_path, overrides):
             unread = check_script(spec, here=cloud_of(spec).here)
-            staying = left_behind(spec)
+            staying = left_behind(spec, all_of_them=dry_run)
             attend.show_plan(spec)
         if cloud_of(spec).here:
             require_framework(spec)

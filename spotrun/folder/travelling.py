@@ -85,21 +85,24 @@ def require_script(found: Travelling, script: str) -> None:
             )
 
 
-def told(found: Travelling) -> str | None:
-    """What a user should know of the files that stay behind; None if there is nothing to say."""
+def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
+    """
+    What a user should know of the files that stay behind, so many of each kind by name; None if there is nothing to
+    say.
+    """
     if not found.secrets and not found.ignored:
         return None
     said = []
     if found.secrets:
-        said.append(f"{_few(found.secrets)} may hold secrets")
+        said.append(f"{_few(found.secrets, named)} may hold secrets")
     if found.ignored:
-        said.append(f"{GIT_RULES} or {OWN_RULES} names {_few(found.ignored)}")
+        said.append(f"{GIT_RULES} or {OWN_RULES} names {_few(found.ignored, named)}")
     return f"of the work folder stays here: {'; '.join(said)}. A line !NAME in {OWN_RULES} takes a file along."
 
 
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _few(names: Sequence[str], named: int) -> str:
+    more = len(names) - named
+    return ", ".join(names[:named]) + (f" and {more} more (`launch --dry-run` names all)" if more > 0 else "")
 
 
 def _up_to_repository(folder: Path) -> list[Path]:

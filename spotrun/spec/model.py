@@ -211,7 +211,10 @@ class PolicySpec(Model):
         description="How long to keep on-demand, or to wait after spot was refused, before asking for spot again.",
     )
     hang_after: fields.PositiveDuration = Field(
-        default=timedelta(minutes=5), description="A trainer that makes no progress for this long counts as hung."
+        default=timedelta(minutes=5),
+        description="A trainer that makes no progress for this long counts as hung. Before its first step, after "
+        "fit(), and in a command, it is one that prints nothing and computes nothing for three times as long. The "
+        "machine's own clock has to say 30 s at least, or 90 s, however fast the run's passes.",
     )
 
 

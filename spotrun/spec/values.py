@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -53,6 +53,7 @@ NEWS_KINDS = (
     *("budget", "stopped", "failed", "done", "night"),
 )
 """The kinds of `spotrun.notify.news`."""
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 
@@ -180,14 +181,30 @@ def read_envs(value: object) -> dict[str, str]:
 def read_secrets(value: object) -> dict[str, str]:
     """Names, each with the place of its value; "" if the place follows from the name. No message quotes a value."""
     if isinstance(value, list | tuple):
+        if any(isinstance(item, dict) for item in value):
+            raise Unreadable("must be a list of names, or one mapping of all of them", f"write {_as_mapping(value)}")
         return {_listed_secret(index, item): "" for index, item in enumerate(value)}
     if not isinstance(value, dict):
         raise Unreadable("must be names of variables", "write [WANDB_API_KEY], or {WANDB_API_KEY: ssm:/spotrun/wandb}")
     return {_env_name(name): _reference(name, item) for name, item in value.items()}
 
 
+def _as_mapping(items: Sequence[object]) -> str:
+    """How names and places in one list are written. What is no reference may be the secret itself."""
+    places: dict[str, str] = {}
+    for item in items:
+        for name, place in item.items() if isinstance(item, dict) else [(item, None)]:
+            if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
+                return "{NAME: null, OTHER: env:VARIABLE}"
+            try:
+                places[name] = _reference(name, place) or "null"
+            except Unreadable:
+                places[name] = "null"
+    return f"{{{', '.join(f'{name}: {place}' for name, place in places.items())}}}"
+
+
 def _listed_secret(index: int, name: object) -> str:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+    if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
         raise Unreadable("is not a variable name", "write the name; its value does not belong here", at=(index,))
     return _env_name(name)
 
@@ -202,7 +219,7 @@ def _reference(name: str, value: object) -> str:
 
 
 def _env_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+    if not re.fullmatch(_NAME, name, re.ASCII):
         raise Unreadable("is not a variable name", "use letters, digits and _, and start with no digit", at=(name,))
     if name.startswith("SPOTRUN_"):
         raise Unreadable("names that start with SPOTRUN_ belong to spotrun", "choose another name", at=(name,))

@@ -60,6 +60,7 @@ def test_a_name_is_enough_and_where_its_value_is_follows_from_the_cloud() -> Non
     "secrets",
     [
         {"KEY": CANARY}, [CANARY], f"KEY={CANARY}", [f"KEY={CANARY}"], {"KEY": {"value": CANARY}},
+        ["A", {"KEY": CANARY}],
         {"KEY": f"ssm:{CANARY}"}, {"KEY": f"ssm:/spotrun/../{CANARY}"}, {"KEY": f"env:{CANARY}"},
     ],
     ids=lambda value: type(value).__name__,
@@ -76,10 +77,13 @@ def test_a_value_is_refused_and_not_shown(secrets: Any) -> None:
         ({"secrets": ["A"], "envs": {"A": "1"}}, "among envs"),
         ({"secrets": ["SPOTRUN_RUN"]}, "belong to spotrun"),
         ({"secrets": ["1A"]}, "not a variable name"),
+        ({"secrets": ["A", {"B": "env:C"}, {"D": None}]}, r"write \{A: null, B: env:C, D: null\}"),
+        ({"secrets": ["A", {"B": CANARY}]}, r"write \{A: null, B: null\}"),
+        ({"secrets": ["A", {CANARY: "env:C"}]}, r"write \{NAME: null, OTHER: env:VARIABLE\}"),
     ],
     ids=str,
 )
-def test_a_name_must_be_free(keys: dict[str, Any], words: str) -> None:
+def test_what_is_no_list_of_free_names_is_refused_with_what_to_write(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecInvalid, match=words):
         spec(**keys)
 

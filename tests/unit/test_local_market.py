@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from spotrun.clouds.local.config import NOTICE, MarketConfig, ScriptStep
 from spotrun.clouds.local.market import Loss, Market
-from spotrun.clouds.local.script import NodeStatus, Observer, Script, UploadStatus
+from spotrun.clouds.local.script import NodeStatus, Observer, Script, StatusFile, UploadStatus
 from spotrun.offering import CapacityType, Pool
 from spotrun.spec.market_script import Action
 from tests.support.local_markets import GENERATED, ORIGIN, SPOT, pools, step
@@ -268,3 +268,16 @@ def test_a_step_seen_by_many_at_once_happens_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: script(tmp_path, *steps).advance(ORIGIN + timedelta(minutes=1), None), range(64)))
     assert actions(script(tmp_path, *steps)) == [Action.NO_SPOT]
+
+
+@pytest.mark.parametrize(
+    "written", ['{"epoch": 1%s}' % ("0" * 400), '{"epoch": -1}', "[" * 100_000, '{"phase": "\\ud800"}']
+)
+def test_what_a_training_writes_into_its_status_moves_no_script_and_ends_no_cloud(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "status.json"
+    path.write_text('{"phase": "train", "epoch": 2}')
+    file = StatusFile(path)
+    before = file.read()
+    path.unlink()
+    path.write_text(written)
+    assert file.read() == before

@@ -65,9 +65,10 @@ def test_what_looks_like_a_secret_stays_here_and_is_named(tmp_path: Path) -> Non
     assert sorted(path.relative_to(tmp_path).as_posix() for path in found.files) == sorted(plain)
     assert found.secrets == [".aws/", ".env", ".env.production", "account.json", "keys/id_ed25519", "server.pem"]
     assert found.ignored == []
+    assert "server.pem may hold secrets." in (told(found, 6) or "")
     assert told(found) == (
-        "of the work folder stays here: .aws/, .env, .env.production, account.json, keys/id_ed25519 and 1 more may "
-        "hold secrets. A line !NAME in .spotrunignore takes a file along."
+        "of the work folder stays here: .aws/, .env, .env.production, account.json, keys/id_ed25519 and 1 more "
+        "(`launch --dry-run` names all) may hold secrets. A line !NAME in .spotrunignore takes a file along."
     )
 
 

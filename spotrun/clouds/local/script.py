@@ -19,6 +19,7 @@ import msgspec
 from spotrun.clouds.local.config import ScriptStep
 from spotrun.clouds.local.records import write_atomically
 from spotrun.offering import CapacityType
+from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 
@@ -38,9 +39,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """The part of an instance's status file that triggers look at. Epochs count from 0."""
 
     phase: str = "boot"
-    epoch: int | None = None
-    batch: int | None = None
-    batches: int | None = None
+    epoch: Count | None = None
+    batch: Count | None = None
+    batches: Count | None = None
     upload: UploadStatus | None = None
 
 
@@ -156,9 +157,9 @@ class StatusFile:
         try:
             stat = self._path.stat()
             if (signature := (stat.st_ino, stat.st_mtime_ns)) != self._signature:
-                self._status = msgspec.json.decode(self._path.read_bytes(), type=NodeStatus)
+                self._status = decode(self._path.read_bytes(), NodeStatus)
                 self._signature = signature
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, OutOfBounds):
             pass  # it is absent, or something else wrote it: the last good one stays
         return self._status
 
