@@ -26,6 +26,7 @@ Every failure that a user of spotrun can meet, with its exit code.
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
+        │   ├── LoginNeeded              somebody has to log in again    -> wait, and do not retry at once
         │   └── IdentityPending          nothing was asked for yet: the role is not there, or not known -> wait
         ├── AccessDenied             credentials or permissions      -> somebody has to mend it: say so
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
@@ -195,6 +196,10 @@ class QuotaExceeded(CloudError):
 
 
 class CloudUnavailable(CloudError):
+    pass
+
+
+class LoginNeeded(CloudUnavailable):
     pass
 
 

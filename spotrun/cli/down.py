@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
+from time import monotonic as system_s
+from time import sleep
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
-from spotrun.errors import CloudUnavailable, LedgerDamaged, SpecInvalid, StoreError
+from spotrun.errors import CloudError, CloudUnavailable, LedgerDamaged, LoginNeeded, SpecInvalid, StoreError
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -19,8 +19,8 @@ LOOK_AGAIN_S = 0.5
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """End a run and its instances now, without a last checkpoint."""
-    from spotrun.cli.asking import confirm
-    from spotrun.cli.interrupts import told
+    from spotrun.cli.asking import confirm, say
+    from spotrun.cli.interrupts import told, what_is_left
     from spotrun.cli.runs import open_run
     from spotrun.cli.unreadable import end_nameless
 
@@ -30,11 +30,16 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
         end_nameless(run, store, yes)
         raise
     confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
-    with told(opened):
-        _end(opened)
+    try:
+        with told(opened):
+            _end(opened)
+    except CloudError:
+        say(what_is_left(opened))
+        raise
 
 
 def _end(opened: OpenRun) -> None:
+    from spotrun.cli.asking import say
     from spotrun.cli.interrupts import request_stop
     from spotrun.cli.notifying import notifying
     from spotrun.folder.keys import KeyMissing
@@ -47,17 +52,39 @@ def _end(opened: OpenRun) -> None:
         for remark in opened.driver.remarks:
             print(remark)
         raise
-    deadline = time.monotonic() + DOWN_WITHIN_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(CloudUnavailable):  # the next look tries again
-            _end_instances(opened)
-        if opened.runner.tick().done:
+    deadline, waits_for = system_s() + DOWN_WITHIN_S, ""
+    while system_s() < deadline:
+        unseen = _unended(opened)
+        tick = opened.runner.tick()
+        if tick.done:
             with notifying(opened) as notifier:
                 notifier.show(opened.ledger.entries)
             print(f"{opened.id} is down; nothing of it is left running")
             return
-        time.sleep(LOOK_AGAIN_S)
-    raise CloudUnavailable(f"{opened.id} is not down after a minute", hint="repeat, or look at `spotrun events`")
+        before, waits_for = waits_for, tick.waiting_for or tick.remark or unseen
+        if waits_for not in ("", before):
+            say(f"{opened.id} is not down yet: {waits_for}")
+        sleep(LOOK_AGAIN_S)
+    why = f": {waits_for}" if waits_for else ""
+    raise CloudUnavailable(
+        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat, or look at `spotrun events`"
+    )
+
+
+def _unended(run: OpenRun) -> str:
+    """
+    End its instances: why that has to be tried again, "" if it has not.
+
+    Raises:
+        LoginNeeded: the next look would fail too, and who waits here cannot log in.
+    """
+    try:
+        _end_instances(run)
+    except LoginNeeded:
+        raise
+    except CloudUnavailable as error:
+        return error.one_line
+    return ""
 
 
 def _end_instances(run: OpenRun) -> list[str]:

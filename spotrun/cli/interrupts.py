@@ -84,7 +84,7 @@ class Interrupts:
         try:
             return self._detach()
         except SpotrunError as error:
-            self._note(f"{error.message}. {_what_is_left(self._run)}")
+            self._note(f"{error.message}. {what_is_left(self._run)}")
             raise
 
     def _detach(self) -> bool:
@@ -113,7 +113,7 @@ class Interrupts:
         return True
 
     def _leave(self, caught: Interrupt) -> NoReturn:
-        say(_what_is_left(self._run))
+        say(what_is_left(self._run))
         raise caught
 
     def _note(self, line: str) -> None:
@@ -129,11 +129,11 @@ def told(run: OpenRun) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Signalled):
-        say(_what_is_left(run))
+        say(what_is_left(run))
         raise
 
 
-def _what_is_left(run: OpenRun) -> str:
+def what_is_left(run: OpenRun) -> str:
     """Of the run, once this process is gone; and what to type."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:

@@ -13,10 +13,17 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     `spotrun resume` carries it on.
     """
     from spotrun.cli.interrupts import request_stop
-    from spotrun.cli.runs import open_run
+    from spotrun.cli.runs import attended, open_run
+    from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
+    from spotrun.report.unattended import left_alone
 
     opened = open_run(run, store)
-    if request_stop(opened):
-        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
-    else:
+    if not request_stop(opened):
         print(f"{opened.id} has ended already, or was asked before")
+    elif not attended(opened):
+        print(left_alone(opened.typed, opened.ledger.state))
+    else:
+        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
+        runner = read_status(opened.store, RUNNER_KEY, RunnerStatus)
+        if runner is not None and runner.message:
+            print(f"its runner said last: {runner.message}")

@@ -21,6 +21,7 @@ from spotrun.errors import (
     IdentityUnknown,
     InsufficientCapacity,
     LaunchTokenSpent,
+    LoginNeeded,
     QuotaExceeded,
     SpotrunError,
 )
@@ -62,7 +63,7 @@ class BadLaunchTemplate(CloudError):
     """The launch template is gone, or cannot be used. Its default version may have changed."""
 
 
-class CredentialsExpired(CloudUnavailable):
+class CredentialsExpired(LoginNeeded):
     """Somebody can renew them while the run goes on (P26)."""
 
 

@@ -1,0 +1,73 @@
+"""What `spotrun down` and `spotrun stop` say of a run on AWS that cannot be ended just now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spotrun.cli import down
+from spotrun.cli.runs import OpenRun, open_run
+from spotrun.errors import CloudError
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
+from tests.support.called_spotrun import Spotrun
+from tests.support.called_spotrun import spotrun as spotrun
+from tests.support.decisions import spec
+from tests.support.guarded_account import GuardedAccount
+from tests.support.histories import AWS_RULE, History
+from tests.support.stored_runs import store_run
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
+    """It trains on instance i-1, as far as its ledger knows."""
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
+    history = History(spec=wanted.to_dict(), billing=AWS_RULE)
+    history.running()
+    store_run(tmp_path / "runs", history)
+    return open_run("demo", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure"])
+def test_a_login_that_aws_refuses_is_told_at_once_with_what_was_not_ended(
+    account: GuardedAccount, run: OpenRun, spotrun: Spotrun, code: str
+) -> None:
+    account.refuse("DescribeInstances", code, 400, times=50)
+    said = spotrun("down", "demo", "-y")
+    assert said.code == CloudError.exit_code
+    assert f"{run.id} was asked to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said.err
+    assert f"`spotrun down {run.id}` ends it now" in said.err
+    assert said.err.index("Still running") < said.err.index("error: ") < said.err.index(code) < said.err.index("try: ")
+    assert len(account.calls) <= 2, "nobody is waited for"
+
+
+def test_what_a_down_waits_for_is_said_once_and_in_its_error(
+    account: GuardedAccount, run: OpenRun, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(down, "LOOK_AGAIN_S", 0.0)
+    looks = iter((0.0, 1.0, 2.0, down.DOWN_WITHIN_S))
+    monkeypatch.setattr(down, "system_s", lambda: next(looks))
+    monkeypatch.setattr("spotrun.clouds.aws.calls.ATTEMPTS_MAX", 1)
+    account.refuse("DescribeInstances", "Unavailable", 503, times=50)
+    said = spotrun("down", "demo", "-y")
+    assert said.code == CloudError.exit_code
+    assert said.err.count(f"{run.id} is not down yet: AWS refused to answer describe_instances") == 1
+    assert f"error: {run.id} is not down after 60 s: AWS refused to answer describe_instances" in said.err
+    assert "Still running, as far as is known: i-1 (" in said.err
+
+
+def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: Spotrun) -> None:
+    message = "RequestExpired; try: log in"
+    status = RunnerStatus(at=datetime.now(UTC), pid=1, host="elsewhere", sequence=1, message=message)
+    write_status(run.store, RUNNER_KEY, status)
+    assert spotrun("stop", "demo").out.splitlines() == [
+        f"{run.id} was asked to stop; its runner ends it, or `spotrun down {run.id}` does at once",
+        "its runner said last: RequestExpired; try: log in",
+    ]
+
+
+def test_a_stop_that_nobody_sees_to_says_so(run: OpenRun, spotrun: Spotrun) -> None:
+    said = spotrun("stop", "demo").out
+    assert f"{run.id} was asked to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said
