@@ -6,8 +6,10 @@ The output of set-up and training: a file on the instance, shipped to the store 
 What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
 after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.
 
-Programs hold the file open as long as they like, so it cannot be exchanged for another. It is rotated in its place: the
-disk gets back what was shipped, except for the end. What is gone reads as zeros, and every byte keeps its number.
+Programs hold the file open as long as they like, and write into it by themselves, so that no word is lost with an
+agent. So it cannot be exchanged for another. It is rotated in its place: the disk gets back what was shipped, except
+for the end. What is gone reads as zeros, and every byte keeps its number. What was shipped has its stars on the disk
+too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import mmap
 import os
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from spotrun.agent.output_redaction import OutputRedaction
@@ -53,6 +56,8 @@ class Console:
         self.path = folder / LOG_NAME
         self._kept_bytes = kept_bytes
         self._given_back = 0
+        self._shipped: deque[tuple[int, bytes]] = deque()
+        """What the disk does not have as it was shipped yet, by its first byte."""
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
 
@@ -93,6 +98,26 @@ class Console:
         if data == whole and not begun:
             return hidden.decode(errors="replace")
         return hidden[: len(data) - begun].decode(errors="ignore") + CUT
+
+    def shipped(self, start: int, hidden: bytes) -> None:
+        """
+        That is what the store has from byte `start` on. The disk gets the same, once nothing that follows can be
+        recognised by it any more.
+        """
+        self._shipped.append((start, hidden))
+        self._hide(start + len(hidden) - self.redaction.reach)
+
+    def ends(self) -> None:
+        """Nothing more is shipped."""
+        self._hide(self.size_bytes())
+
+    def _hide(self, before: int) -> None:
+        while self._shipped and self._shipped[0][0] + len(self._shipped[0][1]) <= before:
+            start, hidden = self._shipped.popleft()
+            if self._raw(start, len(hidden)) != hidden:
+                with unless_no_room(), self.path.open("r+b") as file:
+                    file.seek(start)
+                    file.write(hidden)
 
     def give_back(self, shipped: int) -> None:
         """Give the disk what is in the store, of which there are so many bytes; a file system may not be able to."""
@@ -150,6 +175,7 @@ class LogShipper:
             except StoreError:
                 place = None  # unknown: count again
             if stopping:
+                self._console.ends()
                 return
             next_s = time.monotonic() + self._every_s
 
@@ -167,6 +193,7 @@ class LogShipper:
             if not self._store.put_if_absent(f"{self._prefix}{number:06d}.log", data):
                 number, offset = self._shipped()
                 continue
+            self._console.shipped(offset, data)
             number, offset = number + 1, offset + len(data)
             self._console.give_back(offset)
         return number, offset

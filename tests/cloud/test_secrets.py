@@ -263,7 +263,7 @@ def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monk
         assert run.log(node).count(stars) == 4
         assert run.wait_for(ev.TrainerExited).detail.startswith(f"and {stars}")
         forms = [form.encode() for form in forms_of_all([CANARY])]
-        for place in (Path(run.store.uri), node.folder / "console.log"):
+        for place in (Path(run.store.uri), node.folder / "console.log", node.folder / "training.log"):
             for path in [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]:
                 assert [form for form in forms if form in path.read_bytes()] == []
     finally:

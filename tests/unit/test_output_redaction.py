@@ -244,6 +244,29 @@ def test_however_output_comes_no_more_is_seen_of_a_broken_secret_than_three_lett
     assert "xxxx" not in seen
 
 
+def test_what_was_shipped_has_its_stars_on_the_disk_of_the_instance_too(tmp_path: Path) -> None:
+    secret = canary(3)
+    console = Console(tmp_path, OutputRedaction({secret}))
+    reach = console.redaction.reach
+    store = MemoryStore()
+    shipper = LogShipper(store, ManualClock(), console, 7)
+    place, written = (0, 0), ""
+    for part in (f"it is {secret}\n", "a word " * reach, f"password: {secret[:9]}", f"{secret[9:]} again\n", "a word"):
+        with console.path.open("a") as program:  # it holds the file open, and writes at its end
+            place = shipper._ship(place, last=False)
+            program.write(part)
+        written += part
+        assert console.size_bytes() == len(written)
+    place = shipper._ship(place, last=False)
+    assert secret not in console.path.read_text()[: place[1] - reach]
+    shipper.start()
+    shipper.stop()
+    on_disk = console.path.read_bytes()
+    assert on_disk == b"".join(store.objects[key] for key in sorted(store.objects))
+    assert on_disk == console.redaction.hide(written.encode())
+    assert secret not in on_disk.decode()
+
+
 @pytest.mark.parametrize("before", range(TEXT_MAX_BYTES - 70, TEXT_MAX_BYTES + 1, 7))
 @pytest.mark.parametrize("named", ["", "--password ", "api_key: "])
 def test_a_long_text_is_cut_before_it_is_cleaned_and_no_part_of_a_secret_is_left(
