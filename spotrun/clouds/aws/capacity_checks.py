@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.catalog import Catalog, InstanceType
+from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.quotas import Quota, quota_of
+from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, InsufficientCapacity, QuotaExceeded
 from spotrun.market.world import suits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from math import inf
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,80 +17,19 @@ from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import ListPrice, PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
+from spotrun.clouds.instance_type import InstanceType
+from spotrun.clouds.kept import ASKED_AGAIN_S, Kept
+from spotrun.clouds.left_out import LeftOut
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
 
-T = TypeVar("T")
-
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
-UNSUPPORTED_FIRST_S, UNSUPPORTED_MAX_S = 600.0, 3600.0
-"""How long a pool is left out that EC2 does not have, and twice as long each time: what it has changes, and it errs."""
 SHIPPED_FOR_S = 3600.0
 """How long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
-ASKED_AGAIN_S = 30.0
-"""How long what could not be read is left alone, where something older is known."""
 MIB_PER_GIB = 1024
-
-
-class InstanceType(NamedTuple):
-    name: str
-    accelerators: str
-    cpus: int
-    memory_gib: int
-
-
-class Kept(Generic[T]):
-    """
-    A fact that is read again once it is older than `for_s`, which may depend on what was read.
-
-    If it cannot be read again, the last one is kept, and `trouble` says why.
-    """
-
-    def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
-        self._clock = clock
-        self._for_s = for_s
-        self._read = read
-        self._known: tuple[float, T] | None = None
-        self._failed_s = -inf
-        self.trouble = ""
-
-    def get(self) -> T:
-        """
-        Raises:
-            CloudError: it cannot be read, and was never read before.
-        """
-        if self._known is None or self._due(self._known):
-            self._known = self._read_or(self._known)
-        return self._known[1]
-
-    def forget(self) -> None:
-        self._known = None
-
-    def _due(self, known: tuple[float, T]) -> bool:
-        now_s = self._clock.monotonic()
-        return now_s - known[0] >= self._lasts_s(known[1]) and now_s - self._failed_s >= ASKED_AGAIN_S
-
-    def _read_or(self, known: tuple[float, T] | None) -> tuple[float, T]:
-        try:
-            read = (self._clock.monotonic(), self._read())
-        except CloudError as error:
-            if known is None:
-                raise
-            self._failed_s, self.trouble = self._clock.monotonic(), error.message
-            return known
-        self.trouble = ""
-        return read
-
-    def _lasts_s(self, fact: T) -> float:
-        return self._for_s(fact) if callable(self._for_s) else self._for_s
-
-
-class _LeftOut(NamedTuple):
-    until_s: float
-    lasts_s: float
 
 
 class Catalog:
@@ -100,7 +39,7 @@ class Catalog:
         self._region = region
         self._config = config
         self._clock = clock
-        self._unsupported: dict[Pool, _LeftOut] = {}
+        self._left_out = LeftOut(clock)
         self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
         self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
@@ -166,18 +105,12 @@ class Catalog:
     def offerings(self) -> Iterator[Offering]:
         """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
         for offering in self.rented_out():
-            if offering.zone in self.network.subnets and not self._is_unsupported(offering.pool):
+            if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
         """EC2 has said that it does not have this pool: it is not offered for a while."""
-        before = self._unsupported.get(pool)
-        lasts_s = UNSUPPORTED_FIRST_S if before is None else min(2 * before.lasts_s, UNSUPPORTED_MAX_S)
-        self._unsupported[pool] = _LeftOut(self._clock.monotonic() + lasts_s, lasts_s)
-
-    def _is_unsupported(self, pool: Pool) -> bool:
-        left_out = self._unsupported.get(pool)
-        return left_out is not None and self._clock.monotonic() < left_out.until_s
+        self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
         """The offering with the image and subnet that it would start with now. Its zone must have a subnet of ours."""

@@ -16,12 +16,11 @@ from botocore.exceptions import ClientError
 
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.error_codes import ClockWrong
+from spotrun.clouds.clock_skew import SET_CLOCK, in_words, skew_of
 from spotrun.errors import CloudError
 
-SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
 """AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
-SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
 _ASKED_AT = "spotrun_asked_at"
 
 
@@ -33,18 +32,6 @@ def told_at(answer: Mapping[str, Any]) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
-
-
-def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
-    """How far this machine is ahead of AWS, to the second; a Date header has no more. Below 0 it is behind."""
-    if told > after:
-        return after - told
-    return max(before - told - timedelta(seconds=1), timedelta(0))
-
-
-def in_words(skew: timedelta) -> str:
-    side = "ahead of" if skew > timedelta(0) else "behind"
-    return f"this machine's clock is {abs(skew).total_seconds():,.0f} s {side} AWS's"
 
 
 def keep_right(clock: Clock, client: Any) -> None:
@@ -68,4 +55,4 @@ def wrong_clock(error: CloudError) -> ClockWrong | None:
     told, now = told_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()
     if told is None or abs(skew := skew_of(now, now, told)) <= SKEW_MAX:
         return None
-    return ClockWrong(f"{in_words(skew)}, so AWS refuses its signatures", hint=SET_CLOCK)
+    return ClockWrong(f"{in_words(skew, 'AWS')}, so AWS refuses its signatures", hint=SET_CLOCK)

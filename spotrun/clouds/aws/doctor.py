@@ -17,13 +17,13 @@ from spotrun.clouds.aws import account_checks, guard
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
-from spotrun.clouds.aws.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_findings
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
+from spotrun.clouds.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, waits, warned
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
@@ -235,6 +235,6 @@ def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:
     if skew is None:
         yield unknown("aws clock", "AWS's answer had no date that can be read")
     elif abs(skew) > SKEW_WARNED:
-        yield warned("aws clock", in_words(skew), SET_CLOCK)
+        yield warned("aws clock", in_words(skew, "AWS"), SET_CLOCK)
     else:
         yield ok("aws clock", "this machine's clock agrees with AWS's")

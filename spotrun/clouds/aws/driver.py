@@ -10,8 +10,7 @@ from typing import Any
 from spotrun.clock import Clock
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.catalog import Catalog, Kept
-from spotrun.clouds.aws.clock_skew import SKEW_WARNED, in_words
+from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of, odd_tags
 from spotrun.clouds.aws.error_codes import (
@@ -29,6 +28,8 @@ from spotrun.clouds.aws.quota_headroom import quota_in_use
 from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
+from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
+from spotrun.clouds.kept import Kept
 from spotrun.clouds.regions import Regions
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
@@ -218,7 +219,7 @@ class AwsDriver:
         yield from (f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
         yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd_tags.items()))
         if abs(self._clock.ahead) > SKEW_WARNED:
-            yield f"{in_words(self._clock.ahead)}, and the run goes by AWS's"
+            yield f"{in_words(self._clock.ahead, 'AWS')}, and the run goes by AWS's"
         for catalog in self._catalogs.values():
             yield from catalog.remarks
 

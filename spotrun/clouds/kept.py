@@ -1,0 +1,61 @@
+"""What is read seldom and kept for a while: what is old is better than nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Generic, TypeVar
+
+from spotrun.clock import Clock
+from spotrun.errors import CloudError
+
+T = TypeVar("T")
+
+ASKED_AGAIN_S = 30.0
+"""How long what could not be read is left alone, where something older is known."""
+
+
+class Kept(Generic[T]):
+    """
+    A fact that is read again once it is older than `for_s`, which may depend on what was read.
+
+    If it cannot be read again, the last one is kept, and `trouble` says why.
+    """
+
+    def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
+        self._clock = clock
+        self._for_s = for_s
+        self._read = read
+        self._known: tuple[float, T] | None = None
+        self._failed_s = -inf
+        self.trouble = ""
+
+    def get(self) -> T:
+        """
+        Raises:
+            CloudError: it cannot be read, and was never read before.
+        """
+        if self._known is None or self._due(self._known):
+            self._known = self._read_or(self._known)
+        return self._known[1]
+
+    def forget(self) -> None:
+        self._known = None
+
+    def _due(self, known: tuple[float, T]) -> bool:
+        now_s = self._clock.monotonic()
+        return now_s - known[0] >= self._lasts_s(known[1]) and now_s - self._failed_s >= ASKED_AGAIN_S
+
+    def _read_or(self, known: tuple[float, T] | None) -> tuple[float, T]:
+        try:
+            read = (self._clock.monotonic(), self._read())
+        except CloudError as error:
+            if known is None:
+                raise
+            self._failed_s, self.trouble = self._clock.monotonic(), error.message
+            return known
+        self.trouble = ""
+        return read
+
+    def _lasts_s(self, fact: T) -> float:
+        return self._for_s(fact) if callable(self._for_s) else self._for_s

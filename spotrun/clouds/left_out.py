@@ -1,0 +1,33 @@
+"""Pools that a cloud has said it does not have. They are not offered for a while."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.offering import Pool
+
+FIRST_S, MAX_S = 600.0, 3600.0
+"""How long a pool is left out, and twice as long each time: what a cloud has changes, and it errs."""
+
+
+class _Pause(NamedTuple):
+    until_s: float
+    lasts_s: float
+
+
+class LeftOut:
+    """The pools that are left out now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pauses: dict[Pool, _Pause] = {}
+
+    def add(self, pool: Pool) -> None:
+        before = self._pauses.get(pool)
+        lasts_s = FIRST_S if before is None else min(2 * before.lasts_s, MAX_S)
+        self._pauses[pool] = _Pause(self._clock.monotonic() + lasts_s, lasts_s)
+
+    def has(self, pool: Pool) -> bool:
+        pause = self._pauses.get(pool)
+        return pause is not None and self._clock.monotonic() < pause.until_s
