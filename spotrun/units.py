@@ -166,6 +166,14 @@ def _usd_suggestion(text: str) -> str:
     return f"write {bare}" if _USD.fullmatch(bare) else "write a plain number like 2.50"
 
 
+def to_the_cent(usd: float | Decimal) -> str:
+    """`$0.27`. Of what is less than ten cents, two digits: `$0.0042`. Only nothing is `$0.00`."""
+    amount = abs(float(usd))
+    two_digits = 0 < amount < 0.095
+    text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"
+    return f"{'-' if usd < 0 else ''}${text}"
+
+
 @dataclass(frozen=True)
 class Amount:
     """How many CPUs or gigabytes: exactly `number`, or with `at_least` that many or more (`4` and `4+`)."""

@@ -17,6 +17,7 @@ from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import describe, nearly_spent
 from spotrun.report.machine_readable import optional_usd, rounded, usd_text
+from spotrun.report.tables import dollars
 from spotrun.report.terminal import verdict
 from spotrun.report.why import offering_text
 from spotrun.run import events as ev
@@ -60,7 +61,7 @@ def night(state: RunState, summary: RunSummary) -> News:
     """The summary of a nightly run, once it has ended and its bill is complete."""
     assert state.terminal is not None
     epochs = count_of(len(summary.epochs), "epoch") + (
-        "" if summary.usd_per_epoch is None else f" at ${summary.usd_per_epoch:.4f}"
+        "" if summary.usd_per_epoch is None else f" at {dollars(summary.usd_per_epoch)}"
     )
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
     sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."

@@ -29,7 +29,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.strategies.catalogue import OnDemandOnly
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.reserve import return_to
-from spotrun.units import to_the_second
+from spotrun.units import to_the_cent, to_the_second
 
 HANDOVER = timedelta(minutes=2)
 """More than it takes from the last step before a planned handover to the first one after it."""
@@ -171,7 +171,7 @@ def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering)
         if moment.running == ON_DEMAND and spec.policy.strategy == "ours":
             return _because_it_pays(moment, name_of(offering.pool))
         if moment.running is not None and moment.running in moment.spot:
-            return f"${offering.price_usd_per_hour} an hour instead of ${moment.spot[moment.running]:.2f}"
+            return f"${offering.price_usd_per_hour} an hour instead of {to_the_cent(moment.spot[moment.running])}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"
     elif workload(facts) is None:
@@ -182,6 +182,6 @@ def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering)
 
 def _because_it_pays(moment: Situation, pool: str) -> str:
     worth, job = return_to(pool, moment), moment.job
-    saved = f"${worth.saved_s * job.on_demand_usd_per_hour / 3600:.2f} saved"
+    saved = f"{to_the_cent(worth.saved_s * job.on_demand_usd_per_hour / 3600)} saved"
     life, changeover = timedelta(seconds=worth.life_s), timedelta(seconds=job.changeover_s)
     return f"{saved} in the {to_the_second(life)} that it may last pays for {to_the_second(changeover)} of changeover"

@@ -14,7 +14,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.pools import just_lost
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.spec.model import RunSpec
-from spotrun.units import format_duration
+from spotrun.units import format_duration, to_the_cent
 
 SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
@@ -48,7 +48,7 @@ def _far_away(offering: Offering, facts: Facts) -> str:
     if not _far(offering, facts):
         return ""
     rate = created.storage.write_usd_per_gb(offering.region)
-    start = f", ${there.start_usd:.2f} a start" if there.start_usd else ""
+    start = f", {to_the_cent(there.start_usd)} a start" if there.start_usd else ""
     return f"; the bucket is in {created.storage.region}: each GB of a checkpoint costs ${rate} more{start}"
 
 

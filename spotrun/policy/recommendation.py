@@ -35,6 +35,7 @@ from spotrun.policy.situation import on_demand_usd_per_hour
 from spotrun.policy.workload import rework_max_s
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Attempt, RunState
+from spotrun.units import to_the_cent
 
 REASON = "standby: the cloud may take the instance"
 
@@ -55,7 +56,7 @@ class Move(msgspec.Struct, frozen=True):
     def because(self) -> str:
         return (
             f"{self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; to be gone by then is "
-            f"expected to save ${self.saves_usd:.3f} of time, to stay would save ${self.costs_usd:.3f}"
+            f"expected to save {to_the_cent(self.saves_usd)} of time, to stay would save {to_the_cent(self.costs_usd)}"
         )
 
 

@@ -76,7 +76,7 @@ def time_table(plan: Plan) -> FiguresTable:
 
 
 def usd(amount: float) -> str:
-    return dollars(Decimal(f"{amount:.4f}"))
+    return dollars(Decimal(f"{amount:.9f}"))
 
 
 def lasting(seconds: float) -> str:

@@ -22,7 +22,7 @@ from spotrun.report.describe import EVENT_INDENT, event_line, span, timestamp
 from spotrun.report.folding import fold
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
-from spotrun.report.tables import plain
+from spotrun.report.tables import dollars, plain
 from spotrun.report.view import Screen, View
 from spotrun.run.events import CheckpointRetired, Entry, OutputsStored
 from spotrun.run.state import Launch, RunState
@@ -192,4 +192,4 @@ def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:
 def _so_far(summary: RunSummary) -> str:
     total = summary.total
     lost = count_of(total.interruptions, "interruption")
-    return f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {lost}"
+    return f"{dollars(total.cost_usd)}, downtime {span(total.downtime.total_seconds())}, {lost}"

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from spotrun.offering import Offering
-from spotrun.report.tables import FiguresTable, print_figures
+from spotrun.report.tables import FiguresTable, dollars, print_figures
 
 ROWS_MAX = 15
 
@@ -35,5 +35,5 @@ def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> Renderab
 
 def _cells(offering: Offering, ticked: bool) -> list[str]:
     capacity = str(offering.capacity_type).replace("_", "-")
-    zone, price = f"{offering.cloud}/{offering.zone}", f"{offering.price_usd_per_hour:.4f}"
+    zone, price = f"{offering.cloud}/{offering.zone}", dollars(offering.price_usd_per_hour).removeprefix("$")
     return ["✓" if ticked else "", zone, offering.instance_type, capacity, offering.accelerators, price]

@@ -9,12 +9,35 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spotrun.account.summary import summarise
+from spotrun.report import forecast
 from spotrun.report.amounts import as_text, money, rounded, with_sums
 from spotrun.report.tables import dollars
+from spotrun.units import to_the_cent
 from tests.support.histories import History, random_runs
 
 UNIT = Decimal("0.0001")
 amounts = st.one_of(st.just(Decimal(0)), st.decimals(-2, 2, places=9))
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$0.00"),
+        (Decimal("0.00002"), "$0.000020"),
+        (0.0042, "$0.0042"),
+        (0.0949, "$0.095"),
+        (0.096, "$0.10"),
+        (-0.5, "-$0.50"),
+        (Decimal("12.345"), "$12.35"),
+    ],
+)
+def test_what_is_less_than_a_cent_is_not_told_as_nothing(usd: float | Decimal, text: str) -> None:
+    assert to_the_cent(usd) == text
+
+
+@pytest.mark.parametrize(("usd", "text"), [(0, "-"), (0.00003, "<$0.0001"), (0.0042, "$0.0042"), (1e-17, "-")])
+def test_a_forecast_of_a_little_is_not_shown_as_nothing(usd: float, text: str) -> None:
+    assert forecast.usd(usd) == text
 
 
 @given(

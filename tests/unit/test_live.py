@@ -60,6 +60,10 @@ def screen(history: History, width: int, height: int) -> str:
     return view._console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+def test_a_cost_that_is_not_nothing_is_not_shown_as_nothing() -> None:
+    assert "<$0.0001, downtime" in screen(History(), 120, 40), "some requests"
+
+
 @pytest.mark.parametrize("stopping", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 24), (60, 18), (40, 30)])
 def test_the_screen_fits_and_shows_state_money_and_the_newest_event_whole(

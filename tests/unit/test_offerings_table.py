@@ -28,6 +28,12 @@ def test_few_are_all_shown_and_the_chosen_one_is_ticked() -> None:
     assert [row.startswith("✓") for row in rows] == [False, True, False]
 
 
+def test_a_price_that_is_not_nothing_is_not_shown_as_nothing() -> None:
+    offerings = [offering(SPOT, price) for price in ("0.0042", "0.00001", "2.00")]
+    _, _, _, *rows = printed(offerings, offerings[0])
+    assert [row.split()[-1] for row in rows] == ["0.0042", "<$0.0001", "2.0000"]
+
+
 def test_of_many_the_first_are_shown_with_the_chosen_one_and_how_many_are_not() -> None:
     offerings = many(SPOT, 60)
     _, _, _, *rows = printed(offerings, offerings[50])
