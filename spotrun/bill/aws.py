@@ -15,14 +15,19 @@ from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 
-from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement
-from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_lines, read_rows
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement, of_amount
+from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_lines, read_report
 from spotrun.errors import SpecInvalid
 from spotrun.run.billing import EC2_RULE
 from spotrun.units import count_of
 
 REPORT_PRECISION_USD = Decimal("1e-10")
 """The report writes ten decimals."""
+_TITLE = "AWS Cost and Usage Report"
+_NEEDED = (
+    *("line_item_line_item_type", "line_item_usage_type", "line_item_usage_start_date", "line_item_usage_end_date"),
+    *("line_item_usage_amount", "line_item_unblended_cost", "line_item_currency_code"),
+)
 _TAG = "user_spotrun_run"
 _USAGE_TYPES = ("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage")
 _CREDIT_TYPES = ("Credit", "Refund", "SavingsPlanNegation")
@@ -46,7 +51,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
-    for row in chain.from_iterable(map(read_rows, paths)):
+    for row in chain.from_iterable(read_report(path, _NEEDED, _TITLE) for path in paths):
         kind = _kind(row)
         start, end = row.moment("line_item_usage_start_date"), row.moment("line_item_usage_end_date")
         if kind is ChargeKind.USAGE:
@@ -57,22 +62,22 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
         duplicates.check(row)
         if (currency := row.text("line_item_currency_code")) != "USD":
             raise row.refuse(f"is in {currency}, and the ledger is in USD", "export the report in US dollars")
+        amount = row.amount("line_item_unblended_cost")
         charges.append(
             Charge(
                 path=str(row.path),
                 line=row.line,
                 resource=resource,
-                kind=kind,
+                kind=of_amount(kind, amount),
                 what=f"{row.text('line_item_line_item_type')} {row.text('line_item_usage_type')}".strip(),
                 start=start,
                 end=end,
-                amount_usd=row.amount("line_item_unblended_cost"),
+                amount_usd=amount,
                 precision_usd=REPORT_PRECISION_USD,
                 hours=row.amount("line_item_usage_amount") if kind is ChargeKind.USAGE else None,
             )
         )
-    title = "AWS Cost and Usage Report"
-    return Statement(tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
+    return Statement(tuple(map(str, paths)), _TITLE, EC2_RULE, coverage.since, coverage.until, tuple(charges))
 
 
 def _tagged_run(row: BillRow) -> str:

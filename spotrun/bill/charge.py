@@ -24,6 +24,11 @@ class ChargeKind(StrEnum):
     OTHER = "other"
 
 
+def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
+    """What a line is for, by its amount too: one that gives money back corrects others, whatever it names."""
+    return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
+
+
 @dataclass(frozen=True)
 class Charge:
     """

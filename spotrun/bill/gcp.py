@@ -15,10 +15,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement
-from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_rows
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement, of_amount
+from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_report
 from spotrun.run.billing import COMPUTE_ENGINE_RULE
 
+_TITLE = "Google Cloud billing export"
+_NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
 """The tag `spotrun:run`, in characters that a label may have."""
 PRECISION_USD = Decimal("1e-6")
@@ -40,15 +42,15 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges: list[Charge] = []
-    for row in chain.from_iterable(map(read_rows, paths)):
+    for row in chain.from_iterable(read_report(path, _NEEDED, _TITLE) for path in paths):
         kind = _kind(row)
         if kind is ChargeKind.USAGE:
             coverage.add(row.moment("usage_start_time"), row.moment("usage_end_time"))
         if lines_of_run.includes(_labelled_run(row), _resource(row)):
             duplicates.check(row)
             charges += _charges(row, kind)
-    title = "Google Cloud billing export"
-    return Statement(tuple(map(str, paths)), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
+    sources = tuple(map(str, paths))
+    return Statement(sources, _TITLE, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
 
 
 def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
@@ -62,7 +64,7 @@ def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
             path=str(row.path),
             line=row.line,
             resource=_resource(row),
-            kind=each_kind,
+            kind=of_amount(each_kind, amount),
             what=what,
             start=row.moment("usage_start_time"),
             end=row.moment("usage_end_time"),

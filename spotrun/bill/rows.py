@@ -13,7 +13,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -47,6 +47,19 @@ class BillRow:
     def content(self) -> str:
         """All columns of the row as text, without its file and line."""
         return repr(sorted(self._columns.items()))
+
+    def require(self, columns: Sequence[str], report: str) -> None:
+        """
+        Raises:
+            SpecInvalid: it lacks some of these columns; or so many that its file is not that report.
+        """
+        missing = [each for each in columns if each not in self._columns]
+        if 2 * len(missing) > len(columns):
+            message = f"{self.path} is no {report}: it has no columns {', '.join(missing)}"
+            raise SpecInvalid(message, hint=NAME_IT)
+        if missing:
+            named = f"column {missing[0]}" if len(missing) == 1 else f"columns {', '.join(missing)}"
+            raise self.refuse(f"has no {named}", f"export it with {', '.join(missing)}")
 
     def raw(self, column: str) -> Any:
         """
@@ -149,6 +162,21 @@ def read_rows(path: Path) -> Iterator[BillRow]:
     if start[:4] == _PARQUET:
         return _parquet_rows(path)
     return _json_rows(path) if start.lstrip()[:1] in (b"{", b"[") else _csv_rows(path)
+
+
+def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[BillRow]:
+    """
+    The rows of a file that is to be such a report: its first row has these columns.
+
+    Raises:
+        SpecInvalid: it is not, or see `read_rows`.
+    """
+    rows = read_rows(path)
+    first = next(rows, None)
+    if first is not None:
+        first.require(columns, report)
+        yield first
+        yield from rows
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

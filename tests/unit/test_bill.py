@@ -153,6 +153,16 @@ def test_what_is_not_the_instance_itself_is_named_for_what_it_is(tmp_path: Path)
     }
 
 
+@pytest.mark.parametrize("usage_type", ["", "USE2-EBS:VolumeUsage.gp3"], ids=["usage", "volume"])
+def test_a_line_that_gives_money_back_is_a_correction_whatever_it_names(tmp_path: Path, usage_type: str) -> None:
+    history = stormy()
+    lines = billed(history)
+    back = beside(lines[-1], lines[-1].resource, "Usage", usage_type or lines[-1].usage_type, "-0.25")
+    found = by_report(history, [*lines, replace(back, seconds=-900)], tmp_path)
+    assert found.unexplained == ()
+    assert {part.reason: part.usd for part in found.parts}[Reason.CREDIT] == Decimal("-0.25")
+
+
 def test_disks_and_addresses_are_one_line_that_the_ledger_counts_at_list_prices(tmp_path: Path) -> None:
     history = stormy(billing=AWS_RULE)
     lines = billed(history)
@@ -387,6 +397,11 @@ def test_a_damaged_file_is_told_by_name_line_and_fault(tmp_path: Path) -> None:
     assert changed("lineItem/CurrencyCode", "EUR") == "cur.csv:3: is in EUR, and the ledger is in USD"
     bare = [{key: value for key, value in row.items() if key != "lineItem/UsageType"} for row in rows]
     assert damaged(write_csv(cur, bare)) == "cur.csv:2: has no column line_item_usage_type"
+    cur.write_text("name,amount\nrent,12\n")
+    assert damaged(cur).startswith(
+        "cur.csv is no AWS Cost and Usage Report: it has no columns line_item_line_item_type,"
+    )
+    write_csv(cur, rows)
     cur.write_text(cur.read_text().splitlines()[0] + "\na,b,c\n")
     assert damaged(cur).startswith("cur.csv:2: has 3 columns; the first line names ")
     write_csv(cur, rows)
