@@ -13,7 +13,7 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
-from spotrun.policy.launches import never_asked, refused
+from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
 from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.pools import name_of
@@ -84,7 +84,7 @@ def _before_a_loss(facts: Facts) -> Iterator[Action]:
 def _reason_to_launch(facts: Facts) -> str | None:
     current = facts.state.current
     if current is None:
-        return "first launch" if not facts.state.attempts else "replacement"
+        return why_needed(facts.state)
     if current.leaving:
         return "standby: the instance is leaving"
     if nearly_over(facts, current):

@@ -14,6 +14,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.facts import Facts
+from spotrun.policy.launches import why_needed
 from spotrun.policy.lives import nearly_over
 from spotrun.policy.money import intend
 from spotrun.policy.pools import just_lost, name_of
@@ -158,7 +159,7 @@ def _reason_to_move(running: Launch) -> str:
 
 def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
     if current is None:
-        return "replacement" if state.attempts else "first launch"
+        return why_needed(state)
     return "standby: the instance is leaving" if current.leaving else "standby: the time-to-live is nearly over"
 
 

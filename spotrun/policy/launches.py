@@ -6,11 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from spotrun.instance import EndedBy
 from spotrun.run.events import Cause
-from spotrun.run.state import Launch
+from spotrun.run.state import Launch, RunState
 
 STILLBORN_MAX = 3
 """After this many instances in a row ended by themselves before an attempt, the next one would too."""
 NO_CAPACITY = "no capacity"
+
+
+def why_needed(state: RunState) -> str:
+    """Why a run asks for an instance while nothing trains. One that was billed counts, although it never trained."""
+    had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
+    return "replacement" if had_one else "first launch"
 
 
 def refused(launch: Launch) -> bool:

@@ -30,7 +30,7 @@ from spotrun.policy.launches import (
 from spotrun.policy.patience import since_opened
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_one_line
-from spotrun.run.state import Launch
+from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
 """A pool that had no capacity, or was denied, is not asked again for this long."""
@@ -98,19 +98,30 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
         return lacking
     first = min(lasting, key=lambda rest: rest.until)
     head = f"no {kind} pool may be asked just now" if len(lasting) == len(found) else lacking
-    return f"{head}; {_refusal(first.launch)}: asked again at {first.until:%H:%M:%S} {zone(scale)}"
+    return f"{head}; {_refusal(first, scale)}"
 
 
-def _refusal(launch: Launch) -> str:
-    detail = in_one_line(words_of_refusal(launch))
-    return f"{launch.intent.offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
+def full_quota(state: RunState, now: datetime) -> str:
+    """The quota that is full by the newest pool that said so, and when that pool is asked again; "" if none is."""
+    full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
+    return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
+
+
+def _refusal(rest: Rest, scale: float) -> str:
+    launch, detail = rest.launch, in_one_line(words_of_refusal(rest.launch))
+    words = f"{launch.intent.offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
+    return f"{words}: asked again at {rest.until:%H:%M:%S} {zone(scale)}"
 
 
 @once
 def _resting(facts: Facts) -> dict[Pool, Rest]:
+    return _refusals(facts.state, facts.now)
+
+
+def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
     """The pools that have just refused. One that has given an instance since then is awake."""
     found: dict[Pool, Rest] = {}
-    for launch in since_opened(facts.state):
+    for launch in since_opened(state):
         pool = launch.intent.offering.pool
         if launch.taken_before_it_ran:
             found[pool] = _rest(launch, POOL_REST)
@@ -120,7 +131,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
             found.pop(pool, None)
         elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS) and not never_asked(launch):
             found[pool] = _rest(launch, POOL_REST)
-    return {pool: rest for pool, rest in found.items() if facts.now < rest.until}
+    return {pool: rest for pool, rest in found.items() if now < rest.until}
 
 
 def _lasts(launch: Launch) -> bool:

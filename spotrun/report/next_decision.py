@@ -12,6 +12,7 @@ from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.lives import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
+from spotrun.policy.rests import full_quota
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars
@@ -21,7 +22,16 @@ from spotrun.spec.model import RunSpec
 
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
-    """The sentence; empty once the run has ended. `no_room` says why its store has no room, if it has none."""
+    """
+    The sentence, with a quota that is full; empty once the run has ended. `no_room` says why its store has no room, if
+    it has none.
+    """
+    coming = _coming(state, spec, now, no_room)
+    full = "" if state.stop_requested or not coming else full_quota(state, now)
+    return f"{coming}; {full}" if full else coming
+
+
+def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
     pending, current = state.pending_launch, state.current
     if state.terminal is not None:
         return ""

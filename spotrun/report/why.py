@@ -179,23 +179,23 @@ class _Narrator:
 
     def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Narrated | None:
         current = before.current
-        if current is None:
-            return None
-        if current.launch != event.launch:
-            return self._standby_gone(before, event)
+        if current is None or current.launch != event.launch:
+            return self._gone_before_it_trained(before, event)
         attempt = self._end.attempts[current.number]
         where = offering_text(before.launches[event.launch].intent.offering)
         if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
             return None  # part of the notice's sentence
-        how = "was taken without a notice" if attempt.end and attempt.end.cause is Cause.INTERRUPTED else "ended"
+        taken = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
+        how = "was taken without a notice" if taken else _how_it_ended(before, event)
         return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
 
-    def _standby_gone(self, before: RunState, event: ev.InstanceGone) -> Narrated | None:
+    def _gone_before_it_trained(self, before: RunState, event: ev.InstanceGone) -> Narrated | None:
         launch = before.launches[event.launch]
         if not launch.pending:
             return None
-        where = offering_text(launch.intent.offering)
-        return "give-up", f"the standby, {where}, ended before it took over ({event.evidence}){self._pause(before)}"
+        where, how = offering_text(launch.intent.offering), _how_it_ended(before, event)
+        what = where if before.current is None else f"the standby, {where},"
+        return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
 
     def _pause(self, before: RunState) -> str:
         """What follows from one more standby that has failed."""
@@ -253,6 +253,10 @@ def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     for why, pools in refused.items():
         rest = to_the_second(POOL_REST) if why == NO_CAPACITY else f"{to_the_second(LASTING_REST)} at least"
         yield f"{why}: {', '.join(pools)}; a pool that refuses rests for {rest}"
+
+
+def _how_it_ended(before: RunState, event: ev.InstanceGone) -> str:
+    return "was ended by somebody else than spotrun" if before.ended_by_hand(event) else "ended"
 
 
 def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:

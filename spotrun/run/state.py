@@ -333,6 +333,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 
+    def ended_by_hand(self, event: ev.InstanceGone) -> bool:
+        """
+        Whether somebody else than spotrun has asked the cloud for this end, before which the state is this one. Clouds
+        name the user for what spotrun ends too, and for what its guard ends after the time-to-live.
+        """
+        launch = self.launches[event.launch]
+        asked = launch.closed is not None or launch.condemned is not None or self.stop_requested
+        in_time = launch.latest_end is None or event.ended_at < launch.latest_end
+        return event.ended_by is EndedBy.USER and in_time and not asked and self.terminal is None
+
     @property
     def unguarded(self) -> list[ev.LaunchRecorded]:
         """The instances that nothing in their cloud would end if their own timers did not (protocol 11)."""

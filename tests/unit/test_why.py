@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.outcome import status_word
+from spotrun.instance import EndedBy
 from spotrun.report.next_decision import next_decision
 from spotrun.report.overview import notes
 from spotrun.report.watching import watching
@@ -124,6 +125,56 @@ def test_a_loss_without_a_notice_says_what_was_lost() -> None:
     history.running(ON_DEMAND, "3.6")
     assert "was taken without a notice" in sentence(history, "loss")
     assert "13 steps had to be done again; on-demand in local-a" in sentence(history, "loss")
+
+
+def test_an_end_by_hand_is_told_as_that_and_what_follows_is_no_first_launch() -> None:
+    history = History()
+    launch = history.running()
+    history.after(60).gone(launch, by=EndedBy.USER)
+    intend(history)
+    assert sentence(history, "loss").startswith("spot in local-a (sim-gpu) was ended by somebody else than spotrun (")
+    assert ": replacement: " in sentence(history, "spot")
+
+
+def test_an_end_by_hand_before_it_trained_is_told_too() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.after(60).gone(launch, by=EndedBy.USER)
+    intend(history)
+    where = "spot in local-a (sim-gpu)"
+    assert sentence(history, "give-up").startswith(
+        f"{where} was ended by somebody else than spotrun before it took over"
+    )
+    assert ": replacement: " in sentence(history, "spot")
+
+
+@pytest.mark.parametrize("how", ["stop", "hang", "time-to-live"])
+def test_what_spotrun_or_its_guard_ends_is_no_end_by_hand(how: str) -> None:
+    history = History()
+    launch = history.running()
+    if how == "stop":
+        history.write(ev.StopRequested(by="me"))
+    if how == "hang":
+        history.write(ev.InstanceCondemned(launch=launch, cause=Cause.HANG, detail="silent"))
+    lived_s = history.state.launches[launch].intent.time_to_live_s if how == "time-to-live" else 60
+    history.after(lived_s).gone(launch, by=EndedBy.USER)
+    assert "somebody" not in sentence(history, "loss")
+
+
+def test_a_quota_that_is_full_is_told_with_what_comes_next_until_its_pool_is_asked_again() -> None:
+    history = History()
+    launch = history.launch(SPOT, "0.36")
+    history.write(ev.LaunchClosed(launch=launch, cause=Cause.QUOTA, detail="spot vCPUs of G: 8 of 8 in use"))
+    closed_at = history.now
+    full = "sim-gpu spot in local/local-a, a quota is full (spot vCPUs of G: 8 of 8 in use): asked again at"
+    again = f"{closed_at + timedelta(minutes=10):%H:%M:%S} UTC"
+    assert next_decision(history.state, spec(), history.now).endswith(f"; {full} {again}")
+    history.running(ON_DEMAND, "3.60")
+    assert next_decision(history.state, spec(), history.now).endswith(f"; {full} {again}")
+    assert "quota" not in next_decision(history.state, spec(), closed_at + timedelta(minutes=10))
+    history.write(ev.StopRequested(by="me"))
+    assert "quota" not in next_decision(history.state, spec(), history.now)
 
 
 def test_an_end_says_why() -> None:
