@@ -42,6 +42,8 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.policy.facts import Facts
+from spotrun.policy.housekeeping import strangers
 from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
 from spotrun.policy.stillness import is_still
 from spotrun.run import events as ev
@@ -207,14 +209,15 @@ class Runner:
             status=self._statuses.current(state),
             epochs_total=world.epochs_total,
             done=finished(state, world) and not actions,
-            remark=self._remark(),
+            remark=self._remark(world),
             wrote=wrote,
         )
 
-    def _remark(self) -> str | None:
+    def _remark(self, world: World) -> str | None:
         market = "" if self._market is None else self._market.trouble or ""
         unsigned = about_forged(forged(self._ledger.state), self._uri)
-        return _joined([self._heartbeats.refused, market, self._unlisted, unsigned, *self._driver.remarks])
+        foreign = strangers(Facts(self._ledger.state, self._spec, world, self._clock.now()))
+        return _joined([self._heartbeats.refused, market, self._unlisted, unsigned, *foreign, *self._driver.remarks])
 
     # -- observe -----------------------------------------------------------------------------------------------------
 

@@ -104,13 +104,26 @@ def clean_up(facts: Facts) -> Iterator[Action]:
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.EXTERNAL, detail=detail))
 
 
+def strangers(facts: Facts) -> Iterator[str]:
+    """What lives with the run's tags and is not in its ledger: no entry tells of its end, nor of its cost."""
+    for instance in facts.world.instances:
+        if instance.alive and (why := _why_strange(facts, instance)):
+            yield f"{instance.instance_id} has to end, and its cost is not in the ledger: {why}"
+
+
+def _why_strange(facts: Facts, instance: Instance) -> str:
+    launch = facts.state.launches.get(instance.launch)
+    if launch is None:
+        return "it is of no launch of this run"
+    own = instances(facts).get(launch.number) == instance
+    return "" if own else f"it only has the tags of launch {launch.number}"
+
+
 def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
     state = facts.state
-    launch = state.launches.get(instance.launch)
-    if launch is None:
-        return "no launch of this run"
-    if instances(facts).get(launch.number) != instance:
-        return f"it only has the tags of launch {launch.number}"
+    if why := _why_strange(facts, instance):
+        return why
+    launch = state.launches[instance.launch]
     if launch.closed is not None:
         return "its launch is closed"
     if launch.condemned is not None:

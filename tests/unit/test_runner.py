@@ -244,7 +244,8 @@ def test_an_instance_that_cannot_be_ended_is_told_and_asked_for_again_later(
         played.clock.advance(2)
         tick = runner.tick()
     assert tick.blind is None
-    assert tick.remark == f"{orphan.instance_id} cannot be ended: no"
+    strange = f"{orphan.instance_id} has to end, and its cost is not in the ledger: it is of no launch of this run"
+    assert tick.remark == f"{strange}; {orphan.instance_id} cannot be ended: no"
     assert played.training_on() == trains
     if not isinstance(error, CloudUnavailable):
         assert bad.asked <= 1 + 60 / AGAIN_AFTER_S

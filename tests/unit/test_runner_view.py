@@ -56,6 +56,19 @@ def test_a_region_in_which_the_run_has_an_instance_has_to_be_seen(played: Played
     assert played.cloud.terminations == []
 
 
+def test_a_copy_of_an_instance_is_ended_with_a_word_about_its_cost(played: PlayedRun) -> None:
+    trains = trained(played)
+    launch = played.cloud.alive[0].launch
+    copy = played.cloud.launch(replace(played.cloud.launches[0], token="copy")).instance_id
+    tick = played.runner().tick()
+    assert (
+        tick.remark == f"{copy} has to end, and its cost is not in the ledger: it only has the tags of launch {launch}"
+    )
+    assert played.cloud.terminations == [copy]
+    assert [each.instance_id for each in played.cloud.alive] == [trains]
+    assert played.runner().tick().remark is None
+
+
 def test_while_a_region_fails_the_run_is_placed_in_another(played: PlayedRun) -> None:
     played.cloud.down_in = {"local-1"}
     played.settle(played.runner())
