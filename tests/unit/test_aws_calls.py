@@ -15,6 +15,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.loaders import Loader
 
 from spotrun.clouds.aws import calls, clock_skew
+from spotrun.clouds.aws.account_checks import account_number
 from spotrun.clouds.aws.calls import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S, Region
 from spotrun.clouds.aws.error_codes import (
     ClockWrong,
@@ -26,7 +27,7 @@ from spotrun.clouds.aws.error_codes import (
 from spotrun.errors import CloudError, CloudUnavailable
 from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock
-from tests.support.plain_aws import REGION, refusal
+from tests.support.plain_aws import REGION, PlainAws, refusal
 
 SDK_ERRORS = sorted(
     (kind for kind in vars(sdk).values() if isinstance(kind, type) and issubclass(kind, Exception)),
@@ -144,6 +145,25 @@ def test_the_page_of_a_captive_portal_is_no_answer(
         region.ask("look", lambda: ask(region))
 
 
+FAULT = b"<!DOCTYPE html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<p>The server was unable to.</p>"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda region: region.ec2.describe_vpcs(), lambda region: region.ssm.get_parameter(Name="/a")],
+    ids=["XML", "JSON"],
+)
+def test_a_page_of_html_is_told_by_its_title(
+    region: Region, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Region], Any]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setattr(URLLib3Session, "send", lambda _, asked: AWSResponse(asked.url, 500, {}, Page(FAULT)))
+    with pytest.raises(CloudUnavailable) as raised:
+        region.ask("look", lambda: ask(region))
+    assert raised.value.message.endswith("a page of HTML, '500 Internal Server Error'")
+
+
 class Page(io.BytesIO):
     def stream(self, **_: object) -> Iterator[bytes]:
         yield self.read()
@@ -234,6 +254,15 @@ def test_a_call_aside_that_hangs_takes_some_seconds_and_is_not_repeated() -> Non
         region.ask("look", hang)
     assert len(asked) == 1
     assert clock.monotonic() <= ASIDE.connect_s + ASIDE.read_s < 10
+
+
+def test_an_account_is_known_although_the_first_region_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    aws = PlainAws(clock)
+    aws.reach(monkeypatch)
+    aws.hanging.add("us-west-2")
+    assert account_number([Region("us-west-2", clock), Region(REGION, clock)])
+    assert clock.monotonic() <= ASIDE.read_s
 
 
 def test_a_call_aside_that_is_throttled_is_repeated(region: Region) -> None:

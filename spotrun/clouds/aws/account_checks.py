@@ -42,14 +42,14 @@ def caller(region: Region) -> Caller:
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Of the account that asks. Each region knows it, so one that fails is no obstacle.
+    Of the account that asks. Each region knows it, so one that fails or hangs is no obstacle.
 
     Raises:
         CloudError: none of them tells.
     """
     for region in regions[:-1]:
         with contextlib.suppress(CloudError):
-            return caller(region).account
+            return caller(region.aside).account
     return caller(regions[-1]).account
 
 

@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -184,6 +185,9 @@ _UNREACHABLE = (
 )
 """They include credentials that cannot be renewed just now: a runner goes blind, and sees again later (P26)."""
 
+_PAGE = re.compile(r"(?:\s*b['\"])?\s*<(?:!doctype\s+)?html.*", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
+
 
 @contextmanager
 def translated(action: str) -> Iterator[None]:
@@ -206,11 +210,11 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
     if isinstance(error, sdk.ClientError):
         return error_of(action, error)
     if isinstance(error, _NO_CREDENTIALS):
-        return CredentialsRefused(f"cannot {action}: {error}", hint=_CREDENTIALS)
+        return CredentialsRefused(f"cannot {action}: {error}", hint=_LOG_IN)
     if isinstance(error, _LOGGED_OUT) or _STILL_EXPIRED in str(error):
         return CredentialsExpired(f"cannot {action}: {error}", hint=_EXPIRED)
     if isinstance(error, _UNREACHABLE):
-        return CloudUnavailable(f"AWS cannot be reached to {action}: {error}")
+        return CloudUnavailable(f"AWS cannot be reached to {action}: {_without_page(str(error))}")
     if isinstance(error, sdk.ParamValidationError):
         return CloudError(f"the SDK of AWS refuses to {action}: {error}")
     return Unexplained(f"the SDK of AWS failed to {action}: {type(error).__name__}: {error}")
@@ -225,4 +229,14 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
     kind, hint = ERRORS_BY_CODE.get(code, unlisted)
     if code == _INVALID and _PROFILE in words.lower():
         kind, hint = IdentityUnknown, _IDENTITY
-    return kind(f"AWS refused to {action}: {code}: {words}", hint=hint)
+    return kind(f"AWS refused to {action}: {code}: {_without_page(words)}", hint=hint)
+
+
+def _without_page(words: str) -> str:
+    """What stood before AWS and failed answers with a page: its title says as much as the page."""
+    found = _PAGE.search(words)
+    if found is None:
+        return words
+    title, before = _TITLE.search(found[0]), words[: found.start()].rstrip(" :\n")
+    told = "a page of HTML" if title is None else f"a page of HTML, {title[1].strip()!r}"
+    return f"{before}: {told}" if before else told
