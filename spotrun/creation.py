@@ -100,8 +100,14 @@ def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
 
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
-    """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`."""
+    """
+    Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`.
+
+    Raises:
+        SpecInvalid: its cloud does not have the places that it names.
+    """
     cloud, began_at = cloud_of(spec), clock.epoch - clock.ahead
+    cloud.require_known(spec)
     return RunCreated(
         uid=uid,
         name=spec.name,

@@ -112,6 +112,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
     def furnish(self, store: Store) -> None:
         """Put into a new run's folder what its instances need before they have an agent: see `spotrun.boot`."""
 
+    def require_known(self, spec: RunSpec) -> None:
+        """
+        See whether there are the places that a job names, before a run of it begins. Nobody is asked over the network.
+
+        Raises:
+            SpecInvalid: there are not.
+        """
+        return
+
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
         """From when to when an instance is billed, how that is rounded, and what is free."""

@@ -496,6 +496,35 @@ def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, sandbox: San
 @pytest.mark.parametrize(
     "words",
     [
+        ("doctor", "aws", "--region", "us-esat-1"),
+        ("offers", "--region", "us-esat-1"),
+        ("reap", "--cloud", "aws", "--region", "us-esat-1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_region_that_aws_does_not_have_is_refused_with_the_one_that_was_meant(
+    account: GuardedAccount, sandbox: Sandbox, words: tuple[str, ...]
+) -> None:
+    told = sandbox.call(*words, code=SpecInvalid.exit_code)
+    assert "error: AWS has no region us-esat-1\n" in told
+    assert "did you mean us-east-1?" in told
+    assert account.calls == []
+
+
+def test_a_job_in_a_region_that_aws_does_not_have_is_refused_with_its_line(
+    account: GuardedAccount, sandbox: Sandbox
+) -> None:
+    mistyped = job(sandbox, make_bucket(account), regions=f"{REGION}, eu-wset-1")
+    account.calls.clear()
+    told = sandbox.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
+    assert "examined.yaml:5: aws.regions: AWS has no region eu-wset-1" in told
+    assert "did you mean eu-west-1?" in told
+    assert {action for action, _ in account.calls} == {""}, "the bucket alone is asked"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ("doctor", "--region", REGION),
         ("doctor", "aws", "a.yaml", "b.yaml"),
         ("doctor", "aws", "--region", REGION, "--accelerators", "A10G:many"),

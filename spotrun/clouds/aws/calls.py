@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -23,7 +24,8 @@ from spotrun.clouds.aws.error_codes import (
     Unexplained,
     translated,
 )
-from spotrun.errors import CloudError, CloudUnavailable
+from spotrun.errors import CloudError, CloudUnavailable, SpecInvalid
+from spotrun.units import shown
 
 T = TypeVar("T")
 
@@ -80,6 +82,30 @@ def default_region() -> str:
     if not name:
         raise CloudError("no region is named", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
     return str(name)
+
+
+def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
+    """
+    See whether the SDK knows these regions: nobody answers for one that there is not, as if the network were down.
+    `key` is that of the job where they stand.
+
+    Raises:
+        SpecInvalid: it does not know one of them.
+    """
+    session = _session()
+    known = {each for name in session.get_available_partitions() for each in session.get_available_regions("ec2", name)}
+    for name in names:
+        if name not in known:
+            meant = _like(name, known)
+            hint = f"did you mean {meant}?" if meant else "`spotrun offers` shows what is rented out, and where"
+            newer = "if it is new, update the SDK: pip install --upgrade boto3"
+            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint} ({newer})", key=key)
+
+
+def _like(name: str, known: Iterable[str]) -> str | None:
+    """The region that was meant, if two letters were swapped; else the nearest, if one is near."""
+    near = get_close_matches(name, sorted(known), 3)
+    return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
 
 def _passes(error: BaseException) -> bool:
