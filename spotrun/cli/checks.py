@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from spotrun import address
 from spotrun.cli.runs import default_store, look_in, require_store
 from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud, Wish
@@ -32,37 +33,42 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
         raise SpecInvalid("options that describe instances need a cloud", hint="spotrun doctor aws --region …")
     if store is not None:
         require_store(store)
-    spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
-    address = store or (spec.checkpoint.uri if spec is not None else default_store())
+    flags = {"checkpoint.uri": None if store is None else address.absolute(store)}
+    spec = load_spec(Path(paths[0]), flags, default_store()) if paths else None
+    uri = store or (spec.checkpoint.uri if spec is not None else default_store())
     if named is None:
-        yield from _here(spec, address)
+        yield from _here(spec, uri)
     else:
-        yield from _on(cloud_named(named), spec, wish, address)
+        yield from _on(cloud_named(named), spec, wish, uri)
 
 
-def _here(spec: RunSpec | None, address: str) -> Iterator[Finding]:
+def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
     region = next(iter(CLOUD.regions(spec, Wish())), None)
-    yield from findings_of("store", lambda: _store(address, region))
-    yield from findings_of("ledgers", lambda: _ledgers(address))
+    yield from findings_of("store", lambda: _store(uri, region))
+    yield from findings_of("ledgers", lambda: _ledgers(uri))
     yield from CLOUD.findings(spec, Wish())
     yield from findings_of("lightning", machine.lightning)
 
 
-def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, address: str) -> Iterator[Finding]:
+def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Finding]:
     yield from cloud.findings(spec, wish)
     region = next(iter(cloud.regions(spec, wish)), None)
-    yield from findings_of("store", lambda: _store(cloud.reachable(address), region))
+    yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
 
 
-def _store(address: str, region: str | None) -> Iterator[Finding]:
-    opened = open_store(address)
+def _store(uri: str, region: str | None) -> Iterator[Finding]:
+    """
+    Raises:
+        StoreError: what ends the trial would end the questions too. The store is not called fine before both are over.
+    """
+    opened = open_store(uri)
+    yield from Trial(opened, system_clock()).findings()
+    yield from fact_findings(opened, region)
     yield ok("store", opened.uri)
-    yield from findings_of("store", Trial(opened, system_clock()).findings)
-    yield from findings_of("store", lambda: fact_findings(opened, region))
 
 
-def _ledgers(address: str) -> Iterator[Finding]:
-    runs, unreadable = look_in(address)
+def _ledgers(uri: str) -> Iterator[Finding]:
+    runs, unreadable = look_in(uri)
     for each in unreadable:
         yield failed(f"ledger of {each.name}", each.error)
     for run in runs:

@@ -38,7 +38,7 @@ from spotrun.store.http import (
     settings,
 )
 from spotrun.store.port import StoreFacts, Unsaid
-from spotrun.store.s3_facts import facts_of, region_of
+from spotrun.store.s3_facts import answered, facts_of, region_of
 
 _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
@@ -53,6 +53,8 @@ _PIECE_BYTES = 256 << 10
 _CREDENTIALS = (
     "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
 )
+_LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
+_LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound)
 _EXPIRED = "log in anew, for example by `aws sso login`, or export new AWS_ variables"
 _EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
@@ -182,7 +184,8 @@ class S3Store(BucketStore):
                     f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL where it is set"
                 )
             case sdk.BotoCoreError() | Boto3Error():
-                return StoreError(f"{what}: {error}", hint=_CREDENTIALS)
+                hint = _LOG_IN if isinstance(error, _LOGGED_OUT) else _CREDENTIALS
+                return StoreError(f"{what}: {error}", hint=hint)
         return None
 
 
@@ -216,7 +219,7 @@ class _Body:
 def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = error.response.get("Error", {}).get("Code", "")
-    text = f"S3 answered {status} {code} to {what}"
+    text = f"{answered(error)} to {what}"
     if code == "NoSuchKey":
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
     if status in ANSWERS:

@@ -58,6 +58,13 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
         if code == _NO_RULES:
             return {}
         if status in _NO_ANSWER:
-            return Unsaid(f"S3 answered {status} {code} to {name}")
+            return Unsaid(f"{answered(error)} to {name}")
         raise
     return answer
+
+
+def answered(error: ClientError) -> str:
+    """`S3 answered 403 AccessDenied`; without a code in its body botocore takes the status for one, or has none."""
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    return " ".join(("S3 answered", *dict.fromkeys(word for word in (status, code) if word)))

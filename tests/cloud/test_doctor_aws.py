@@ -12,6 +12,7 @@ from typing import Any
 import boto3
 import pytest
 from moto import backends
+from moto.ec2.models import ec2_backends
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, system_clock
@@ -37,6 +38,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
 
+WEST = "us-west-2"
 SPOT_G, ON_DEMAND_G = "L-3819A6DF", "L-DB2E81BA"
 BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
 
@@ -125,7 +127,7 @@ def test_without_credentials_nothing_else_is_asked(account: GuardedAccount, monk
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     found = examined(region=Region(REGION, system_clock()))
     assert list(found) == ["identity"]
-    assert "aws sts get-caller-identity" in found["identity"].hint
+    assert "aws sso login" in found["identity"].hint
     assert found["identity"].exit_code == CloudError.exit_code
     assert account.calls == []
 
@@ -298,12 +300,36 @@ def launched() -> str:
 )
 def test_an_image_that_is_not_there_is_found(account: GuardedAccount, config: dict[str, str]) -> None:
     found = examined(**config)
-    assert found["image"].verdict is Verdict.FAILED
+    assert set(failures(found)) == {"image"}
     assert "image" in found["image"].hint
 
 
 def test_a_group_that_is_not_there_is_found(account: GuardedAccount) -> None:
-    assert "security-group" in failures(examined(security_group="nobody"))["network"].hint
+    assert "aws.security_group" in failures(examined(security_group="nobody"))["network"].hint
+
+
+def test_a_region_without_the_templates_is_told_once_what_to_deploy(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        boto3.client("ssm", WEST).put_parameter(Name=IMAGE_PARAMETER, Value=image_in(WEST), Type="String")
+    found = examined(region=Region(WEST, system_clock()))
+    assert set(failures(found)) == {"network"}
+    assert f"deploy infra/aws/region.yaml in {WEST}" in found["network"].hint
+    assert found["launches"].verdict is Verdict.UNKNOWN
+    assert not {"launch on spot", "capacity", "spot prices", "permissions"} & set(found)
+
+
+def image_in(region: str) -> str:
+    return str(next(iter(ec2_backends[ACCOUNT][region].amis)))
+
+
+def test_what_several_checks_need_is_told_as_missing_once(account: GuardedAccount) -> None:
+    account.policies = without("ec2:DescribeInstanceTypes")
+    account.policies[0]["Statement"].append(  # type: ignore[index]
+        {"Effect": "Allow", "Action": [each for each in look() if each != "ec2:DescribeInstanceTypes"], "Resource": "*"}
+    )
+    found = examined()
+    assert set(failures(found)) == {"capacity"}
+    assert "ec2:DescribeInstanceTypes" in found["capacity"].detail
 
 
 def test_a_group_that_lets_something_in_is_warned_of(account: GuardedAccount) -> None:
@@ -491,6 +517,26 @@ def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, sandbox: San
     output = sandbox.call("doctor", "aws", examined_job, code=CloudError.exit_code)
     assert "ok      network in us-east-1" in output
     assert "FAILED  network in us-west-2" in output
+
+
+def test_a_store_that_is_named_by_flag_is_that_of_the_job_too(account: GuardedAccount, sandbox: Sandbox) -> None:
+    store = make_bucket(account)
+    examined_job = job(sandbox, "not a store of instances")
+    assert f"ok      store: {store}\n" in sandbox.call("doctor", "aws", examined_job, "--store", store)
+
+
+def test_who_is_not_logged_in_is_told_how_to_and_no_store_is_called_fine(
+    account: GuardedAccount, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_bucket(account)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    told = sandbox.call(*DOOR, "--store", store, code=CloudError.exit_code)
+    assert "ok      store" not in told
+    assert told.count("FAILED  store") == 1
+    assert told.count("try: log in by `aws sso login`") == 2
 
 
 @pytest.mark.parametrize(

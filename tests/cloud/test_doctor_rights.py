@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.doctor import AwsDoctor
+from spotrun.clouds.aws.doctor import DENIED_WITHIN, LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
@@ -21,6 +21,7 @@ from spotrun.doctor.trial import Trial
 from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.store.opening import open_store
+from spotrun.units import to_the_second
 from tests.support.aws_launches import CONFIG, request
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
@@ -85,12 +86,17 @@ def calls() -> Region:
     return Region(REGION, system_clock())
 
 
-def of_cloud(launch_template: str | None = None) -> list[Finding]:
+def of_cloud(launch_template: str | None = None, clock: ManualClock | None = None) -> list[Finding]:
     config = replace(CONFIG, launch_template=launch_template)
     secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
     wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
-    clock = ManualClock(system_clock().now())  # where IAM might only be slow, the doctor looks again for minutes
+    clock = clock or patient()  # where IAM might only be slow, the doctor looks again for minutes
     return [*AwsDoctor(calls(), config, wanted, clock, secrets).findings()]
+
+
+def patient() -> ManualClock:
+    """Of somebody for whom waiting takes no time."""
+    return ManualClock(system_clock().now())
 
 
 def of_store() -> list[Finding]:
@@ -119,6 +125,17 @@ def test_a_right_that_alone_is_missing_is_named(account: GuardedAccount, sid: st
         cloud.launch(request(cloud))
     take_away(account, sid, action)
     assert naming(action, of_cloud("spotrun-node" if action == TEMPLATE_VERSIONS else None)), f"{action} of {sid}"
+
+
+@pytest.mark.parametrize("action", ["iam:GetInstanceProfile", "iam:AttachRolePolicy"])
+def test_a_right_that_is_missing_for_good_is_not_waited_for_as_long_as_a_new_role(
+    account: GuardedAccount, action: str
+) -> None:
+    clock = patient()
+    take_away(account, next(sid for sid, each in OF_CLOUD if each == action), action)
+    found = of_cloud(clock=clock)
+    assert clock.monotonic() <= DENIED_WITHIN.total_seconds() + LOOK_AGAIN_S
+    assert f"{to_the_second(DENIED_WITHIN)} at most" in next(each.detail for each in found if each.name == "role")
 
 
 @pytest.mark.parametrize(("sid", "action"), OF_STORE, ids=str)

@@ -8,7 +8,7 @@ role of a run and the guard of an instance that do not exist, and remove both. E
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -26,7 +26,7 @@ from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, waits, warned
-from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
@@ -65,18 +65,20 @@ class AwsDoctor:
         self._capacity = Capacity(region, self._catalog, wanted)
 
     def findings(self) -> Iterator[Finding]:
-        """All findings. A failed check stops none of the others, but for the first, which finds out who is asking."""
-        who = list(findings_of("identity", self._identity))
-        yield from who
-        if any(finding.verdict is Verdict.FAILED for finding in who):
+        """All findings. What a check needs and another one has found to fail is told once: the check is left out."""
+        if not (yield from _told(findings_of("identity", self._identity))):
             return
-        yield from findings_of("image", self._image)
-        yield from findings_of("network", self._network)
-        yield from findings_of("launch template", self._launch_template)
-        yield from findings_of("capacity", self._capacity.zone_findings)
-        yield from findings_of("spot prices", self._prices)
-        yield from findings_of("quota", self._capacity.quota_findings)
-        yield from findings_of("role", self._launches)
+        has_image = yield from _told(findings_of("image", self._image))
+        has_network = yield from _told(findings_of("network", self._network))
+        has_template = yield from _told(findings_of("launch template", self._launch_template))
+        has_place = has_network and (yield from _told(findings_of("capacity", self._capacity.zone_findings)))
+        if has_place:
+            yield from findings_of("spot prices", self._prices)
+            yield from findings_of("quota", self._capacity.quota_findings)
+        complete = has_place and has_image and has_template
+        if not complete:
+            yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
+        yield from findings_of("role", partial(self._launches, rehearse=complete))
         if self._wanted.spot_policy != "on-demand":
             yield from findings_of("spot role", partial(spot_findings, self._region))
         yield from findings_of("terminate", self._may_terminate)
@@ -137,15 +139,17 @@ class AwsDoctor:
 
     # -- what the caller may do ----------------------------------------------------------------------------------
 
-    def _launches(self) -> Iterator[Finding]:
+    def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """Launches are rehearsed as those of a run: with a role of its own, or with the profile that the job names."""
         if self._config.instance_profile is not None:
-            yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
+            if rehearse:
+                yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
         roles = RunRoles(self._region, self._clock, secrets=self._secrets.values())
         with _trial_role(roles, self._clock) as uid:
             yield from self._made(roles, uid)
-            yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
+            if rehearse:
+                yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
@@ -177,22 +181,23 @@ class AwsDoctor:
     def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:
         """As one runner does, and then as a second one, which looks at what is there."""
         make = partial(roles.make, uid, _NOWHERE)
-        for patience in (DENIED_WITHIN, SETTLES_WITHIN):
-            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + patience)
+        for _ in range(2):
+            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + SETTLES_WITHIN)
 
     def _settled(
         self, name: str, ask: Callable[[], object], unsettled: type[CloudError], until: datetime
     ) -> Iterator[Finding]:
         """Ask until AWS knows the new role everywhere. Who has to wait is told once what for."""
-        told = False
+        told, denied_until = False, self._clock.now() + DENIED_WITHIN
         while True:
             try:
                 ask()
             except unsettled as error:
-                if self._clock.now() >= until:
+                ends_at = min(until, denied_until) if isinstance(error.__cause__, AccessDenied) else until
+                if self._clock.now() >= ends_at:
                     raise
                 if not told:
-                    at_most = to_the_second(until - self._clock.now())
+                    at_most = to_the_second(ends_at - self._clock.now())
                     yield waits(name, f"for AWS to know the new role everywhere, {at_most} at most ({error.message})")
                 told = True
             else:
@@ -216,6 +221,15 @@ class AwsDoctor:
             return ok("guard", "a schedule ends each instance that outlives its time-to-live")
         what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
         return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
+
+
+def _told(found: Iterable[Finding]) -> Generator[Finding, None, bool]:
+    """What a check has found; in the end, whether all of it is well enough for what needs it."""
+    failed = False
+    for finding in found:
+        yield finding
+        failed = failed or finding.verdict is Verdict.FAILED
+    return not failed
 
 
 @contextlib.contextmanager

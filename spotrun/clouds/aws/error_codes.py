@@ -89,6 +89,7 @@ _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name an
 _DISKS = "ask for more in the Service Quotas console (EBS), delete volumes, or make aws.volume_gb smaller"
 _INTERFACES = "ask for more in the Service Quotas console (VPC: network interfaces), or name another region"
 _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
+_LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"

@@ -66,11 +66,12 @@ def find_network(region: Region, config: AwsConfig) -> Network:
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
-    if len(groups) != 1:
-        raise CloudError(
-            f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one",
-            hint="make one without any ingress rule: aws ec2 create-security-group",
-        )
+    if not groups:
+        hint = f"deploy infra/aws/region.yaml in {region.name}, or name a group of yours under aws.security_group"
+        raise CloudError(f"no security group in {region.name} is called {config.security_group}", hint=hint)
+    if len(groups) > 1:
+        what = f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one"
+        raise CloudError(what, hint="rename or delete the others, or name another group under aws.security_group")
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
     subnets = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
     roomiest = sorted(subnets, key=_free_addresses)
