@@ -105,6 +105,46 @@ def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: Gu
     assert len(launches(account)) == 1
 
 
+@pytest.mark.parametrize("trouble", ["no parameter", "no group", "a second group", "no right to ask"])
+def test_what_surrounds_instances_is_as_known_before_where_it_cannot_be_read_and_a_remark_says_so(
+    account: GuardedAccount, trouble: str
+) -> None:
+    run = Ec2Run(account)
+    runner = run.runner()
+    for _ in range(2):
+        run.ticks(runner)
+    run.agent().trains_on()
+    (trains,) = run.instances()
+    run.clock.advance(SURROUNDINGS_FOR_S)
+    with account.as_administrator():
+        _spoil(account, trouble)
+    tick = runner.tick()
+    assert tick.blind is None
+    assert f" of {REGION}: as known before, since " in (tick.remark or "")
+    account.end(trains, INTERRUPTED)
+    for _ in range(3):
+        run.ticks(runner)
+    assert run.state.terminal is None
+    can_launch = trouble != "no group"
+    assert bool(run.instances()) is can_launch, "another one is asked for with what is known"
+    account.denied.clear()
+
+
+def _spoil(account: GuardedAccount, trouble: str) -> None:
+    ec2 = boto3.client("ec2")
+    if trouble == "no parameter":
+        boto3.client("ssm").delete_parameter(Name=IMAGE_PARAMETER)
+    elif trouble == "no group":
+        (group,) = ec2.describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"]
+        ec2_backends[ACCOUNT][REGION].groups[group["VpcId"]].pop(group["GroupId"])  # although an instance has it
+    elif trouble == "a second group":
+        elsewhere = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+        ec2.create_security_group(GroupName="spotrun-node", Description="another", VpcId=elsewhere)
+    else:
+        for action in ("DescribeSecurityGroups", "DescribeSubnets", "GetParameter"):
+            account.refuse(action, "UnauthorizedOperation", 403)
+
+
 def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsDriver) -> None:
     old = request(cloud)
     newer = _publish_another_image(account)

@@ -132,6 +132,22 @@ def test_p29_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkey
     assert f"{ELSEWHERE} is left out" in (run.ticks[-1].remark or "")
 
 
+@pytest.mark.parametrize("call", ["create_schedule", "get_caller_identity"])
+def test_a_side_call_that_hangs_holds_no_pass(run: PlainAwsRun, call: str) -> None:
+    """A guard is armed beside the run, and its runner has to see a notice meanwhile."""
+    accidents.happens(run, "create_schedule", ERRORS["denied"], HALF_A_MINUTE_S)
+    assert run.trains_within(60)
+    accidents.happens(run, call, ERRORS["hangs"], FOR_EVER_S)
+    run.runner, passes_s = run.new_runner(), []
+    for _ in range(240):
+        before_s = run.clock.monotonic()
+        run.goes_on(PASS_S, PASS_S)
+        passes_s.append(run.clock.monotonic() - before_s - PASS_S)
+    assert 0 < max(passes_s) <= ASIDE.connect_s + ASIDE.read_s
+    assert sum(passes_s) <= 0.05 * 240 * PASS_S
+    assert run.training is not None
+
+
 def test_p14_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
     fault = accidents.happens(run, "create_role", ERRORS["broken"], FOR_EVER_S)
     run.goes_on(1200)
@@ -153,7 +169,7 @@ def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun)
     accidents.happens(run, "create_role", sdk.NoCredentialsError, FOR_EVER_S)
     run.goes_on(10)
     assert run.state.terminal is not None
-    assert "aws sts get-caller-identity" in run.state.terminal.detail
+    assert "aws sso login" in run.state.terminal.detail
     assert "policy" not in run.state.terminal.detail
 
 
