@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,8 @@ from moto import backends
 from msgspec.structs import replace
 
 from spotrun.clock import system_clock
+from spotrun.clouds.aws import guard
+from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.doctor import DENIED_WITHIN, LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
@@ -165,10 +168,27 @@ def test_the_guard_for_nobody_goes_again(account: GuardedAccount) -> None:
     assert schedules(account) == []
 
 
+@pytest.fixture
+def left(account: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A doctor has died before it deleted its guard."""
+    with monkeypatch.context() as dying:
+        dying.setattr(guard, "_delete", lambda *_: None)
+        of_cloud()
+    assert schedules(account) != []
+
+
+@pytest.mark.usefixtures("left")
+def test_the_guard_for_nobody_is_of_no_instance_and_far_ahead(account: GuardedAccount) -> None:
+    (name,) = schedules(account)
+    with account.as_administrator():
+        made = boto3.client("scheduler", region_name=REGION).get_schedule(GroupName="spotrun", Name=name)
+    assert NO_INSTANCE in made["Target"]["Input"]
+    fires_at = datetime.fromisoformat(made["ScheduleExpression"].removeprefix("at(").removesuffix(")"))
+    assert fires_at.replace(tzinfo=UTC) - datetime.now(UTC) > timedelta(days=300)
+
+
+@pytest.mark.usefixtures("left")
 def test_a_guard_for_nobody_that_was_left_is_made_anew(account: GuardedAccount) -> None:
-    take_away(account, "ArmTheGuard", "scheduler:DeleteSchedule")
-    of_cloud()
-    account.policies = RUNNER
     (found,) = [each for each in of_cloud() if each.name == "guard"]
     assert found.verdict is Verdict.OK
     assert schedules(account) == []
