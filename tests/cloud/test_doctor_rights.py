@@ -147,6 +147,12 @@ def test_a_right_in_the_bucket_that_alone_is_missing_is_named(account: GuardedAc
     assert naming(IN_OTHER_WORDS.get(action, action), of_store()), f"{action} of {sid}"
 
 
+def test_an_answer_without_a_code_is_told_by_its_status_alone(account: GuardedAccount) -> None:
+    take_away(account, next(sid for sid, each in OF_STORE if each == "s3:ListBucket"), "s3:ListBucket")
+    (found,) = [each for each in of_store() if each.name == "region"]
+    assert found.detail == "S3 answered 403 to HeadBucket"
+
+
 def test_where_none_is_missing_none_is_named(account: GuardedAccount) -> None:
     found = [*of_cloud(), *of_store()]
     assert [(each.name, each.detail) for each in found if each.verdict is Verdict.FAILED] == [

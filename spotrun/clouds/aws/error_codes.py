@@ -186,7 +186,7 @@ _UNREACHABLE = (
 )
 """They include credentials that cannot be renewed just now: a runner goes blind, and sees again later (P26)."""
 
-_PAGE = re.compile(r"(?:\s*b['\"])?\s*<(?:!doctype\s+)?html.*", re.IGNORECASE | re.DOTALL)
+_PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
 
@@ -238,6 +238,7 @@ def _without_page(words: str) -> str:
     found = _PAGE.search(words)
     if found is None:
         return words
-    title, before = _TITLE.search(found[0]), words[: found.start()].rstrip(" :\n")
+    title = _TITLE.search(words, found.end())
+    before = words[: found.start()].rstrip().removesuffix("b'").removesuffix('b"').rstrip(" :\n")
     told = "a page of HTML" if title is None else f"a page of HTML, {title[1].strip()!r}"
     return f"{before}: {told}" if before else told
