@@ -70,6 +70,7 @@ def reap(
     from spotrun.clouds.registry import cloud_named
 
     runs = cache(lambda: Known.of(store or DEFAULT_STORE))
+    cloud_named(cloud).require_regions(region or ())
     account = cloud_named(cloud).account(region or ())
     found, unseen = _listed(account.driver)
     if lost is not None:

@@ -167,6 +167,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
             SpecInvalid: it has no such regions.
         """
 
+    def require_regions(self, regions: Sequence[str]) -> None:
+        """
+        See whether there are regions that a person has named. Nobody is asked over the network.
+
+        Raises:
+            SpecInvalid: there are not.
+        """
+        return
+
     @abstractmethod
     def offers(self, wish: Wish) -> Quotes:
         """What can be rented of that kind, for how much, and how that has moved."""

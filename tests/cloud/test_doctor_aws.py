@@ -19,6 +19,7 @@ from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws import clock_skew
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
@@ -555,6 +556,10 @@ def test_a_region_that_aws_does_not_have_is_refused_with_the_one_that_was_meant(
     assert "error: AWS has no region us-esat-1\n" in told
     assert "did you mean us-east-1?" in told
     assert account.calls == []
+
+
+def test_what_runs_in_a_region_that_is_newer_than_the_sdk_can_still_be_ended(account: GuardedAccount) -> None:
+    assert CLOUD.account(["mars-north-1"]).driver is not None
 
 
 def test_a_job_in_a_region_that_aws_does_not_have_is_refused_with_its_line(

@@ -103,7 +103,7 @@ class Aws(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         named = [key for key in ("region", "zone") if getattr(spec.resources, key)]
-        _require_regions(self.regions(spec, Wish()), ("resources", named[0]) if named else ("aws", "regions"))
+        self._require(self.regions(spec, Wish()), ("resources", named[0]) if named else ("aws", "regions"))
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return aws_rule(spec.aws.volume_gb, self.regions(spec, Wish()))
@@ -143,9 +143,16 @@ class Aws(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         everywhere, clock = in_small_letters(regions) or AwsSpec().regions, system_clock()
-        _require_regions(everywhere)
         driver = _driver(AwsConfig(regions=everywhere), clock)
         return Account(driver, _guards(everywhere, clock), _identities(everywhere, clock))
+
+    def require_regions(self, regions: Sequence[str]) -> None:
+        self._require(in_small_letters(regions))
+
+    def _require(self, regions: Iterable[str], key: tuple[str, ...] = ()) -> None:
+        with _sdk():
+            from spotrun.clouds.aws.calls import require_regions
+        require_regions(regions, key)
 
     def offers(self, wish: Wish) -> Quotes:
         with _sdk():
@@ -153,7 +160,7 @@ class Aws(Cloud):
             from spotrun.clouds.aws.calls import default_region
             from spotrun.clouds.aws.quotes import read_quotes
         regions = in_small_letters(wish.regions or (default_region(),))
-        _require_regions(regions)
+        self._require(regions)
         config = AwsConfig(regions=regions, instance_types=in_small_letters(wish.instance_types))
         clock = system_clock()
         advice = None if wish.rates is None else read_advice(wish.rates, clock)
@@ -172,7 +179,7 @@ class Aws(Cloud):
             from spotrun.clouds.aws.doctor import AwsDoctor
         wanted, clock, secrets = _resources(spec, wish), system_clock(), self._secrets(spec)
         config = config_of(wanted, _around(spec, wish))
-        _require_regions(config.regions)
+        self._require(config.regions)
         for region in config.regions:
             for finding in AwsDoctor(Region(region, clock), config, wanted, clock, secrets).findings():
                 where = "" if len(config.regions) == 1 else f" in {region}"
@@ -202,12 +209,6 @@ CLOUD = Aws()
 def _sdk() -> AbstractContextManager[None]:
     """Around all imports of what needs it."""
     return needs_extra("aws", "aws", CloudNotInstalled)
-
-
-def _require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
-    with _sdk():
-        from spotrun.clouds.aws.calls import require_regions
-    require_regions(names, key)
 
 
 def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
