@@ -29,7 +29,7 @@ from benchmarks.checkpoint.figures import Limits, Row, Summary, as_json, row, su
 from benchmarks.checkpoint.measurement import Measurement, measure_peer, read
 from benchmarks.checkpoint.ours import measure_ours
 from benchmarks.checkpoint.places import Place, places
-from benchmarks.checkpoint.plan import BURDENS, PLANS, ROUNDS_MIN, VARIANTS, Burden, blocks
+from benchmarks.checkpoint.plan import BURDENS, PLANS, ROUNDS_MIN, VARIANTS, Burden, blocks, room_gb
 from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
 
@@ -101,8 +101,8 @@ def _is_there(package: str) -> bool:
 
 
 def _rows(models: list[str], variants: list[str], store: str, rounds: int, seed: int) -> Iterator[Row]:
-    room_gb = max(PLANS[model].store_gb for model in models)
-    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store, room_gb) as place:
+    room = room_gb(models, variants)
+    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store, room) as place:
         for model in models:
             yield from Bench(model, Path(name) / model, place).rows(blocks(variants, rounds, seed))
 

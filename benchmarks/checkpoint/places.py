@@ -38,7 +38,7 @@ class Elsewhere(SeaweedFS):
 
 
 @contextlib.contextmanager
-def places(store: str, room_gb: int) -> Iterator[Place]:
+def places(store: str, room_gb: float) -> Iterator[Place]:
     """
     Below `store`, an s3:// address; in a SeaweedFS of our own where that is empty, in memory if there is room for so
     much. While training computes it has what that leaves of the processor.
@@ -54,7 +54,7 @@ def places(store: str, room_gb: int) -> Iterator[Place]:
         yield partial(_bucket, server, numbers)
 
 
-def _memory_has(room_gb: int) -> bool:
+def _memory_has(room_gb: float) -> bool:
     if not MEMORY.is_dir():
         return False
     free = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available - FOR_TRAINING_BYTES)

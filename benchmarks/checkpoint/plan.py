@@ -19,7 +19,7 @@ DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
 class Plan:
     """
     Of one model: `checkpoints` while it trains, and `notices` times the machine is taken away. `store_gb` is more than
-    any variant leaves in the store.
+    any variant leaves in the store of its state.
     """
 
     checkpoints: int
@@ -63,6 +63,12 @@ class Burden:
 
 
 BURDENS = {"ours_attributes": Burden(attributes=2_000), "ours_files": Burden(file_bytes=1 << 30)}
+
+
+def room_gb(models: list[str], variants: list[str]) -> float:
+    """More than any of the variants leaves in the store of any of the models, its files included."""
+    file_bytes = max((BURDENS[one].file_bytes for one in variants if one in BURDENS), default=0)
+    return max(PLANS[model].store_gb for model in models) + file_bytes / 1e9
 
 
 def blocks(variants: list[str], rounds: int, seed: int) -> list[list[str]]:

@@ -41,7 +41,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.checkpoint.models import MODELS, Model
 from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
 
-EPOCH_STEPS = 3000
+EPOCH_STEPS = 100_000
 SAMPLES = 64
 FILES = 8
 CHANGING_OF = 20

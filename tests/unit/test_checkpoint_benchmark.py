@@ -11,7 +11,8 @@ from benchmarks.checkpoint import __main__ as program
 from benchmarks.checkpoint import figures
 from benchmarks.checkpoint.figures import Limits, Row
 from benchmarks.checkpoint.measurement import Measurement
-from benchmarks.checkpoint.plan import blocks
+from benchmarks.checkpoint.ours import notice_s
+from benchmarks.checkpoint.plan import PLANS, blocks, room_gb
 from benchmarks.checkpoint.table import table
 from benchmarks.checkpoint.touch import touch_memory
 
@@ -96,3 +97,12 @@ def test_the_table_says_which_effects_are_noise() -> None:
 
 def test_each_page_is_touched() -> None:
     assert touch_memory(5 << 20) == (5 << 20) // 4096
+
+
+def test_the_server_has_room_for_the_files_of_a_training_too() -> None:
+    assert room_gb(["tiny", "resnet50"], ["none", "ours"]) == PLANS["resnet50"].store_gb
+    assert room_gb(["resnet50"], ["ours", "ours_files"]) == pytest.approx(PLANS["resnet50"].store_gb + 1.074, abs=1e-3)
+
+
+def test_a_notice_is_not_as_long_as_the_checkpoint_that_sent_all_files_took() -> None:
+    assert notice_s([260.0, 2.0, 1.0]) == notice_s([1.0, 2.0]) < 20
