@@ -75,10 +75,14 @@ class LightningFramework(Position, Loaders):
         return bool(self._trainer.lightning_module.automatic_optimization)
 
     @property
-    def averages(self) -> Sequence[nn.Module]:
+    def averages(self) -> Mapping[str, nn.Module]:
         """Callbacks keep them in attributes."""
-        kept = (value for callback in self._trainer.callbacks for value in vars(callback).values())
-        return [value for value in kept if isinstance(value, AveragedModel)]
+        return {
+            f"callbacks[{number}].{name}": value
+            for number, callback in enumerate(self._trainer.callbacks)
+            for name, value in vars(callback).items()
+            if isinstance(value, AveragedModel)
+        }
 
     @cached_property
     def own_attributes(self) -> frozenset[str]:

@@ -201,23 +201,25 @@ class Fit:
         assert self._structure is not None
         try:
             self._structure.put_back(training=not self._finished)
-            averages = self._framework.averages
-            if len(averages) != len(own["callbacks"]):
-                raise Misfit(
-                    f"callbacks held {len(own['callbacks'])} averages of the model, and hold {len(averages)} now"
-                )
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), HINT)
         module_state.load_buffers(module, own["buffers"])
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
-        for average, state in zip(averages, own["callbacks"], strict=True):
-            module_state.load(average, state)
+        self._load_averages(own)
         if "python" in own:
             self._python.load(own["python"], last=True)
             self._uncarried.say(self._python.news(), self._counting.step(self._framework.step))
         else:  # of spotrun 0.1
             attributes.load(module, own["attributes"])
+
+    def _load_averages(self, own: State) -> None:
+        """One that only a batch has made is not there, and the Python state names it."""
+        averages = self._framework.averages
+        older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
+        for name, state in own.get("averages", older).items():
+            if name in averages:
+                module_state.load(averages[name], state)
 
     def start(self) -> None:
         self._counting.begins()

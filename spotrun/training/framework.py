@@ -72,8 +72,8 @@ class Framework(Protocol):
         """The framework alone steps the optimizers, and no gradient is pending at a boundary."""
 
     @property
-    def averages(self) -> Sequence[nn.Module]:
-        """Modules beside `module` that hold averages of it, in a stable order."""
+    def averages(self) -> Mapping[str, nn.Module]:
+        """Modules beside `module` that hold averages of it, by names that stay the same."""
 
     @property
     def own_attributes(self) -> frozenset[str]:

@@ -296,7 +296,7 @@ class Snapshots:
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
             "module": module_state.dump(framework.module, gradients=not framework.steps_optimizers),
             "python": self._python.dump(),
-            "callbacks": [module_state.dump(average) for average in framework.averages],
+            "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
             # Ranks have running statistics of their own; those of rank 0 are in the weights.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,34 @@ if __name__ == "__main__":
     trainer = pl.Trainer(max_epochs=3, accelerator="cpu", **quiet)
     trainer.fit(Net(), DataLoader(Counted(), 2, num_workers=1, persistent_workers=True))
 """
+LATE_AVERAGE = """
+import pytorch_lightning as pl
+import torch
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+
+class Averages(pl.Callback):
+    average = None
+    def on_train_batch_end(self, trainer, module, *_):
+        if self.average is None and trainer.global_step >= 3:
+            self.average = AveragedModel(module.layer)
+        if self.average is not None:
+            self.average.update_parameters(module.layer)
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+if __name__ == "__main__":
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[Averages()], **quiet)
+    trainer.fit(Net(), DataLoader(torch.ones(9, 2)))
+"""
 LOST = {
     "module.link": "socket.socket", "module.other_end": "socket.socket", "module.tasks": "queue.Queue",
     "module.numbers": "generator", "os.environ['STAGE']": "an environment variable",
@@ -70,14 +99,18 @@ def places(agent: Agent) -> dict[str, str]:
     return {place: what for message in agent.told(NotCarried) for place, what in message.places}
 
 
+def kill_at(step: int) -> Callable[[Agent, object], None]:
+    def kill(agent: Agent, message: object) -> None:
+        if isinstance(message, SnapshotTaken) and message.step >= step and agent.attempts == 1:
+            agent.kill()
+
+    return kill
+
+
 def test_all_that_is_in_no_checkpoint_is_named_before_and_after_a_resume(
     zygote: Zygote, tmp_path: Path, script: str
 ) -> None:
-    def kill(agent: Agent, message: object) -> None:
-        if isinstance(message, SnapshotTaken) and message.step >= 6 and agent.attempts == 1:
-            agent.kill()
-
-    agent = Agent(zygote, {"script": script}, tmp_path / "run", every_steps=1, on_message=kill)
+    agent = Agent(zygote, {"script": script}, tmp_path / "run", every_steps=1, on_message=kill_at(6))
     assert agent.attempt() == "killed", agent.log.read_text()[-3000:]
     assert places(agent) == LOST
     told = [place for message in agent.told(NotCarried) for place, _ in message.places]
@@ -87,6 +120,15 @@ def test_all_that_is_in_no_checkpoint_is_named_before_and_after_a_resume(
     agent.messages.clear()
     assert agent.attempt() == "finished", agent.log.read_text()[-3000:]
     assert places(agent) == LOST
+
+
+def test_an_average_that_a_batch_has_made_is_named_and_the_training_goes_on(zygote: Zygote, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LATE_AVERAGE)
+    agent = Agent(zygote, {"script": str(script)}, tmp_path / "run", every_steps=1, on_message=kill_at(5))
+    assert agent.attempt() == "killed", agent.log.read_text()[-3000:]
+    assert agent.attempt() == "finished", agent.log.read_text()[-3000:]
+    assert places(agent) == {"callbacks[0].average": "a new torch.optim.swa_utils.AveragedModel"}
 
 
 def test_a_training_that_has_to_be_exact_ends_at_the_first_change(zygote: Zygote, tmp_path: Path, script: str) -> None:

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ class ToyFramework:
     name, version = "toy", "1.0"
     rank, ranks = 0, 1
     steps_optimizers = True
-    averages: Sequence[nn.Module] = ()
+    averages: Mapping[str, nn.Module] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
     loggers: Sequence[Any] = ()
     cycles = False

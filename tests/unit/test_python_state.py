@@ -264,6 +264,32 @@ def test_what_hooks_at_the_start_make_anew_is_filled_too() -> None:
     assert net.outputs == [1, 2]
 
 
+def test_no_object_is_made_that_would_lack_what_a_hook_of_the_start_gave_it() -> None:
+    """Loaders are made after `configure_optimizers`, and its objects are found again when the training starts."""
+
+    def configure(process: Process) -> None:
+        process.optimizers = [SGD(process.net.parameters(), 0.1)]
+        process.net.warm = process.script.Meter()
+        process.net.warm.optimizer = process.optimizers[0]
+        process.net.plans = [process.net.warm]
+
+    first = Process().begun(configure)
+    first.net.warm.total = 3.0
+    image = first.image()
+
+    second = Process()
+    second.state.begins()
+    second.state.moved()
+    configure(second)
+    warm = second.net.warm
+    second.state.load(image, last=False)
+    assert second.net.warm is second.net.plans[0] is warm
+    second.state.starts()
+    second.resumed(image)
+    assert second.net.warm is second.net.plans[0] is warm
+    assert (warm.total, warm.optimizer) == (3.0, second.optimizers[0])
+
+
 def test_a_container_that_was_replaced_is_another_one() -> None:
     """The old one is as it was for whoever else holds it."""
 

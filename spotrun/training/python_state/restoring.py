@@ -64,6 +64,8 @@ class Restorer:
         self._missing: set[int] = set()
         self._gone: set[int] = set()
         self._refs: set[int] = set()
+        self._anew: set[int] = set()
+        """Instances of the script's classes that this process did not have."""
         self.lost: list[str] = []
         self.new: list[Any] = []
         """What was made anew."""
@@ -112,6 +114,8 @@ class Restorer:
             self._missing.add(number)
             return None
         self.new.append(made)
+        if kind == "object":
+            self._anew.add(number)
         return made
 
     def _fits(self, kind: str, standing: Any, content: Any) -> bool:
@@ -169,6 +173,7 @@ class Restorer:
         """The parts of each object, found before any is filled. Containers that lack one of theirs are missing."""
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
+        built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
         contents: dict[int, Any] = {}
         before = -1
         while before != len(self._missing):  # what is missing may be a part of what was found already
@@ -179,10 +184,22 @@ class Restorer:
                         contents[number] = self._parts(kind, content)
                     except _Missing:
                         self._missing.add(number)
+            self._missing |= {number for number in self._anew - self._missing if self._lacks_a_part(number)}
+            for number in built:
+                self._made[number] = None  # it may hold what is missing
         for number, (_, path, _, content) in holders.items():
             if number not in self._missing:
                 contents[number] = dict(self._parts_of_holder(path, content))
         return contents
+
+    def _lacks_a_part(self, number: int) -> bool:
+        """An instance would not be what its class makes. One that stands goes without the part."""
+        try:
+            for encoded in self._objects[number][3]["parts"].values():
+                self._value(encoded)
+        except _Missing:
+            return True
+        return False
 
     def _parts(self, kind: str, content: Any) -> Any:
         match kind:
