@@ -12,7 +12,7 @@ from torch import Tensor
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
-from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, Before, Node, Walk
+from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
 from spotrun.training.python_state.quiet import Quiet
 from spotrun.training.python_state.values import same
 
@@ -48,7 +48,7 @@ class Baseline:
         self._paths: dict[int, tuple[str, object]] = {}
         self._by_path: dict[str, object] = {}
         self._tables: dict[int, object] = {}
-        self._containers: dict[int, Node] = {}
+        self._earlier: dict[int, Node] = {}
         self._budget = Budget()
         self._ignored: dict[int, object] = {}
         self._quiet: dict[int, Quiet] = {}
@@ -64,8 +64,8 @@ class Baseline:
             self._known[key] = _Known(node, unchanged(node.value, self._budget) if _is_compared(node) else None)
             if node.is_closed:
                 self._tables[key] = node.value
-            elif node.kind in CONTAINERS:
-                self._containers[key] = node
+            elif node.kind in CONTAINERS or node.kind in LEAVES:
+                self._earlier[key] = node
             self._name(node.path, node.value)
         for path, rest, value in walk.others.values():
             self._name(path + rest, value)
@@ -121,7 +121,7 @@ class Baseline:
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
-        return Before(self._quiet, self._registered, self._tables, self._containers)
+        return Before(self._quiet, self._registered, self._tables, self._earlier)
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
         """None if the object was there and is as it was."""

@@ -70,8 +70,8 @@ class Encoder:
         self._waiting: deque[int] = deque()
         self.lost: list[Lost] = []
         self._changes: dict[int, Change] = {}
-        for key, node in walk.nodes.items():
-            if (change := baseline.change_of(key, node, probe=probe)) is not None:
+        for key in walk.compared:
+            if (change := baseline.change_of(key, walk.nodes[key], probe=probe)) is not None:
                 self._changes[key] = change
 
     def image(self) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from itertools import chain
 from operator import is_
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: 
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds whose parts have names, each of which is carried by itself."""
+LEAVES = frozenset({"array", "tensor", "bytearray"})
+"""Kinds without parts to look at."""
 _BAGS = (SimpleNamespace, argparse.Namespace)
 
 
@@ -76,6 +79,15 @@ class Node:
         """A container that is not looked into: a table, or too long."""
         return self.parts is None and self.kind in CONTAINERS
 
+    def has_same_parts(self) -> bool:
+        """The very same objects, or none at all. Of a holder nobody asks."""
+        if self.parts is None:
+            return True
+        pairs = self.kind in OF_PAIRS
+        if len(self.value) != (len(self.parts) >> 1 if pairs else len(self.parts)):
+            return False
+        return all(map(is_, self.parts, chain.from_iterable(dict.items(self.value)) if pairs else self.value))
+
 
 class Before(NamedTuple):
     """What an earlier walk has found and a later one need not look into."""
@@ -84,7 +96,8 @@ class Before(NamedTuple):
     registered: Mapping[int, object]
     """Tensors that are carried as weights."""
     tables: Mapping[int, object]
-    containers: Mapping[int, Node]
+    earlier: Mapping[int, Node]
+    """Containers that were looked into, and what has no parts to look at."""
 
 
 class Walk:
@@ -103,6 +116,8 @@ class Walk:
         self._waiting: deque[tuple[Any, str]] = deque()
         self._left = OBJECTS_MAX
         self.nodes: dict[int, Node] = {}
+        self.compared: list[int] = []
+        """Of `nodes`, those that may have changed: not the containers that have the very same parts."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.trained_parts: set[int] = set()
         """Of the module that is trained, without those in `quiet`."""
@@ -132,6 +147,7 @@ class Walk:
             if plain is not None:
                 self.plain.append((part, tuple(plain)))
                 nodes[id(part)] = Node("nn", where, part, plain)
+                self.compared.append(id(part))
                 parts = plain
             else:
                 parts = self._attributes(part, (OF_TORCH | own) - FLAGS_OF_TORCH if part is module else OF_TORCH)
@@ -183,21 +199,31 @@ class Walk:
             key = id(value)
             if key in self.nodes or key in self.others or key in self.quiet or key in self._before.registered:
                 continue
-            if type(value) is tuple and is_scalar(value):
+            if self._keep_earlier(key) or (type(value) is tuple and is_scalar(value)):
                 continue
             kind = self._kind(value) if key not in self.stops else None
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
                 continue
-            parts = self._parts(kind, value)
-            earlier = self._before.containers.get(key)
-            if earlier is not None and parts is not None and is_each(earlier.parts, parts):
-                self._keep(earlier)
-            else:
-                self._keep(Node(kind, path, value, parts))
+            self._keep(Node(kind, path, value, self._parts(kind, value)))
+
+    def _keep_earlier(self, key: int) -> bool:
+        """It was there when training began, and has the same parts."""
+        earlier = self._before.earlier.get(key)
+        if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
+            return False
+        self.nodes[key] = earlier
+        if earlier.parts is None:
+            self.compared.append(key)
+        elif earlier.inner:
+            self._left -= len(earlier.inner)
+            self._waiting.extend(earlier.inner)
+        return True
 
     def _keep(self, node: Node) -> None:
-        self.nodes[id(node.value)] = node
+        key = id(node.value)
+        self.nodes[key] = node
+        self.compared.append(key)
         if node.kind == "asked":
             self._waiting.extend((part, f"{node.path}.{name}") for name, part in parts_of(node.value))
         if node.inner:
@@ -291,11 +317,6 @@ def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
-
-
-def is_each(before: Sequence[object], now: Sequence[object]) -> bool:
-    """They are the very same objects."""
-    return len(before) == len(now) and all(map(is_, before, now))
 
 
 def _of_function(function: FunctionType) -> dict[str, Any]:
