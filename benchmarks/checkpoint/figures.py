@@ -26,7 +26,8 @@ class Limits:
 class Row:
     """
     `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
-    checkpoints, and so is `stall_over_ours` where the stall is 3 % longer than that of spotrun as it is;
+    checkpoints, and so is `stall_over_ours` where the stall is 3 % longer than that of spotrun as it is, and
+    `stall_cpu_over_ours` where it takes 3 % more processor time of the training thread;
     `extra_ram_over_state` is the peak beyond that of a training without them.
     `restore_over_get` is until the first batch, which may begin while the state of optimizers is coming, and
     `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer than
@@ -39,6 +40,7 @@ class Row:
     variant: str
     stall_ms_median: float | None
     stall_ms_max: float | None
+    stall_cpu_ms_median: float | None
     stall_over_memcpy: float | None
     stall_notice_over_memcpy: float | None
     durable_over_put: float | None
@@ -49,6 +51,7 @@ class Row:
     first_batch_beyond_s: float | None
     slowdown: float
     stall_over_ours: float | None
+    stall_cpu_over_ours: float | None
     extra_ram_over_state: float
     files_first_bytes: float | None
     files_later_bytes: float | None
@@ -58,12 +61,12 @@ class Row:
     limits: Limits
 
 
-EFFECTS = ("slowdown", "stall_over_ours", "extra_ram_over_state")
+EFFECTS = ("slowdown", "stall_over_ours", "stall_cpu_over_ours", "extra_ram_over_state")
 """Differences from another measurement, which may be chance."""
 MEASURED = (
-    *("stall_ms_median", "stall_ms_max", "stall_over_memcpy", "stall_notice_over_memcpy", "durable_over_put"),
-    *("durable_notice_over_put", "restore_over_get", "whole_over_get", "first_batch_beyond_s", "step_ms"),
-    *("files_first_bytes", "files_later_bytes"),
+    *("stall_ms_median", "stall_ms_max", "stall_cpu_ms_median", "stall_over_memcpy", "stall_notice_over_memcpy"),
+    *("durable_over_put", "durable_notice_over_put", "restore_over_get", "whole_over_get", "first_batch_beyond_s"),
+    *("step_ms", "files_first_bytes", "files_later_bytes"),
     *EFFECTS,
 )
 
@@ -93,12 +96,14 @@ def row(
     ours: Measurement | None = None,
 ) -> Row:
     """`none` is a training without checkpoints, of about the same minutes: the machine's speed drifts. So is `ours`."""
-    stalls, ours_s = stalls_s(found), _median(stalls_s(ours), 1.0) if ours is not None else None
+    stalls, cpu = stalls_s(found), stalls_cpu_s(found)
+    other = ours if found is not ours else None
     return Row(
         model=model,
         variant=variant,
         stall_ms_median=_median(stalls, 1e-3),
         stall_ms_max=max(stalls) * 1e3 if stalls else None,
+        stall_cpu_ms_median=_median(cpu, 1e-3),
         stall_over_memcpy=_median(stalls, limits.memcpy_s),
         stall_notice_over_memcpy=_median([stall for stall, _ in found.paused], limits.memcpy_s),
         durable_over_put=_median([durable for _, durable in found.saves], limits.put_s),
@@ -108,7 +113,8 @@ def row(
         restored_identical=found.restored_identical,
         first_batch_beyond_s=None if found.begun is None else _beyond_s(found.begun, limits.get_s),
         slowdown=step_s(found) / step_s(none) - 1,
-        stall_over_ours=median(stalls) / ours_s - 1 if stalls and ours_s and found is not ours else None,
+        stall_over_ours=None if other is None else _over(stalls, stalls_s(other)),
+        stall_cpu_over_ours=None if other is None else _over(cpu, stalls_cpu_s(other)),
         extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
         files_first_bytes=found.files_first_bytes,
         files_later_bytes=found.files_later_bytes,
@@ -124,7 +130,15 @@ def stalls_s(found: Measurement) -> list[float]:
     Of each checkpoint: what the loop took besides computing, in its own iteration and in the next, where a copy that
     overlaps forward and backward is waited for, less what it takes in as many others.
     """
-    rest = [not_computing for _, not_computing in found.iterations]
+    return _beyond_calm_s([one.rest_s for one in found.iterations], found)
+
+
+def stalls_cpu_s(found: Measurement) -> list[float]:
+    """The processor time of the training thread in the same iterations, less what it takes in others."""
+    return _beyond_calm_s([one.rest_cpu_s for one in found.iterations], found)
+
+
+def _beyond_calm_s(rest: list[float], found: Measurement) -> list[float]:
     calm = median(rest)
     steps = [step for step, _ in found.saves if step + STALLED_ITERATIONS <= len(rest) + 1]
     return [sum(rest[step - 1 : step - 1 + STALLED_ITERATIONS]) - STALLED_ITERATIONS * calm for step in steps]
@@ -135,11 +149,15 @@ def step_s(found: Measurement) -> float:
     The mean from the second checkpoint on, up to where another would follow. What only the first one costs (imports,
     a process to upload, memory that is made) is in the longest stall.
     """
-    return fmean(seconds for seconds, _ in found.iterations[2 * EVERY_STEPS - 1 :])
+    return fmean(one.seconds for one in found.iterations[2 * EVERY_STEPS - 1 :])
 
 
 def _beyond_s(begun: Begun, get_s: float) -> float:
     return begun.first_batch_s - begun.imports_s - begun.build_s - max(0.0, get_s - begun.imports_s)
+
+
+def _over(stalls: list[float], others: list[float]) -> float | None:
+    return median(stalls) / median(others) - 1 if stalls and others and median(others) else None
 
 
 def _ratio(seconds: float | None, limit_s: float) -> float | None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.checkpoint.memory import PeakMemory
 from benchmarks.checkpoint.plan import MEASURED, RESTORED, RESTORES, SAVED
@@ -15,10 +15,18 @@ from benchmarks.checkpoint.processes import started, wait_well
 TRAINING = "benchmarks.checkpoint.training"
 
 
+class Iteration(NamedTuple):
+    """Seconds of one step, those of them that were not computing, and of those the processor time of its thread."""
+
+    seconds: float
+    rest_s: float
+    rest_cpu_s: float
+
+
 @dataclass(frozen=True)
 class Measurement:
     """
-    `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
+    `saves` are (step, seconds until durable) while training went
     on, `paused` (seconds of waiting, seconds until durable) while it stood still. A restore took `restore_s` until the
     first batch, and `whole_s` until nothing was missing. `restored_identical`: to the bit.
     `begun` is of an instance that takes over, where one does. Of the work folder's files the first checkpoint sent
@@ -26,7 +34,7 @@ class Measurement:
     """
 
     state_bytes: int
-    iterations: list[tuple[float, float]]
+    iterations: list[Iteration]
     saves: list[tuple[int, float]]
     paused: list[tuple[float, float]]
     peak_bytes: int
@@ -66,7 +74,7 @@ def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measuremen
         restored.append(read(folder / RESTORED))
     return Measurement(
         state_bytes=measured["state_bytes"],
-        iterations=measured["iterations"],
+        iterations=[Iteration(*one) for one in measured["iterations"]],
         saves=saved["saves"],
         paused=saved["paused"],
         peak_bytes=memory.peak_bytes,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.checkpoint.measurement import TRAINING, Begun, Measurement, read
+from benchmarks.checkpoint.measurement import TRAINING, Begun, Iteration, Measurement, read
 from benchmarks.checkpoint.memory import PeakMemory
 from benchmarks.checkpoint.plan import (
     BEGUN,
@@ -52,7 +52,8 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
         Failed: the training ended otherwise than it was made to.
     """
     words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
-    words += ["--attributes", str(burden.attributes), "--file-bytes", str(burden.file_bytes)]
+    words += ["--attributes", str(burden.attributes), "--files", str(burden.files)]
+    words += ["--file-bytes", str(burden.file_bytes)]
     (folder / "run").mkdir()
     run = AgentRun(
         folder / "run",
@@ -75,7 +76,7 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
     first, *later = [commit.files for commit in commits if commit.files is not None]
     return Measurement(
         state_bytes=measured["state_bytes"],
-        iterations=measured["iterations"],
+        iterations=[Iteration(*one) for one in measured["iterations"]],
         saves=[(one.step, _durable_s(one)) for one in commits if not one.final and one.attempt == commits[0].attempt],
         paused=[(one.stall_s / SCALE, _durable_s(one)) for one in final],
         peak_bytes=peak_bytes,

@@ -50,6 +50,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "ours": (),
     "ours_attributes": (),
     "ours_files": (),
+    "ours_all": (),
 }
 """The packages that each needs besides spotrun's own."""
 
@@ -59,10 +60,16 @@ class Burden:
     """What a training has besides its state: attributes in plain Python, and files in its work folder that it wrote."""
 
     attributes: int = 0
+    files: int = 0
     file_bytes: int = 0
+    """Of all of them together."""
 
 
-BURDENS = {"ours_attributes": Burden(attributes=2_000), "ours_files": Burden(file_bytes=1 << 30)}
+BURDENS = {
+    "ours_attributes": Burden(attributes=2_000),
+    "ours_files": Burden(files=8, file_bytes=1 << 30),
+    "ours_all": Burden(attributes=2_000, files=100, file_bytes=10 << 20),
+}
 
 
 def room_gb(models: list[str], variants: list[str]) -> float:

@@ -9,8 +9,8 @@ from benchmarks.checkpoint.plan import EVERY_STEPS
 
 ABSENT = "–"
 COLUMNS = (
-    *("stall ms", "max", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET", "whole / GET"),
-    *("start +", "stall +", "slower", "memory / state", "files sent"),
+    *("stall ms", "max", "CPU ms", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET"),
+    *("whole / GET", "start +", "stall +", "CPU +", "slower", "memory / state", "files sent"),
 )
 
 
@@ -40,6 +40,7 @@ def _cells(found: Summary) -> list[str]:
     return [
         _number(row.stall_ms_median),
         _number(row.stall_ms_max),
+        _number(row.stall_cpu_ms_median),
         _ratio(row.stall_over_memcpy),
         _ratio(row.stall_notice_over_memcpy),
         _ratio(row.durable_over_put),
@@ -48,6 +49,7 @@ def _cells(found: Summary) -> list[str]:
         _ratio(row.whole_over_get),
         ABSENT if row.first_batch_beyond_s is None else f"{row.first_batch_beyond_s:.2f} s",
         _effect(found, "stall_over_ours"),
+        _effect(found, "stall_cpu_over_ours"),
         _effect(found, "slowdown"),
         _ratio(row.extra_ram_over_state),
         _files(row),

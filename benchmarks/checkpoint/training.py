@@ -8,7 +8,8 @@ On a GPU, where there is one, in mixed precision with its GradScaler; else on on
 The stall of a checkpoint is what the training loop takes besides computing. Forward, backward and the optimizer's
 arithmetic are timed where they happen; the rest of an iteration, from the start of one batch to the start of the next,
 is the loop, its hooks and whatever checkpoints do there. So hooks are counted wherever a variant puts them, and
-computing that is slower for the sake of an upload beside it shows in the slowdown only. See figures.py.
+computing that is slower for the sake of an upload beside it shows in the slowdown only. The processor time of the
+training thread is taken in the same way: that of a stall means something on a busy machine too. See figures.py.
 
 It writes `begun.json` at its first batch, `measured.json`, then whatever its variant does once training is paused; with
 `--restore`, `restored.json`.
@@ -38,13 +39,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.checkpoint.measurement import Iteration
 from benchmarks.checkpoint.models import MODELS, Model
 from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
 
 EPOCH_STEPS, EPOCHS = 3000, 100
 """No measurement comes to the end of either."""
 SAMPLES = 64
-FILES = 8
 CHANGING_OF = 20
 """One of so many attributes changes in each step."""
 KINDS: tuple[Callable[[int], object], ...] = (
@@ -61,22 +62,28 @@ KINDS: tuple[Callable[[int], object], ...] = (
 
 
 class Stopwatch:
-    """The time that passed within `running`, until the GPU has done what it was given there; it may copy meanwhile."""
+    """
+    The time that passed within `running`, until the GPU has done what it was given there; it may copy meanwhile. And
+    the processor time of this thread.
+    """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds, self.cpu_seconds = 0.0, 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.thread_time()
         yield
         if torch.cuda.is_available():
             torch.cuda.current_stream().synchronize()
         self.seconds += time.perf_counter() - began
+        self.cpu_seconds += time.thread_time() - began_cpu
 
 
 COMPUTING = Stopwatch()
 """Not in the module: what is in there, a checkpoint may hold."""
+ITERATIONS: list[Iteration] = []
+"""Not in a callback, for the same reason."""
 
 
 def timed(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
@@ -141,24 +148,22 @@ class Clock(pl.Callback):
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder, self._steps = folder, steps
-        self._began_s, self._computed_s = 0.0, 0.0
+        self._began: Iteration | None = None
         self._digests: dict[int, str] = {}
-        self.iterations: list[tuple[float, float]] = []
-        """Seconds of each, and how many of them were not computing."""
 
     @property
     def done(self) -> bool:
-        return len(self.iterations) == self._steps
+        return len(ITERATIONS) == self._steps
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        now_s, computed_s = time.perf_counter(), COMPUTING.seconds
-        if self._began_s and not self.done and not self._digests_wanted():
-            took_s = now_s - self._began_s
-            self.iterations.append((took_s, took_s - (computed_s - self._computed_s)))
+        now_s = time.perf_counter()
+        now = Iteration(now_s, now_s - COMPUTING.seconds, time.thread_time() - COMPUTING.cpu_seconds)
+        if self._began is not None and not self.done and not self._digests_wanted():
+            ITERATIONS.append(Iteration(*(end - began for began, end in zip(self._began, now, strict=True))))
             if self.done:
-                measured = {"iterations": self.iterations, "state_bytes": state_bytes(trainer)}
+                measured = {"iterations": ITERATIONS, "state_bytes": state_bytes(trainer)}
                 write(self._folder / MEASURED, measured)
-        self._began_s, self._computed_s = now_s, computed_s
+        self._began = now
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self._digests_wanted():
@@ -248,6 +253,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--restore", action="store_true")
     parser.add_argument("--attributes", type=int, default=0)
+    parser.add_argument("--files", type=int, default=0)
     parser.add_argument("--file-bytes", type=int, default=0)
     args = parser.parse_args(words)
     warnings.filterwarnings("ignore")
@@ -257,10 +263,10 @@ def main(words: list[str] | None = None) -> None:
     train(MODELS[args.model], PLANS[args.model], args)
 
 
-def write_files(size_bytes: int) -> None:
+def write_files(files: int, size_bytes: int) -> None:
     """Into the work folder: the same ones in each process, of bytes that no compression makes smaller."""
-    for number in range(FILES if size_bytes else 0):
-        (Path(f"kept-{number}.bin")).write_bytes(random.Random(number).randbytes(size_bytes // FILES))
+    for number in range(files):
+        (Path(f"kept-{number}.bin")).write_bytes(random.Random(number).randbytes(size_bytes // files))
 
 
 def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
@@ -268,7 +274,7 @@ def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
 
     peer = peer_of(args.variant, args.to, args.folder)
     if not args.restore:
-        write_files(args.file_bytes)
+        write_files(args.files, args.file_bytes)
     clock, begun = Clock(args.folder, plan.steps), Begun(args.folder)
     own = [Restored(args.folder)] if args.restore else [begun, clock, *peer.callbacks(clock, plan.notices)]
     trainer = pl.Trainer(

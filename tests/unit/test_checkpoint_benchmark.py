@@ -10,7 +10,7 @@ import pytest
 from benchmarks.checkpoint import __main__ as program
 from benchmarks.checkpoint import figures
 from benchmarks.checkpoint.figures import Limits, Row
-from benchmarks.checkpoint.measurement import Measurement
+from benchmarks.checkpoint.measurement import Iteration, Measurement
 from benchmarks.checkpoint.ours import notice_s
 from benchmarks.checkpoint.plan import PLANS, blocks, room_gb
 from benchmarks.checkpoint.table import table
@@ -18,7 +18,11 @@ from benchmarks.checkpoint.touch import touch_memory
 
 LIMITS = Limits(client="obstore", memcpy_s=0.5, put_s=2.0, get_s=1.0)
 CALM = Measurement(
-    state_bytes=1000, iterations=[(1.0, 0.1)] * 59, saves=[(20, 3.0)], paused=[(0.6, 2.0)], peak_bytes=5000
+    state_bytes=1000,
+    iterations=[Iteration(1.0, 0.1, 0.02)] * 59,
+    saves=[(20, 3.0)],
+    paused=[(0.6, 2.0)],
+    peak_bytes=5000,
 )
 
 
@@ -35,12 +39,14 @@ def test_a_variant_whose_packages_are_absent_is_refused_with_the_command_that_in
 
 def test_a_stall_is_what_the_loop_takes_beyond_a_calm_step_where_it_was_taken_and_where_it_is_waited_for() -> None:
     iterations = list(CALM.iterations)
-    iterations[19], iterations[20], iterations[30] = (1.4, 0.5), (1.3, 0.4), (9.0, 0.1)
+    iterations[19], iterations[20] = Iteration(1.4, 0.5, 0.22), Iteration(1.3, 0.4, 0.12)
+    iterations[30] = Iteration(9.0, 0.1, 0.02)
     found = replace(CALM, iterations=iterations, saves=[(20, 3.0), (59, 3.0)])
     none = replace(CALM, saves=[], paused=[], peak_bytes=3000)
 
     row = figures.row("m", "v", found, none, LIMITS)
     assert row.stall_ms_max == pytest.approx(700), "the checkpoint after the last whole step is left out"
+    assert row.stall_cpu_ms_median == pytest.approx(300), "though the thread stood still for longer"
     assert row.stall_over_memcpy == pytest.approx(1.4)
     assert row.durable_over_put == pytest.approx(1.5)
     assert (row.durable_notice_over_put, row.extra_ram_over_state) == (1.0, 2.0)
@@ -49,7 +55,7 @@ def test_a_stall_is_what_the_loop_takes_beyond_a_calm_step_where_it_was_taken_an
 
 def stalled_by(seconds: float) -> Measurement:
     iterations = list(CALM.iterations)
-    iterations[19] = (1.0 + seconds, 0.1 + seconds)
+    iterations[19] = Iteration(1.0 + seconds, 0.1 + seconds, 0.02 + seconds / 2)
     return replace(CALM, iterations=iterations)
 
 
@@ -61,7 +67,7 @@ def test_each_round_has_every_variant_and_the_training_without_checkpoints_in_an
 
 
 def slower_by(*slowdowns: float) -> list[Row]:
-    each = [replace(CALM, iterations=[(1 + slowdown, 0.1)] * 59) for slowdown in slowdowns]
+    each = [replace(CALM, iterations=[Iteration(1 + slowdown, 0.1, 0.02)] * 59) for slowdown in slowdowns]
     return [figures.row("m", "v", one, CALM, LIMITS) for one in each]
 
 
@@ -81,6 +87,7 @@ def test_a_longer_stall_is_told_against_the_plain_one_of_its_own_round() -> None
     rows = [figures.row("m", "a", stalled_by(more), CALM, LIMITS, stalled_by(plain)) for plain, more in pairs]
     found = figures.summary(rows)
     assert found.row.stall_over_ours == pytest.approx(0.05), "though stalls of other rounds are four times as long"
+    assert found.row.stall_cpu_over_ours == pytest.approx(0.05)
     assert not found.is_noise("stall_over_ours")
     (told,) = figures.as_json([found])
     assert (told["rounds"], told["noise"]) == (5, [])
