@@ -26,9 +26,9 @@ class Iteration(NamedTuple):
 @dataclass(frozen=True)
 class Measurement:
     """
-    `saves` are (step, seconds until durable) while training went
-    on, `paused` (seconds of waiting, seconds until durable) while it stood still. A restore took `restore_s` until the
-    first batch, and `whole_s` until nothing was missing. `restored_identical`: to the bit.
+    `saves` are (step, seconds until durable) while training went on, `paused` (seconds of waiting, seconds until
+    durable) while it stood still. A restore took `restore_s` until the first batch, and `whole_s` until nothing was
+    missing. `restored_identical`: to the bit.
     `begun` is of an instance that takes over, where one does. Of the work folder's files the first checkpoint sent
     `files_first_bytes`, and none of the later ones more than `files_later_bytes`.
     """

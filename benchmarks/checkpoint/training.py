@@ -148,7 +148,7 @@ class Clock(pl.Callback):
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder, self._steps = folder, steps
-        self._began: Iteration | None = None
+        self._began: tuple[float, float, float] | None = None
         self._digests: dict[int, str] = {}
 
     @property
@@ -157,7 +157,7 @@ class Clock(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         now_s = time.perf_counter()
-        now = Iteration(now_s, now_s - COMPUTING.seconds, time.thread_time() - COMPUTING.cpu_seconds)
+        now = (now_s, now_s - COMPUTING.seconds, time.thread_time() - COMPUTING.cpu_seconds)
         if self._began is not None and not self.done and not self._digests_wanted():
             ITERATIONS.append(Iteration(*(end - began for began, end in zip(self._began, now, strict=True))))
             if self.done:
