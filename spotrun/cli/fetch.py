@@ -63,9 +63,10 @@ def fetch(
     listing = replace(listing, files=tuple(file for file in listing.files if stored(file.path)))
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
-        print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock)) if as_json else report.show(
-            outputs, listing, chosen
-        )
+        if as_json:
+            print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock))
+        else:
+            report.show(outputs, listing, chosen, patterns or ())
         if damage is not None:
             raise damage
         return
@@ -76,7 +77,7 @@ def fetch(
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
-        print(report.text(outputs, listing, folder, found, opened.clock))
+        print(report.text(outputs, listing, folder, found, opened.clock, patterns or ()))
     _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
     if damage is not None:
         raise damage

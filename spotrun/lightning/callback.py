@@ -53,8 +53,8 @@ class SpotrunCallback:
         if self._framework:
             self._framework.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
 
-    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        if self._fit:
+    def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        if self._fit and not trainer.sanity_checking:
             self._fit.validation_batch_ends()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

@@ -13,6 +13,7 @@ from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
 from spotrun.report.tables import plain
 from spotrun.run.state import Outputs, RunState
+from spotrun.spec.patterns import chooser
 from spotrun.units import count_of
 
 SHOWN_MAX = 50
@@ -35,12 +36,13 @@ class Bytes:
             self._tell(self._done, self._total)
 
 
-def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile]) -> None:
+def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
+    """`patterns` are what was asked for; nothing else is named as not stored."""
     for file in chosen:
         print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
     if not chosen:
         print(NONE_STORED)
-    for line in _left_out(outputs, listing):
+    for line in _left_out(outputs, listing, patterns):
         print(line)
 
 
@@ -48,10 +50,17 @@ def _modified(file: OutputFile) -> datetime:
     return datetime.fromtimestamp(file.modified_ns // 10**9, UTC)
 
 
-def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetched], clock: ScaledClock) -> str:
+def text(
+    outputs: Outputs,
+    listing: Listing,
+    folder: Path,
+    found: Sequence[Fetched],
+    clock: ScaledClock,
+    patterns: Sequence[str] = (),
+) -> str:
     """
-    What was fetched, file by file; what was not; and in a sentence what is here now. Times are the wall clock's, as
-    those of files are.
+    What was fetched, file by file; what was not, of what `patterns` ask for; and in a sentence what is here now. Times
+    are the wall clock's, as those of files are.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -79,19 +88,22 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
         told = f"nothing new: {_amount(same)} in {where} already"
     step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
     as_of = f"as of {step}{timestamp(clock.on_the_wall(outputs.event.looked_at))} UTC"
-    return "\n".join([*lines, f"{told} ({as_of})", *_left_out(outputs, listing)])
+    return "\n".join([*lines, f"{told} ({as_of})", *_left_out(outputs, listing, patterns)])
 
 
 def _amount(files: Sequence[OutputFile]) -> str:
     return f"{count_of(len(files), 'file')}, {size(sum(file.size_bytes for file in files))},"
 
 
-def _left_out(outputs: Outputs, listing: Listing) -> list[str]:
+def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
+    """The list names some of those that were left out. Who asks for others hears of these alone."""
+    asked = chooser(patterns or ["**"])
+    found = [left for left in listing.left_out if asked(left.path)]
     shown = [
         f"not stored: {plain(left.path)}{f', {size(left.size_bytes)}' if left.size_bytes else ''}: {plain(left.reason)}"
-        for left in listing.left_out[:SHOWN_MAX]
+        for left in found[:SHOWN_MAX]
     ]
-    more = outputs.event.left_out - len(shown)
+    more = (len(found) if patterns else outputs.event.left_out) - len(shown)
     return [*shown, f"not stored: {more:,} more"] if more > 0 else shown
 
 

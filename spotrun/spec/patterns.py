@@ -12,12 +12,15 @@ Patterns that choose files by their path in a folder, as `.gitignore` writes the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
+_OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
+"""A bracket that fnmatch would take for itself, as none ends it."""
 
 
 def read_pattern(value: object) -> str:
@@ -32,6 +35,8 @@ def read_pattern(value: object) -> str:
         raise Unreadable(f"{shown(value)} is not inside the work folder", "write it relative to the work folder")
     if ".." in parts:
         raise Unreadable(f"{shown(value)} leads out of the work folder", "remove the ..")
+    if any(map(_OPEN.search, parts)):
+        raise Unreadable(f"{shown(value)} has a [ without its ]", "write [[] for the bracket itself")
     if not value.isprintable() or len(value) > LENGTH_MAX:
         raise Unreadable(f"{shown(value)} is not a pattern", "write a shorter one, on one line")
     return value

@@ -444,6 +444,7 @@ def test_an_undisturbed_training_tells_its_story(zygote, tmp_path):
     (final,) = agent.told(SnapshotTaken)
     assert (final.final, final.epoch_ended, final.epoch, final.batch, final.step) == (True, True, 2, 8, 24)
     assert agent.messages[-1] == Finished(step=24, epoch=2)
+    assert agent.told(Progress)[0].phase == "train", "Lightning's sanity check is no step"
     progress = [p for p in agent.told(Progress) if p.phase == "train"]
     first = progress[0]
     assert (first.epoch, first.batch, first.batches, first.step, first.epochs) == (0, 1, 8, 1, 3)

@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -27,10 +28,12 @@ from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
 from spotrun.cli.fetch import _refuse_failures
 from spotrun.cli.runs import reference
+from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.folder import stored_files, work_files
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
+from spotrun.report import fetching
 from spotrun.run import events as ev
 from spotrun.run.state import Outputs
 from spotrun.spec.model import CheckpointSpec, OutputsSpec
@@ -575,3 +578,20 @@ def test_lists_of_a_wrong_shape_are_damage() -> None:
         msgspec.json.decode(json.dumps({"files": [], "run": "x"}), type=Listing)
     left = LeftOut(path="a", size_bytes=0, reason="")
     assert msgspec.json.decode(msgspec.json.encode(left), type=LeftOut) == left
+
+
+LEFT_THREE = SimpleNamespace(step=0, left_out=3, looked_at=datetime(2026, 1, 2, tzinfo=UTC))
+
+
+def test_who_asks_for_some_files_hears_of_those_alone_that_were_not_stored(tmp_path: Path) -> None:
+    named = tuple(LeftOut(path=path, size_bytes=0, reason="it is a link") for path in ("a.csv", "b.txt"))
+    listing, outputs = Listing(files=(), left_out=named), cast("Outputs", SimpleNamespace(event=LEFT_THREE))
+    clock = ScaledClock(LEFT_THREE.looked_at, 1)
+
+    def said(*patterns: str) -> list[str]:
+        lines = fetching.text(outputs, listing, tmp_path, [], clock, patterns).splitlines()
+        return [line.removeprefix("not stored: ").partition(":")[0] for line in lines if line.startswith("not stored")]
+
+    assert said() == ["a.csv", "b.txt", "1 more"]
+    assert said("*.csv", "c/") == ["a.csv"]
+    assert said("c/") == []
