@@ -118,7 +118,7 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
     Make each part that is missing as a copy of another one that is built alike, as teachers and averages are. It gets
     its own weights by `put_back`.
     """
-    there = {name: _build(part) for name, part in module.named_modules() if name}
+    there = {name: build_of(part) for name, part in module.named_modules() if name}
     for name in weights.modules:
         prefix, _, leaf = name.rpartition(".")
         if name in there or (prefix and prefix not in there):
@@ -127,10 +127,11 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
         if like := next((other for other, found in there.items() if found == build), None):
             made = copy.deepcopy(module.get_submodule(like))
             setattr(module.get_submodule(prefix), leaf, made)
-            there.update({f"{name}.{each}" if each else name: _build(part) for each, part in made.named_modules()})
+            there.update({f"{name}.{each}" if each else name: build_of(part) for each, part in made.named_modules()})
 
 
-def _build(part: nn.Module) -> dict[str, str]:
+def build_of(part: nn.Module) -> dict[str, str]:
+    """What all its parts are, by name. Modules that are built alike have places for the same weights."""
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 

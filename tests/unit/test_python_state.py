@@ -218,6 +218,46 @@ def test_a_late_part_that_nobody_has_put_back_is_named(capsys: pytest.CaptureFix
     assert "spotrun: module.late cannot be as it was before" in capsys.readouterr().err
 
 
+def averages(process: Process) -> None:
+    """As a callback makes them in its first batch."""
+    net = process.net
+    net.layers = nn.Sequential(net.layer, net.dropout)
+    net.held = [copy.deepcopy(net.layers).eval().requires_grad_(False)]
+    process.script.TEACHERS = {"first": copy.deepcopy(net.dropout)}
+    with torch.no_grad():
+        net.held[0][0].weight.fill_(7.0)
+    net.held[0][1].p = process.script.TEACHERS["first"].p = net.dropout.p = 0.3
+    process.script.AGAIN = net.held[0]
+
+
+def test_a_copy_of_a_part_of_the_module_that_a_batch_has_made_is_made_again() -> None:
+    def layers(process: Process) -> None:
+        process.net.layers = nn.Sequential(process.net.layer, process.net.dropout)
+
+    first = Process().begun()
+    averages(first)
+    image = first.image()
+    second = Process().begun(layers).resumed(image)
+    (average,) = second.net.held
+    assert second.script.AGAIN is average
+    assert torch.equal(average[0].weight, torch.full((2, 2), 7.0))
+    assert torch.equal(average[0].bias, first.net.layer.bias)
+    assert not any(parameter.requires_grad for parameter in average.parameters())
+    assert not any(part.training for part in average.modules())
+    assert (average[1].p, second.script.TEACHERS["first"].p) == (0.3, 0.3)
+    assert average[0].weight is not second.net.layer.weight
+    assert not second.net.layer.weight.eq(7.0).all()
+
+
+@pytest.mark.parametrize(
+    "late", [nn.Linear(2, 3), nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Sequential(nn.Linear(2, 2))]
+)
+def test_a_late_module_that_is_built_like_no_part_is_named(late: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+    process = carried(lambda process: setattr(process.net, "held", [late]))
+    assert not hasattr(process.net, "held")
+    assert "module.held[0] has changed and is in no checkpoint: a new torch.nn.modules" in capsys.readouterr().err
+
+
 class OfALibrary(nn.Module):
     """Makes its mask when it is first asked."""
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from spotrun.training.python_state import asked
 from spotrun.training.python_state.arrays import bytes_of, is_storable
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
+from spotrun.training.python_state.copies import Copies, content_of
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_scalar, name_of
@@ -59,10 +60,11 @@ class Lost(NamedTuple):
 class Encoder:
     """One image of what `walk` has found and is not as `baseline` says. Afterwards `lost` names what is left out."""
 
-    def __init__(self, script: Script, baseline: Baseline, walk: Walk, *, probe: bool) -> None:
+    def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
         self._script = script
         self._baseline = baseline
         self._walk = walk
+        self._copies = copies
         self._left_bytes = BYTES_MAX
         self._states: dict[int, tuple[str, Encoded]] = {}
         self._dead: dict[int, Lost] = {}
@@ -135,7 +137,8 @@ class Encoder:
             return None
         if (found := self._walk.nodes.get(id(value))) is not None:
             can_be = (found.kind not in HOLDERS and found.kind != "asked") or id(value) in self._walk.trained_parts
-            return None if can_be or self._can_be_made_anew(found) else Lost(found.path, f"a new {name_of(value)}")
+            can_be = can_be or self._can_be_made_anew(found) or self._part_like(found) is not None
+            return None if can_be else Lost(found.path, f"a new {name_of(value)}")
         try:
             self._plain(value)
         except NotPlain:
@@ -182,6 +185,8 @@ class Encoder:
         if known is None and id(node.value) in self._walk.trained_parts:
             known = f"{LATE}{node.path}"
         path = node.path if known is None else known
+        if known is None and (like := self._part_like(node)) is not None:
+            return ("copy", path, False, content_of(node.value, like, self._walk.own_parts))
         return (node.kind, path, known is not None, self._content(node))
 
     def _content(self, node: Node) -> Any:
@@ -230,6 +235,12 @@ class Encoder:
             "parts": carried,
             "gone": change.gone,
         }
+
+    def _part_like(self, node: Node) -> str | None:
+        """The part of the trained module that this one, which came later, is a copy of."""
+        if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:
+            return None
+        return self._copies.part_like(node.value, self._walk.module, self._walk.own_parts)
 
     def _can_be_made_anew(self, node: Node) -> bool:
         cls = type(node.value)

@@ -119,6 +119,8 @@ class Walk:
         self.compared: list[int] = []
         """Of `nodes`, those that may have changed: not the containers that have the very same parts."""
         self.others: dict[int, tuple[str, str, object]] = {}
+        self.module: nn.Module | None = None
+        """The one that is trained."""
         self.trained_parts: set[int] = set()
         """Of the module that is trained, without those in `quiet`."""
         self.quiet: set[int] = set()
@@ -131,6 +133,7 @@ class Walk:
         The module that is trained, with attributes of its framework's own, and all parts of it. Their tensors are
         carried as weights.
         """
+        self.module = module
         stack = [(path, module)]
         nodes = self.nodes
         while stack:
@@ -278,12 +281,17 @@ class Walk:
             return self._of_other_module(value)
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
-    def _of_other_module(self, module: nn.Module) -> dict[str, Any]:
+    def own_parts(self, module: nn.Module) -> dict[str, Any]:
+        """The attributes of a module that is not the trained one, without those of torch."""
         parts = self._plain_of(module)
-        if parts is None:
-            left_out = OF_TORCH | self._script.set_by_libraries(type(module))
-            parts = self._attributes(module, left_out - FLAGS_OF_TORCH)
-        elif module_state.is_metric(type(module)):
+        if parts is not None:
+            return parts
+        left_out = OF_TORCH | self._script.set_by_libraries(type(module))
+        return self._attributes(module, left_out - FLAGS_OF_TORCH)
+
+    def _of_other_module(self, module: nn.Module) -> dict[str, Any]:
+        parts = self.own_parts(module)
+        if self._plain_of(module) is not None and module_state.is_metric(type(module)):
             values = vars(module)
             parts = {name: values[name] for name in (*values["_defaults"], "_update_count", "_computed")}
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}

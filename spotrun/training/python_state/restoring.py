@@ -25,6 +25,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import asked, values
 from spotrun.training.python_state.arrays import array_of
 from spotrun.training.python_state.baseline import LATE, Baseline
+from spotrun.training.python_state.copies import made_like
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
 from spotrun.training.python_state.graph import FLAGS, HOLDERS
 from spotrun.training.python_state.script import Script, is_name_of_python
@@ -157,6 +158,8 @@ class Restorer:
                 return _BAGS[content["class"]]()
             case "object":
                 return self._instance(content)
+            case "copy":
+                return self._copy(content)
         if kind not in _CONTAINERS:
             raise _Missing
         return _CONTAINERS[kind]()
@@ -166,6 +169,15 @@ class Restorer:
         if cls is None or not content["whole"] or not self._script.can_make(cls):
             raise _Missing
         return object.__new__(cls)
+
+    def _copy(self, content: dict[str, Any]) -> nn.Module:
+        part = self._late.get(f"{LATE}module.{content['like']}")
+        if not isinstance(part, nn.Module):
+            raise _Missing
+        try:
+            return made_like(part, content)
+        except (KeyError, ValueError, RuntimeError):
+            raise _Missing from None
 
     # --- what is in it
 
@@ -203,7 +215,7 @@ class Restorer:
 
     def _parts(self, kind: str, content: Any) -> Any:
         match kind:
-            case "array" | "tensor":
+            case "array" | "tensor" | "copy":
                 return None
             case "bytearray":
                 return content
@@ -287,6 +299,8 @@ class Restorer:
                 _fill_tensor(value, *content)
             case "asked":
                 asked.load(value, parts)
+            case "copy":
+                pass  # it was made so
             case _:
                 _fill_holder(kind, value, parts, content["gone"])
 

@@ -11,6 +11,7 @@ import torch
 from spotrun.training.data.loader import is_indexed
 from spotrun.training.framework import Framework, Stage, State
 from spotrun.training.python_state.baseline import LATE, Baseline
+from spotrun.training.python_state.copies import Copies
 from spotrun.training.python_state.encoding import Encoder, Lost
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.graph import Before, Walk
@@ -41,6 +42,7 @@ class PythonState:
         self._baseline = Baseline()
         self._data: dict[str, object] = {}
         self._stops: dict[int, object] = {}
+        self._copies = Copies()
         self._dumps = 0
         self._started = False
         self._unseen = Unseen(())
@@ -89,7 +91,7 @@ class PythonState:
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
-        encoder = Encoder(self._script, self._baseline, walk, probe=probe)
+        encoder = Encoder(self._script, self._baseline, walk, self._copies, probe=probe)
         image = encoder.image()
         if self._started:
             self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]

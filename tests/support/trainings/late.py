@@ -47,6 +47,32 @@ def teacher(hook):
     return variant
 
 
+def average_that_comes(pl, kind):
+    """A callback makes a copy of the net in a batch. It follows the net, and has a say in the loss."""
+
+    class Averages(pl.Callback):
+        average = None
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if self.average is None and trainer.global_step >= 3:
+                self.average = copy.deepcopy(module.net).requires_grad_(False).eval()
+            if self.average is not None:
+                with torch.no_grad():
+                    for old, new in zip(self.average.parameters(), module.net.parameters(), strict=True):
+                        old.lerp_(new, 0.2)
+
+    averages = Averages()
+
+    class Taught(kind):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if averages.average is None:
+                return loss
+            return loss + nn.functional.mse_loss(self.net(batch[1]), averages.average(batch[1]))
+
+    return Taught, [averages]
+
+
 def also_at_epoch_start(kind, function):
     """Without what the module itself writes down there, as that is called again on a resume."""
 
@@ -398,6 +424,7 @@ LATE = {
     "exchanged in on_train_batch_start": exchanged("on_train_batch_start"),
     "schedule that is exchanged": schedule_that_is_exchanged,
     "layers that come": layers_that_come,
+    "average that comes": average_that_comes,
     "lookahead": wrapped(lambda module: Lookahead(base(module))),
     "slow buffers": wrapped(lambda module: SlowBuffers(base(module))),
     "delegating": wrapped(lambda module: Delegating(base(module))),

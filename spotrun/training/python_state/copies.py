@@ -1,0 +1,94 @@
+"""
+Modules that came late and are copies of a part of the trained one: averages and teachers that a batch has made.
+
+Nothing in an image says how a module is made. A copy is made again of the part that it is built like, and gets its own
+weights, flags and plain attributes.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from spotrun.training.module_state import is_metric
+from spotrun.training.python_state.arrays import is_storable
+from spotrun.training.python_state.values import decode, encode, is_scalar
+from spotrun.training.weights import build_of
+
+OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
+"""Gives the attributes of a module that are looked at, without those of torch."""
+
+
+class Copies:
+    """Which part each copy is built like, by `id` of the copy. It is found once, as a large model has many parts."""
+
+    def __init__(self) -> None:
+        self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
+
+    def part_like(self, made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
+        """The name of a part of `module`; None if `made` is a copy of none."""
+        found = self._like.get(id(made))
+        if found is None or found[0]() is not made:
+            found = self._like[id(made)] = (weakref.ref(made), _part_like(made, module, own_parts))
+        return found[1]
+
+
+def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
+    build = build_of(made)
+    if not all(map(is_storable, _tensors(made).values())) or any(is_metric(type(part)) for part in made.modules()):
+        return None
+    parts = ((name, part) for name, part in module.named_modules() if name and type(part) is type(made))
+    return next((name for name, part in parts if build_of(part) == build and _alike(made, part, own_parts)), None)
+
+
+def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
+    """Whatever is not carried is the very same object in both."""
+    if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
+        return False
+    for one, other in zip(made.modules(), part.modules(), strict=True):
+        attributes, others = own_parts(one), own_parts(other)
+        if not all(is_scalar(value) or others.get(name) is value for name, value in attributes.items()):
+            return False
+    return True
+
+
+def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
+    """All that differs from the part, with the living tensors."""
+    return {
+        "like": like,
+        "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},
+        "frozen": [name for name, parameter in made.named_parameters() if not parameter.requires_grad],
+        "plain": [
+            {name: encode(value) for name, value in own_parts(part).items() if is_scalar(value)}
+            for part in made.modules()
+        ],
+    }
+
+
+def made_like(part: nn.Module, content: Mapping[str, Any]) -> nn.Module:
+    """
+    A copy of `part` with what `content_of` gave.
+
+    Raises:
+        KeyError, ValueError, RuntimeError: the part is built otherwise by now.
+    """
+    made = copy.deepcopy(part)
+    with torch.no_grad():
+        for name, tensor in _tensors(made).items():
+            tensor.copy_(content["tensors"][name])
+    frozen = set(content["frozen"])
+    for name, parameter in made.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(name not in frozen)
+    for each, plain in zip(made.modules(), content["plain"], strict=True):
+        vars(each).update({name: decode(value) for name, value in plain.items()})
+    return made
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
