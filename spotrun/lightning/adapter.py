@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -91,10 +91,20 @@ class LightningFramework(Position, Loaders):
         return frozenset(vars(base())) | set_by(bases[bases.index(base) :])
 
     def roots(self) -> Mapping[str, object]:
-        """Callbacks and the data module, without those of Lightning, which say themselves what their state is."""
+        """
+        Callbacks and the data module, without those of Lightning, which say themselves what their state is; and the
+        hyper-parameters that Lightning keeps for the script.
+        """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
-        return {name: one for name, one in found.items() if one is not None and not _is_ours(type(one))}
+        own = {name: one for name, one in found.items() if one is not None and not _is_ours(type(one))}
+        return own | dict(self._hyper_parameters())
+
+    def _hyper_parameters(self) -> Iterator[tuple[str, object]]:
+        for name, one in (("module", self.module), ("datamodule", self._trainer.datamodule)):
+            kept = None if one is None else vars(one).get("_hparams")
+            if isinstance(kept, dict):
+                yield f"{name}.hparams", kept
 
     @property
     def loggers(self) -> Sequence[Any]:

@@ -25,6 +25,7 @@ TRAININGS = {
     "the checkpoint is pruned for good": {"variant": "pruned"},
     "a pruned model goes back to its first weights": {"variant": "lottery tickets"},
     "buffers grow, and a parameter comes": {"variant": "memory that grows"},
+    "hyper-parameters change with the steps": {"variant": "hyper-parameters that change"},
 }
 
 

@@ -172,9 +172,9 @@ class Walk:
         return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
 
     def root(self, value: Any, path: str) -> None:
-        """An object that counts as the script's, whoever has made its class."""
+        """An object that counts as the script's, whoever has made its class: of a dict what is in it."""
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
-            kind = "nn" if isinstance(value, nn.Module) else "object"
+            kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
             self._keep(Node(kind, path, value, self._parts(kind, value)))
         self._run()
 

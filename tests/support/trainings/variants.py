@@ -158,6 +158,23 @@ def memory_that_grows(pl, kind):
     return Remembering, []
 
 
+def hyper_parameters_that_change(pl, kind):
+    """Lightning keeps them, and the script writes to them as it goes."""
+
+    class Annealed(kind):
+        def __init__(self):
+            super().__init__()
+            self.save_hyperparameters({"share": 1.0, "losses": []})
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.hparams.share *= 0.95
+            self.hparams["losses"].append(loss.item())
+            return loss * (self.hparams.share + sum(self.hparams.losses) / 100)
+
+    return Annealed, []
+
+
 VARIANTS = {
     **LATE,
     "batches that grow": batches_that_grow,
@@ -165,6 +182,7 @@ VARIANTS = {
     "adapters only": adapters_only,
     "average as weights": average_as_weights,
     "average in the module": average_in_the_module,
+    "hyper-parameters that change": hyper_parameters_that_change,
     "lottery tickets": lottery_tickets,
     "memory that grows": memory_that_grows,
     "nearly nothing": nearly_nothing,
