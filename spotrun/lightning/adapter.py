@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, names, pruning, rates, saving
+from spotrun.lightning.connectors import averaging, names, pruning, rates, saving, stopping
 from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
@@ -144,7 +144,7 @@ class LightningFramework(Position, Loaders):
         }
 
     def dump_metrics(self) -> State:
-        return trainer_state.dump_metrics(self._trainer)
+        return trainer_state.dump_metrics(self._trainer) | {"stopping": stopping.dump(self._trainer)}
 
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
@@ -189,6 +189,8 @@ class LightningFramework(Position, Loaders):
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
+        if "stopping" in metrics:  # not in an older snapshot
+            stopping.load(self._trainer, metrics["stopping"])
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:

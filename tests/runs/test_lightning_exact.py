@@ -198,6 +198,15 @@ TRAININGS = {
         {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}, "samples": 80},
         ["batch:0:3", "validation:0:8", "start:1:0", "batch:1:5", "train_end"],
     ),
+    "two processes, the second of which has seen enough": (
+        {
+            "ranks": 2,
+            "trainer": {"devices": 2, "strategy": "ddp", "max_epochs": 7},
+            "samples": 80,
+            "variant": "ranks that see other values",
+        },
+        ["batch:2:3"],
+    ),
     "two processes, each of which shuffles a whole stream before it takes its share": (
         {
             "ranks": 2,

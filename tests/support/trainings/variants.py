@@ -175,6 +175,16 @@ def hyper_parameters_that_change(pl, kind):
     return Annealed, []
 
 
+def ranks_that_see_other_values(pl, kind):
+    """Nobody gathers what early stopping looks at. It gets better for the first process and for no other."""
+
+    class Seeing(kind):
+        def on_validation_epoch_end(self):
+            self.log("seen", -float(self.current_epoch) if self.global_rank == 0 else 0.0)
+
+    return Seeing, [pl.callbacks.EarlyStopping("seen", patience=3)]
+
+
 VARIANTS = {
     **LATE,
     "batches that grow": batches_that_grow,
@@ -188,5 +198,6 @@ VARIANTS = {
     "nearly nothing": nearly_nothing,
     "own names": own_names,
     "pruned": pruned,
+    "ranks that see other values": ranks_that_see_other_values,
     "weights of the start": weights_of_the_start,
 }

@@ -1,0 +1,28 @@
+"""
+What each process's EarlyStopping has counted. Lightning saves what that of the first one has; without `sync_dist` the
+others see other values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotrun.training.by_name import is_a
+
+State = dict[str, Any]
+
+
+def dump(trainer: Any) -> list[State]:
+    """In each process."""
+    return [callback.state_dict() for callback in callbacks(trainer)]
+
+
+def load(trainer: Any, saved: Sequence[State]) -> None:
+    """In on_fit_start, after Lightning has given all processes the first one's."""
+    for callback, state in zip(callbacks(trainer), saved, strict=True):
+        callback.load_state_dict(state)
+
+
+def callbacks(trainer: Any) -> list[Any]:
+    return [callback for callback in trainer.early_stopping_callbacks if is_a(callback, "EarlyStopping")]
