@@ -55,7 +55,7 @@ class Position:
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         if not self._trainer.fit_loop.restarting or epochs.current.ready == epochs.current.processed:
             return self.epoch, 0
-        inside_a_batch = progress.total.processed == progress.total.completed + 1
+        inside_a_batch = progress.current.processed == progress.current.completed + 1
         if inside_a_batch and progress.is_last_batch:
             return self.epoch + 1, 0
         return self.epoch, progress.current.completed + inside_a_batch
