@@ -23,7 +23,7 @@ EPOCHS = {
     "a schedule that asks how long training takes": ({"loader": "counting sampler", "scheduler": "onecycle"}, FOUR),
     "batches that a hook lets grow": ({"loader": "batches that grow", "variant": "batches that grow"}, FOUR),
     "samples that a hook weighs": ({"loader": "weights of samples", "variant": "hard samples first"}, FOUR),
-    "epochs that a hook cuts short": ({"variant": "epochs cut short"}, FOUR),
+    "epochs that a hook cuts short": ({"variant": "epochs cut short", "loggers": ["CSVLogger"]}, FOUR),
     "a sampler that never stops and has a length": ({"loader": "endless with a length"}, FOUR),
     "a generator that never stops": ({"loader": "iterator"}, FIVE_BATCHES),
     "a dataset that is its own iterator": ({"loader": "dataset that is an iterator"}, FIVE_BATCHES),

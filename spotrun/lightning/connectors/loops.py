@@ -146,6 +146,8 @@ class Loops:
         """In on_train_start, after a resume: restart in the middle of an epoch, or start the next epoch afresh."""
         self._loaded_at = {}
         self._begins_epoch = not mid_epoch
+        if self._entering is not None:  # Lightning counts one more after an epoch that a hook has cut short
+            self._entering["stepped"] = self._epoch._batches_that_stepped
         if not mid_epoch:
             self._forget_restart()
             for loop in (self._fit, self._epoch):
@@ -194,6 +196,7 @@ class Loops:
             self._lag_again()
             self._trainer.should_stop = entering["should_stop"]
             self._epoch.max_steps = entering["max_steps"]
+            self._epoch._batches_that_stepped = entering["stepped"]
             if entering["validation_due"]:
                 return  # the batch was trained before the snapshot; on_advance_end validates
         self._hooks.batch_begins()
