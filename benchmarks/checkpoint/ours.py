@@ -51,9 +51,7 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
     Raises:
         Failed: the training ended otherwise than it was made to.
     """
-    words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
-    words += ["--attributes", str(burden.attributes), "--files", str(burden.files)]
-    words += ["--file-bytes", str(burden.file_bytes)]
+    words = words_of(model, folder, burden)
     (folder / "run").mkdir()
     run = AgentRun(
         folder / "run",
@@ -87,6 +85,13 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
         files_first_bytes=first.sent_bytes,
         files_later_bytes=max((files.sent_bytes for files in later), default=None),
     )
+
+
+def words_of(model: str, folder: Path, burden: Burden) -> list[str]:
+    """The arguments of its trainer."""
+    words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
+    words += ["--attributes", str(burden.attributes), "--files", str(burden.files)]
+    return [*words, "--file-bytes", str(burden.file_bytes)]
 
 
 def _durable_s(commit: CheckpointCommitted) -> float:

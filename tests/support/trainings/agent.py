@@ -88,6 +88,8 @@ class Agent:
             while True:
                 received = self.link.receive(60)
                 assert received, f"the trainer is silent\n{self.log.read_text()}"
+                for fd in received[1]:
+                    os.close(fd)
                 last = received[0] if isinstance(received[0], Finished | Refused) else last
                 self._answer(received[0], held)
         except LinkClosed:
