@@ -126,7 +126,8 @@ def _notice(event: ev.NoticeSeen) -> str:
 def _committed(event: ev.CheckpointCommitted) -> str:
     marks = (" (final)" if event.final else "") + (" SUSPECT: holds NaN or Inf" if event.suspect else "")
     size = gigabytes(event.size_bytes) + (f" ({gigabytes(event.stored_bytes)} sent)" if event.borrows else "")
-    files = f" and {count_of(event.files.files, 'file')}" if event.files is not None and event.files.files else ""
+    found = event.files if event.files is not None and event.files.files else None
+    files = f" and {count_of(found.files, 'file')} of {gigabytes(found.size_bytes)}" if found is not None else ""
     return f"checkpoint durable: step {event.step:,}, {size}{files}, {span(event.durable_s)} after the snapshot{marks}"
 
 

@@ -94,7 +94,7 @@ def test_an_image_is_the_frameworks_own_state_and_ours_with_optimizers_last(
     assert {WEIGHTS, STEP, "spotrun"} <= state.keys()
     assert list(state)[-1] == OPTIMIZERS
     assert {"place", "seed", "logs", "mlflow", "mlflow_client", "ranks"} <= state["spotrun"].keys()
-    own = ["metrics", "files", "data", "module", "python", "callbacks", "buffers"]
+    own = ["metrics", "files", "data", "module", "python", "averages", "buffers"]
     assert [list(rank) for rank in state["spotrun"]["ranks"]] == [own]
     assert (meta["epoch"], meta["batch"], meta["step"]) == (1, 8, state[STEP])
     (hello,) = agent.told(Hello)

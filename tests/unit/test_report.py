@@ -24,7 +24,7 @@ from spotrun.report import compare, machine_readable, overview, terminal
 from spotrun.report.describe import describe
 from spotrun.report.folding import fold
 from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
-from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
+from spotrun.run.events import Cause, CommittedFiles, RunFailed, RunStopped, SetUp, StopRequested
 from tests.support.histories import History, random_runs
 from tests.support.summaries import calm_on_demand, stormy
 
@@ -397,3 +397,16 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
     assert "; nothing was trained that" in terminal.verdict(replace(unended, state="stopped", plain=False))
     history.completed(None)
     assert describe(history.entries[-1]) == "run completed: its command ended well"
+
+
+def test_a_checkpoint_is_told_with_the_size_of_its_files() -> None:
+    history = History()
+    launch = history.launch()
+    history.after(10).record(launch)
+    history.after(50).start(launch)
+    history.resume()
+    files = CommittedFiles(
+        key="list", blake3="0" * 64, files=4, size_bytes=12_000_000, objects=1, sent_bytes=9, stored_bytes=9
+    )
+    history.commit(size_bytes=3_400_000, files=files)
+    assert "3.4 MB and 4 files of 12.0 MB, " in describe(history.entries[-1])
