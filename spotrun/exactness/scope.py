@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from spotrun.exactness.comparison import varying_files, varying_places
+from spotrun.exactness.comparison import varying_places
 from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
 
 
@@ -50,12 +50,11 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
 
 
 def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> list[NotCompared]:
-    """Objects and files, by their names."""
+    """Objects, by their names."""
     found: dict[str, str] = {}
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(sorted(varying_places(one, other)), VARIES)
-        found |= dict.fromkeys((f"file {name}" for name in sorted(varying_files(one, other))), VARIES)
         for trace in (one, other):
             ends: list[Ended | Left] = [*trace.ended, *trace.all_of(Left)[-1:]]
             for record in ends:

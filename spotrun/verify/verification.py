@@ -117,7 +117,10 @@ class _Files:
         for rank in straight.ranks.keys() & interrupted.ranks.keys():
             varying |= varying_files(straight.ranks[rank], interrupted.ranks[rank])
         self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
-        self._names = names - varying - self._trackers.keys() - self._refused.keys()
+        names -= self._trackers.keys() | self._refused.keys()
+        # A logger may have had a line in its buffer when they were looked at: what is the same in the end is compared.
+        self._varying = {found.path for found in folders.differences(*self._folders, names & varying, clean)}
+        self._names = names - self._varying
 
     def differences(self) -> Iterator[Difference]:
         for found in folders.differences(*self._folders, self._names, self._clean):
@@ -129,7 +132,8 @@ class _Files:
 
     def not_compared(self) -> list[NotCompared]:
         why = {name: f"{tracker} files name each run" for name, tracker in self._trackers.items()}
-        return [NotCompared(f"file {name}", reason) for name, reason in sorted((why | self._refused).items())]
+        why |= dict.fromkeys(self._varying, scope.VARIES) | self._refused
+        return [NotCompared(f"file {name}", reason) for name, reason in sorted(why.items())]
 
 
 def _digests(trace: Trace) -> Digests:

@@ -14,6 +14,7 @@ from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
 from spotrun.exactness.comparison import differences, digest_of, family
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, gathered
+from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import (
     Begun,
     Ended,
@@ -29,6 +30,8 @@ from spotrun.exactness.trace import (
     encode_record,
 )
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
+from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.verification import compare
 
 BATCHES = 4
 RESUMED = Evidence(resumes=1)
@@ -391,6 +394,30 @@ def test_what_differs_before_any_interruption_is_not_compared_and_named() -> Non
     assert found is not None
     assert found.name == "kept"
     assert family("rows[12]['a'][3].b") == "rows[]['a'][].b"
+
+
+def rehearsed(folder: Path, end: str, **files: str) -> Rehearsed:
+    """One that left two files: a log that had these digests early on, with the line `end` at its end, and a clock."""
+    folder.mkdir()
+    (folder / "log.csv").write_text(f"loss\n{end}\n")
+    (folder / "clock.txt").write_text(folder.name)
+    trace = resumed(*whole(), Noted(moment="batch 1", places={}, files=files))
+    trace.records.insert(1, trace.records.pop())
+    left = Folder(folder, frozenset({"log.csv", "clock.txt"}))
+    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=(), duration_s=1.0)
+
+
+def test_a_file_that_differed_early_and_is_the_same_in_the_end_is_compared(tmp_path: Path) -> None:
+    """A logger had a line in its buffer."""
+    early = {"log.csv": "a", "clock.txt": "a"}, {"log.csv": "b", "clock.txt": "b"}
+    one, other = (
+        rehearsed(tmp_path / name, "0.5", **files)
+        for name, files in zip(("straight", "interrupted"), early, strict=True)
+    )
+    said = compare(one, other, 0, lambda text: text)
+    assert said.differences.first is None
+    assert [each.count for each in said.compared if each.what == "files"] == [1]
+    assert [(each.name, each.why) for each in said.not_compared] == [("file clock.txt", scope.VARIES)]
 
 
 def test_what_could_not_be_looked_into_in_one_of_them_is_named() -> None:
