@@ -12,6 +12,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              a folder says that it is a run of another name
+    │   ├── LedgerFlooded            others append faster than anybody, or more than a run can have: end its instances
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
@@ -135,6 +136,10 @@ class RunCopied(StoreError):
 
 
 class RunMisnamed(StoreError):
+    pass
+
+
+class LedgerFlooded(StoreError):
     pass
 
 

@@ -7,7 +7,15 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
-from spotrun.errors import CloudError, CloudUnavailable, LedgerDamaged, LoginNeeded, SpecInvalid, StoreError
+from spotrun.errors import (
+    CloudError,
+    CloudUnavailable,
+    LedgerDamaged,
+    LedgerFlooded,
+    LoginNeeded,
+    SpecInvalid,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -40,12 +48,11 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 def _end(opened: OpenRun) -> None:
     from spotrun.cli.asking import say
-    from spotrun.cli.interrupts import request_stop
     from spotrun.cli.notifying import notifying
     from spotrun.folder.keys import KeyMissing
 
     try:
-        request_stop(opened)
+        _ask_to_stop(opened)
     except (StoreError, KeyMissing):
         ended = _end_instances(opened)  # nobody can append, and nobody should pay for that
         print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
@@ -69,6 +76,19 @@ def _end(opened: OpenRun) -> None:
     raise CloudUnavailable(
         f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat, or look at `spotrun events`"
     )
+
+
+def _ask_to_stop(opened: OpenRun) -> None:
+    """If nobody gets a word in because its own instances write all the time, they end first."""
+    from spotrun.cli.asking import say
+    from spotrun.cli.interrupts import request_stop
+
+    try:
+        request_stop(opened)
+    except LedgerFlooded as flood:
+        say(f"{flood.message}; its instances are ended first")
+        _end_instances(opened)
+        request_stop(opened)
 
 
 def _unended(run: OpenRun) -> str:

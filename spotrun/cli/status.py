@@ -11,6 +11,7 @@ from spotrun.cli.completion import run_names
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 from spotrun.errors import (
     LedgerDamaged,
+    LedgerFlooded,
     RunCopied,
     RunMisnamed,
     RunNotFound,
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
 """System time between two refreshes of `-w`."""
-STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "copied", RunMisnamed: "misnamed"}
+STATES: dict[type[SpotrunError], str] = {
+    LedgerDamaged: "damaged",
+    LedgerFlooded: "flooded",
+    RunCopied: "copied",
+    RunMisnamed: "misnamed",
+}
 """The state of a run that cannot be read, by the error."""
 
 

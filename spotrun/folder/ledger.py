@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from typing import ParamSpec, TypeVar
 from spotrun.clock import Clock
 from spotrun.errors import (
     LedgerDamaged,
+    LedgerFlooded,
     LedgerVersionUnknown,
     ObjectMissing,
     RunNotFound,
@@ -56,6 +58,12 @@ FIRST_ENTRIES = 2
 """So many entries no agent writes: that of the run, and that of its first launch."""
 READS_MAX = 5
 """Reads of one entry whose bytes differ each time."""
+READ_ON_MAX = 100
+"""Entries that are read one by one. Where more have come since the last look, they are listed and read together."""
+RACE_FOR_S = 30.0
+"""System time in which somebody else's entry always comes first, until an append is given up."""
+ENTRIES_MAX = 1_000_000
+"""A year of commits at the shortest interval."""
 
 FORGED = "the owner of the run has not signed it"
 
@@ -200,11 +208,13 @@ class Ledger:
 
     def refresh(self) -> RunState:
         """
-        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before.
+        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before. What comes
+        while many entries are read may be left for the next time: a node may write faster than anybody reads.
 
         Raises:
             RunNotFound: there is no entry 0, or it creates no run.
             LedgerDamaged: an entry is missing below one that is there, or is not what was written.
+            LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: another version of spotrun wrote it.
             StoreUnavailable: the store could not be read for a minute; nothing was learned.
         """
@@ -212,8 +222,11 @@ class Ledger:
             if self._cold:
                 self._read_all()
                 self._cold = False
-            while (data := self._read(self._next)) is not None:
+            for _ in range(READ_ON_MAX):
+                if (data := self._read(self._next)) is None:
+                    return self.state
                 self._fold(self._next, data)
+            self._read_all()
             return self.state
 
     def create(self, event: RunCreated) -> Entry:
@@ -239,10 +252,12 @@ class Ledger:
         Raises:
             EntryRefused: the event would be void on the newest state.
             LedgerDamaged, KeyMissing: an instance would be rented, and what was read is not there any more.
+            LedgerFlooded: others append faster than we, for half a minute.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; whether it was
                 written is then unknown.
         """
         with self._lock:
+            until_s = time.monotonic() + RACE_FOR_S
             while True:
                 state = self.refresh()
                 event = decide(state)
@@ -254,6 +269,8 @@ class Ledger:
                     raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
                 if self._propose(entry):
                     return entry
+                if time.monotonic() > until_s:
+                    raise _flooded(f"{kind(event)} was not written: others always write first")
 
     def is_gone(self) -> bool:
         """
@@ -315,6 +332,7 @@ class Ledger:
 
     def _propose(self, entry: Entry) -> bool:
         """True if the entry now has its number; False if another one has it, which is then folded."""
+        _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
@@ -399,6 +417,8 @@ class Ledger:
         keys = [stored.key for stored in self._list(after=key_of(first - 1) if first else "")]
         if not keys and not first:
             raise _without_first(self._store, [])
+        if keys:
+            _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
         # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
@@ -429,6 +449,19 @@ class Ledger:
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
+
+
+def _require_possible(number: int) -> None:
+    """
+    Raises:
+        LedgerFlooded: no run has an entry of that number.
+    """
+    if number >= ENTRIES_MAX:
+        raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
+
+
+def _flooded(what: str) -> LedgerFlooded:
+    return LedgerFlooded(what, hint="`spotrun down RUN` ends the run's instances, which write there; then repeat")
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:
