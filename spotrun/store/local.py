@@ -56,17 +56,19 @@ class LocalStore:
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         path = self._path(key)
-        with self._translated(key), self._files.open(str(path), "rb", block_size=None) as file:
-            file.seek(start)
-            data: bytes = file.read(-1 if size is None else size)
-            return data
+        with self._translated(key):
+            _require_file(path)
+            with self._files.open(str(path), "rb", block_size=None) as file:
+                file.seek(start)
+                data: bytes = file.read(-1 if size is None else size)
+                return data
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         top = self._folder / prefix.rpartition("/")[0]
         with self._translated(prefix):
-            found = [self._stored(path) for path in _files_below(top)]
-        chosen = [stored for stored in found if stored and stored.key.startswith(prefix) and stored.key > after]
-        return sorted(chosen, key=lambda stored: stored.key)
+            keys = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
+            chosen = sorted(key for key in keys if key.startswith(prefix) and key > after)
+            return [stored for key in chosen if (stored := self._stored(key)) is not None]
 
     def folders(self) -> tuple[str, ...]:
         try:
@@ -93,13 +95,12 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         return self._folder / checked_key(key)
 
-    def _stored(self, path: Path) -> StoredObject | None:
+    def _stored(self, key: str) -> StoredObject | None:
         try:
-            status = path.stat()
+            status = (self._folder / key).stat()
         except FileNotFoundError:
             return None
         modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
-        key = path.relative_to(self._folder).as_posix()
         return StoredObject(key=key, size_bytes=status.st_size, modified_at=modified_at)
 
     @contextlib.contextmanager
@@ -153,6 +154,16 @@ class LocalStore:
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
         raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
+
+
+def _require_file(path: Path) -> None:
+    """
+    Raises:
+        StoreError: it is a pipe, whose reader waits until somebody writes, or a device, which may have no end.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise StoreError(f"{path} is neither a file nor a folder", hint="delete it: no spotrun has put it there")
 
 
 def _make_folder(folder: Path) -> None:

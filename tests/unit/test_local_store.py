@@ -149,6 +149,20 @@ def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None
     assert store.get("a/b") == b"1"
 
 
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(kind: str, tmp_path: Path) -> None:
+    """Whoever shares the folder can put it there, and `spotrun status` reads objects of each run."""
+    if kind == "a pipe":
+        os.mkfifo(tmp_path / "x")
+        os.write(os.open(tmp_path / "x", os.O_RDWR), b"so that a reader need not wait")
+    else:
+        (tmp_path / "x").symlink_to("/dev/zero")
+    store = LocalStore(tmp_path)
+    with pytest.raises(StoreError, match="neither a file nor a folder"):
+        store.get("x", 0, 10)
+    assert [each.key for each in store.list("")] == ["x"], "an entry that is no file is no gap"
+
+
 def test_a_full_disk_is_told_at_once_and_passes_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
