@@ -50,11 +50,24 @@ class Unreadable(ValueError):
         self.at = at
 
 
+def bounded(seconds: float) -> timedelta:
+    """
+    A duration that is reckoned from what is stored: not negative, and no longer than any job. Training code may have
+    written the figures, and a product of two that are each in their bounds is more than a `timedelta` holds.
+    """
+    return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
+
+
 def shown(value: object, limit: int = 60) -> str:
     """`value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def shown_lines(text: str) -> str:
+    """Text of several lines that is safe to show, as long as it is."""
+    return "\n".join(shown(line, len(line)) for line in text.split("\n"))
 
 
 def count_of(number: int, one: str, several: str | None = None) -> str:

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from spotrun.account.outcome import is_plain
 from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
+from spotrun.units import bounded
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 FOREVER = datetime.max.replace(tzinfo=UTC)
@@ -208,7 +209,7 @@ def _draw_training(
     for commit in commits:
         taken_at = min(commit.event.taken_at, until)
         if taken_at > line.here:
-            stall = min(_seconds(commit.event.stall_s), taken_at - line.here)
+            stall = min(bounded(commit.event.stall_s), taken_at - line.here)
             _draw_until(line, Activity.PRODUCTIVE, taken_at - stall, survived, attempt)
             _draw_until(line, Activity.STALL, taken_at, survived, attempt)
     _draw_until(line, Activity.PRODUCTIVE, min(until, stood_still), survived, attempt)
@@ -219,11 +220,6 @@ def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime
     """Everything after `survived` was lost, and is rework."""
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
-
-
-def _seconds(seconds: float) -> timedelta:
-    """A duration from the ledger, made harmless: not negative, and not so long that arithmetic fails."""
-    return timedelta(seconds=min(max(0.0, seconds), 1e9))
 
 
 def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Commit]]:

@@ -23,7 +23,6 @@ from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
-from spotrun.run.bounds import SECONDS_MAX
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
@@ -84,7 +83,7 @@ def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
     if deadline_at is None or state.deadline_lost is not None:
         return None
     work = workload(facts)
-    left_s, doubt_s = (0.0, 0.0) if work is None else (min(work.left_s, SECONDS_MAX), work.doubt_s)
+    left_s, doubt_s = (0.0, 0.0) if work is None else (work.left_s, work.doubt_s)
     if now + timedelta(seconds=left_s - min(doubt_s, left_s)) <= deadline_at:
         return None
     expected_at = now + timedelta(seconds=left_s)

@@ -16,7 +16,7 @@ from spotrun.policy import assumptions
 from spotrun.policy.workload import measured_pace
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
-from spotrun.units import Steps, to_the_second
+from spotrun.units import Steps, bounded, to_the_second
 
 MEDIAN_LIFE = timedelta(minutes=32)
 """How long spot capacity lasts in the median of public traces."""
@@ -55,12 +55,13 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
     measured = measured_pace(state, World(offerings=(), instances=()))
     bare = terminal is not None and terminal.outcome == "completed" and not state.commits
     began = [attempt.started_at for attempt in state.attempts.values()][-1:]
+    whole = terminal.at - began[0] if bare and terminal is not None and began else None
     return Earlier(
         run=f"{created.name}-{created.uid}",
-        commit=timedelta(seconds=median(each.durable_s for each in newest) * faster) if newest else None,
-        stall=timedelta(seconds=median(each.stall_s for each in newest) * faster) if newest else None,
-        step=None if measured is None else timedelta(seconds=measured.step_s * faster),
-        bare=(terminal.at - began[0]) * faster if bare and terminal is not None and began else None,
+        commit=bounded(median(each.durable_s for each in newest) * faster) if newest else None,
+        stall=bounded(median(each.stall_s for each in newest) * faster) if newest else None,
+        step=None if measured is None else bounded(measured.step_s * faster),
+        bare=None if whole is None else bounded(whole.total_seconds() * faster),
     )
 
 

@@ -24,6 +24,7 @@ from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO, to_nano
 from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.units import bounded
 
 WARN_AT = Decimal("0.8")
 """The share of a budget at which to warn, if the specification names none."""
@@ -146,7 +147,7 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     if not life:
         return False
     starts = 1 + work.left_s / (life - kept_for_handover(state, life)).total_seconds()
-    expected = timedelta(seconds=work.left_s + starts * changeover(state))
+    expected = bounded(work.left_s + starts * changeover(state))
     return affordable_life(facts, price, offering.region, held_usd) >= AMPLE * expected
 
 
@@ -187,7 +188,7 @@ def affordable_life(facts: Facts, ceiling: Decimal, region: str, freed_usd: Deci
     usd_per_hour = ceiling + attached + requests_usd_per_hour(state)
     left = budget - state.reserved_usd() - spent_usd(state) + freed_usd
     hours = (left - stored - crossing.usd) / usd_per_hour
-    return timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
+    return bounded(int(hours * SECONDS_PER_HOUR))
 
 
 def life_needed(facts: Facts) -> timedelta | None:
@@ -195,7 +196,7 @@ def life_needed(facts: Facts) -> timedelta | None:
     work = workload(facts)
     if work is None:
         return None
-    return timedelta(seconds=work.left_s + work.doubt_s + changeover(facts.state)) + LAST_MINUTES
+    return bounded(work.left_s + work.doubt_s + changeover(facts.state)) + LAST_MINUTES
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:

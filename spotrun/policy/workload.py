@@ -20,7 +20,7 @@ from spotrun.market.world import World
 from spotrun.policy import assumptions
 from spotrun.policy.facts import Facts, once
 from spotrun.run.state import RunState
-from spotrun.units import Steps
+from spotrun.units import Steps, bounded
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    Training that is left, in seconds of training on one instance; `doubt_s` more at worst.
+    Training that is left, in seconds of training on one instance; `doubt_s` more at worst. None is beyond ten years.
 
     `done_s` is what was done already, `rework_s` the most that one loss without notice undoes.
     """
@@ -50,13 +50,17 @@ def workload(facts: Facts) -> Workload | None:
     rework_s = rework_max_s(facts)
     if measured is not None and total is not None:
         step = step_reached(facts)
-        left_s = max(0.0, total - step) * measured.step_s
-        return Workload(left_s, left_s * measured.doubt, step * measured.step_s, rework_s)
+        left_s = _bounded_s(max(0.0, total - step) * measured.step_s)
+        return Workload(left_s, _bounded_s(left_s * measured.doubt), _bounded_s(step * measured.step_s), rework_s)
     if expected is not None:
         whole_s, done_s = expected.total_seconds(), _trained_s(facts)
         left_s = max(0.0, whole_s - done_s)
         return Workload(left_s, whole_s * assumptions.WORK_DOUBT, done_s, rework_s)
     return None
+
+
+def _bounded_s(seconds: float) -> float:
+    return bounded(seconds).total_seconds()
 
 
 def step_reached(facts: Facts) -> int:
@@ -140,7 +144,7 @@ def commit_interval_s(facts: Facts) -> float:
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):
         measured = pace(facts)
-        interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
+        interval = bounded(every.count * (0.0 if measured is None else measured.step_s))
     elif isinstance(every, timedelta):
         interval = every
     else:

@@ -349,6 +349,15 @@ def test_no_epoch_is_foreseen_that_no_entry_could_name() -> None:
     assert (found.passes_at, found.epoch) == (None, None)
 
 
+@pytest.mark.parametrize("steps", [10**9, 10**13, NUMBER_MAX, 2.0**80])
+def test_a_training_that_says_it_has_ages_of_work_ends_no_decision(steps: float) -> None:
+    """Each of an agent's figures is in its bounds; what they multiply to is not."""
+    history = trained(3)
+    history.gone(1)
+    wanted = events_of(decided(history, steps_total=float(steps)))
+    assert [type(event) for event in wanted] == [ev.LaunchIntended]
+
+
 def test_nothing_is_foreseen_before_an_epoch_is_durable() -> None:
     history = trained(0)
     history.step += 100
