@@ -10,6 +10,7 @@ import typer
 
 from spotrun.cli.signals import Signalled
 from spotrun.errors import SpecInvalid
+from spotrun.units import shown_lines
 
 YES_NO = ("yes", "no")
 
@@ -46,7 +47,7 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
         EOFError: the input has ended.
     """
     while True:
-        said = input(question).strip().lower()
+        said = input(shown_lines(question)).strip().lower()
         if not said and default is not None:
             return default
         meant = [answer for answer in answers if said and answer.startswith(said)]
@@ -58,4 +59,4 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 def say(line: str) -> None:
     """On the error output, which may have no reader any more."""
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(shown_lines(line), file=sys.stderr, flush=True)

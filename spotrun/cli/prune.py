@@ -31,6 +31,7 @@ def prune(
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.removing import removable, remove_all
     from spotrun.cli.runs import look_in
+    from spotrun.report.folding import say
     from spotrun.spec.values import read_positive_duration
 
     before = datetime.now(UTC) - read_flag("--older", read_positive_duration, older)
@@ -47,5 +48,5 @@ def prune(
         except SpotrunError as error:
             kept.append(f"{run.id}: {error.message}")
     for reason in kept:
-        print(f"kept {reason}")
+        say(f"kept {reason}")
     remove_all(found, yes=yes, dry_run=dry_run)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from spotrun.cli.options import StoreOption, YesOption
-from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpecInvalid, StoreUnavailable
-from spotrun.units import count_of
+from spotrun.errors import CloudError, RunNotFound, SpecInvalid, StoreError, StoreUnavailable
+from spotrun.units import count_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -144,7 +144,9 @@ def _name_strangers(found: Iterable[Instance], runs: Runs, store: str) -> None:
 
 
 def _named(instance: Instance) -> str:
-    return f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}"
+    """Anybody of the account may have given it its tags."""
+    said = f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}"
+    return shown(said, len(said))
 
 
 def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
@@ -170,7 +172,9 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
         return True
     try:
         state = run.ledger.refresh()
-    except LedgerDamaged:
+    except StoreUnavailable:
+        raise
+    except StoreError:
         return True
     launch = state.launches.get(instance.launch)
     return state.terminal is None and launch is not None and launch.closed is None and launch.condemned is None
@@ -227,8 +231,8 @@ def _is_over(run: OpenRun) -> bool:
     try:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
-    except (LedgerDamaged, SpecInvalid):
-        return False
     except (CloudError, StoreUnavailable) as error:
         print(f"the role of {run.id} stays, as nobody can tell whether it is used: {error.message}")
+        return False
+    except (StoreError, SpecInvalid):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
-from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunCopied, RunMisnamed, RunNotFound, StoreError
+from spotrun.errors import LedgerDamaged, RunCopied, RunMisnamed, RunNotFound, StoreError, StoreUnavailable
 from spotrun.folder.attendance import UNATTENDED_AFTER, has_died
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
@@ -33,6 +34,7 @@ from spotrun.run.fold import begin
 from spotrun.run.state import RunState
 from spotrun.runner import Runner
 from spotrun.spec.model import RunSpec
+from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
@@ -40,6 +42,7 @@ from spotrun.units import shown
 
 OPENERS = 8
 """How many runs of a store are opened at the same time: each one waits for the store."""
+_UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 LISTED_MAX = 10
 """If a reference may mean several runs, this many are listed."""
 
@@ -52,7 +55,7 @@ class OpenRun:
         self.uri = self.store.uri
         first = first_entry(self.store)
         self.created: RunCreated = begin(first).created
-        _require_its_name(self.uri, self.id)
+        _require_its_name(self.uri, self.created)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
         self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=sign)
@@ -102,14 +105,18 @@ class OpenRun:
         return Runner(self.ledger, self.store, self.driver, self.clock, self.spec, self.uri, market, guards, identities)
 
 
-def _require_its_name(uri: str, run_id: str) -> None:
+def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder is another's, or was renamed. Whoever can write beside the runs of a store can make a
-            folder that calls itself by the uid of any of them.
+        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. Whoever can write beside the
+            runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
     """
+    run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
         raise RunMisnamed(f"{uri} says that it is the run {run_id}", hint=f"a run's folder is called {run_id}")
+    if not re.fullmatch(NAME_PATTERN, created.name) or not _UID.fullmatch(created.uid):
+        hint = "delete the folder: no spotrun has made it"
+        raise RunMisnamed(f"{uri} says that it is the run {run_id}, and no run is called so", hint=hint)
 
 
 def default_store() -> str:
@@ -227,11 +234,11 @@ def _id_begins(run: OpenRun, reference: str) -> bool:
 
 
 class Unreadable(NamedTuple):
-    """A folder of a run whose first entry is damaged, or of another version; or one of two that hold the same run."""
+    """A folder of a run whose first entry cannot be read, or is damaged; or one of two that hold the same run."""
 
     name: str
     uri: str
-    error: LedgerDamaged | LedgerVersionUnknown | RunCopied | RunMisnamed
+    error: StoreError
     words: tuple[str, ...]
     """What a person may call it. A folder is called NAME-UID."""
 
@@ -246,7 +253,8 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     Every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
 
     Raises:
-        StoreError: the store, or a folder in it, cannot be read, so that a run may be missed.
+        StoreError: the folders cannot be listed.
+        StoreUnavailable: one of them cannot be read now, so that a run may be missed.
     """
     store = open_store(folder)
     return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS)])
@@ -284,8 +292,10 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
         return OpenRun(uri, writer("cli"))
     except RunNotFound:
         return None
-    except (LedgerDamaged, LedgerVersionUnknown, RunMisnamed) as error:
-        return Unreadable(name, uri, error, (name, *name.rsplit("-", 1)))
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        return Unreadable(shown(name, 200), uri, error, (name, *name.rsplit("-", 1)))
 
 
 def _refuse(meant: Iterable[Unreadable]) -> None:

@@ -15,6 +15,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     from spotrun.cli.interrupts import request_stop
     from spotrun.cli.runs import attended, open_run
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
+    from spotrun.report.tables import plain
     from spotrun.report.unattended import left_alone
 
     opened = open_run(run, store)
@@ -26,4 +27,4 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
         print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
         runner = read_status(opened.store, RUNNER_KEY, RunnerStatus)
         if runner is not None and runner.message:
-            print(f"its runner said last: {runner.message}")
+            print(f"its runner said last: {plain(runner.message)}")

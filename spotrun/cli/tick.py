@@ -16,6 +16,7 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     from spotrun.cli.known import require_known
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run
+    from spotrun.report.tables import plain
     from spotrun.runner import TICKS_MAX
 
     opened = open_run(run, store, "tick")
@@ -28,5 +29,5 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
                 break
             last = opened.runner.tick()
         notifier.show(opened.ledger.entries)
-    note = f" ({last.waiting_for})" if last.waiting_for else ""
+    note = f" ({plain(last.waiting_for)})" if last.waiting_for else ""
     print(f"{opened.id}: {status_word(last.state)}{note}")

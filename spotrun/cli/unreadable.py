@@ -18,11 +18,15 @@ from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended, decode_entry
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
+from spotrun.units import shown, shown_lines
 
 
 class Place(NamedTuple):
     cloud: str
     region: str
+
+    def __str__(self) -> str:
+        return shown(f"{self.cloud}/{self.region}")
 
 
 class Nameless(NamedTuple):
@@ -66,9 +70,9 @@ def end_listed(store: Store, run_uid: str) -> None:
             for instance in driver.instances(run_uid):
                 if instance.alive:
                     driver.terminate(instance.instance_id)
-                    print(f"ended {instance.instance_id} in {place.cloud}/{place.region}")
+                    print(f"ended {instance.instance_id} in {place}")
         except (CloudError, SpecInvalid) as error:
-            print(f"could not look at {place.cloud}/{place.region}: {error.one_line}")
+            print(shown_lines(f"could not look at {place}: {error.one_line}"))
 
 
 def _account(place: Place) -> Account:

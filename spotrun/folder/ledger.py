@@ -208,8 +208,8 @@ class Ledger:
 
     def refresh(self) -> RunState:
         """
-        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before. What comes
-        while many entries are read may be left for the next time: a node may write faster than anybody reads.
+        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before. What
+        comes while many entries are read may be left for the next time: a node may write faster than anybody reads.
 
         Raises:
             RunNotFound: there is no entry 0, or it creates no run.

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
+from spotrun.units import shown_lines
+
 WIDE = 100_000
 """A width that nothing reaches."""
 _NARROWEST = 20
@@ -25,9 +27,12 @@ def terminal_width() -> int | None:
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Print lines. On a terminal each is folded between words; what follows is indented by that many columns."""
-    width = terminal_width()
-    print("\n".join(folded for line in text.split("\n") for folded in fold(line, width, indent)), flush=True)
+    """
+    Print lines that are safe to show. On a terminal each is folded between words; what follows is indented by that many
+    columns.
+    """
+    width, lines = terminal_width(), shown_lines(text).split("\n")
+    print("\n".join(folded for line in lines for folded in fold(line, width, indent)), flush=True)
 
 
 def fold(line: str, width: int | None, indent: int = 0) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun import errors
-from spotrun.errors import CheckpointDamaged, LedgerDamaged, RunGone, SpotrunError
+from spotrun.errors import CheckpointDamaged, LedgerDamaged, RunGone, SpotrunError, StoreError
 from spotrun.folder import keys
 from spotrun.folder.keys import KeyMissing, OwnersKey
 from spotrun.folder.ledger import Ledger, key_of
@@ -29,6 +29,7 @@ from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 from tests.support.played_run import PlayedRun
 from tests.support.repository import ROOT
+from tests.support.stored_runs import new_run
 
 ACCIDENTS_MIN = 400
 
@@ -357,6 +358,22 @@ def test_one_damaged_run_does_not_hide_the_others(stored: SmallRun, tmp_path: Pa
     assert spotrun("status", "other").code == 0, "of one run, another's damage says nothing"
     for verb in ("stop other", "down other -y"):
         assert spotrun(*verb.split()).code == 0
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_an_entry_that_cannot_be_read_at_all_hides_no_other_run(
+    number: int, stored: SmallRun, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    new_run(tmp_path / "runs", "other", "1123456789")
+    entry = tmp_path / "runs" / "demo-0123456789" / key_of(number)
+    entry.unlink()
+    entry.mkdir()
+    states = {row["run"]: row["state"] for row in spotrun("status", "--json").json}
+    assert states["demo-0123456789"] == "unreadable"
+    assert len(states) == 2
+    for verb in ("stop other", "down other -y", "reap", "prune --older 1d --dry-run", "events other"):
+        assert spotrun(*verb.split()).code == 0, verb
+    assert spotrun("events", "demo").code == StoreError.exit_code
 
 
 @pytest.mark.parametrize("number", [0, 4])

@@ -80,7 +80,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trains:
     return Trains(tmp_path / "runs")
 
 
-def test_a_reader_comes_to_an_end_with_what_was_there_when_it_began(run: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_comes_to_an_end_with_what_was_there_when_it_began(
+    run: Trains, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = run.ledger()
     Flood(monkeypatch)
     for _ in range(3):

@@ -11,8 +11,7 @@ import io
 import json
 import os
 import pickle
-import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,32 @@ from msgspec.structs import replace
 from spotrun.checkpoint import layout, snapshot
 from spotrun.checkpoint.manifest import FORMAT
 from spotrun.checkpoint.restore import fetch
-from spotrun.cli import app
+from spotrun.cli import down
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
-from spotrun.folder.status_objects import AgentStatus, agent_key, stored_status
+from spotrun.folder.status_objects import (
+    RUNNER_KEY,
+    AgentStatus,
+    RunnerStatus,
+    agent_key,
+    stored_status,
+    write_status,
+)
 from spotrun.run import events as ev
 from spotrun.run.bounds import SMALL_BYTES
 from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
+from tests.support.called_spotrun import Spotrun
 from tests.support.checkpoint_entries import committed
 from tests.support.checkpoint_images import HOSTILE, header, image_bytes, image_of
 from tests.support.damaged_runs import SmallRun
+from tests.support.decisions import spec
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.stored_runs import store_run
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"
@@ -198,15 +207,18 @@ TEXTS = {
     "a pickle": pickle.dumps(Bomb(), 0).decode(),
     "rich markup": f"[link=file:///{CANARY}]x[/link][bold]",
     "a way out": "../../../../tmp/x",
-    "terminal commands": f"\x1b]0;{TOUCH}\x07\x1b[2J\r\x9b31m",
+    "terminal commands": f"\x1b]0;{TOUCH}\x07\x1b[2J\r\x9b31m\u202e",
     "HTML": f"<script>fetch('{TOUCH}')</script>",
 }
 
 
-TERMINAL_COMMANDS = ("\x1b]", "\x1b[2J", "\x9b", "\x07")
+TERMINAL_COMMANDS = ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e")
+LOOKS = ("status", "events demo", "report demo", "checkpoints ls demo", "logs demo", "checkpoints verify demo")
+ACTS = ("why demo", "compare demo demo", "fetch demo --list", "ssh demo", "chaos demo", "tick demo -y", "stop demo",
+        "down demo -y", "rm demo --dry-run", "prune --older 1d --dry-run", "reap")  # fmt: skip
 
 
-def written_by_an_adversary(text: str, workdir: str) -> History:
+def written_by_an_adversary(text: str, workdir: str, *, goes_on: bool = False) -> History:
     """A run in which every text that a writer may choose is this one."""
     spec = RunSpec.from_dict({"name": "demo", "workdir": workdir, "train": {"script": "train.py"}}).to_dict()
     history = History(spec={**spec, "setup": text, "envs": {"A": text}})
@@ -230,6 +242,8 @@ def written_by_an_adversary(text: str, workdir: str) -> History:
     )
     history.write(ev.CheckpointFailed(attempt=history.attempt, step=1, detail=text))
     history.write(ev.DrainRequested(attempt=history.attempt, reason=text))
+    if goes_on:
+        return history
     history.after(1).write(ev.StopRequested(by=text))
     history.ended()
     history.write(ev.RunStopped(reason=text))
@@ -238,20 +252,65 @@ def written_by_an_adversary(text: str, workdir: str) -> History:
 
 @pytest.mark.parametrize("what", TEXTS)
 def test_entries_full_of_payloads_are_shown_and_run_nothing(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
 ) -> None:
     monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
     history = written_by_an_adversary(TEXTS[what], str(tmp_path))
     store = LocalStore(tmp_path / "runs/demo-0123456789")
     for entry in history.entries:
         store.put_if_absent(key_of(entry.number), encode_entry(entry))
-    for verb in ("status", "events demo", "report demo", "checkpoints ls demo", "logs demo", "checkpoints verify demo"):
-        monkeypatch.setattr(sys, "argv", ["spotrun", *verb.split(), "--store", str(tmp_path / "runs")])
-        with pytest.raises(SystemExit):
-            app.main()
-        printed = capsys.readouterr()
-        assert not any(command in printed.out + printed.err for command in TERMINAL_COMMANDS), verb
+    for verb in LOOKS:
+        said = spotrun(*verb.split(), "--store", tmp_path / "runs")
+        assert not any(command in said.out + said.err for command in TERMINAL_COMMANDS), verb
         assert_no_canary()
+
+
+def test_what_instances_and_runners_say_of_a_run_that_goes_on_commands_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    monkeypatch.setenv("SPOTRUN_KNOWN", str(tmp_path / "known"))
+    monkeypatch.setattr(down, "DOWN_WITHIN_S", 0.0)
+    text = TEXTS["terminal commands"]
+    history = written_by_an_adversary(text, str(tmp_path), goes_on=True)
+    store = LocalStore(store_run(tmp_path / "runs", history))
+    for verb in (*LOOKS, *ACTS):
+        now, facts = datetime.now(UTC), {"phase": text, "trouble": text, "console_tail": text, "metrics": {text: 1.0}}
+        agent = AgentStatus(launch=1, at=now, sequence=1, attempt=history.attempt, **facts)
+        write_status(store, agent_key(1), agent)
+        write_status(store, RUNNER_KEY, RunnerStatus(at=now, pid=1, host=text, sequence=1, message=text))
+        said = spotrun(*verb.split(), "--store", tmp_path / "runs")
+        assert not any(command in said.out + said.err for command in TERMINAL_COMMANDS), verb
+        assert_no_canary()
+
+
+NAMES = {
+    "a colour and more": TEXTS["terminal commands"].replace("\r", ""),
+    "letters that look alike": "d\u0435mo",
+    "an invisible letter": "demo\u200b",
+    "two lines": "demo\ndemo",
+    "a flag": "-y",
+    "two words": "demo demo",
+}
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_a_folder_with_a_name_that_no_job_may_have_is_no_run(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    """Whoever may write beside the runs may make one that looks like a run."""
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    for name, uid in (("demo", "0123456789"), (NAMES[what], "1123456789")):
+        store_run(tmp_path / "runs", History(name=name, uid=uid, spec=spec().to_dict()))
+    (tmp_path / "runs" / f"{NAMES[what]}-2123456789" / "ledger").mkdir(parents=True)
+    (tmp_path / "runs" / f"{NAMES[what]}-2123456789" / key_of(0)).write_bytes(b"damaged")
+    refused = ("status", "stop 1123456789", "rm 1123456789", "down 2123456789 -y")
+    for verb in (*refused, "events demo", "prune --older 1d -y", "reap"):
+        said = spotrun(*verb.split(), "--store", tmp_path / "runs")
+        assert not any(command in said.out + said.err for command in TERMINAL_COMMANDS), verb
+        assert (said.code != 0) == (verb in refused), (verb, said)
+    states = {row["state"] for row in spotrun("status", "--json", "--store", tmp_path / "runs").json}
+    assert states == {"created", "misnamed", "damaged"}
 
 
 BODIES = {
