@@ -4,8 +4,9 @@ Battery: simulated runs whose node was taken over and writes what its role may w
     make attacks                                     10,000 of them
     python tests/batteries/attacks.py --seeds 200 --first 5000
 
-In none is more rented than the budget allows, is an instance left or a stop undone, or counts a word of the owner that
-the owner has not written.
+The policies of infra/aws decide what that is. In none is more rented than the budget allows, is an instance left or a
+stop undone, is the setting of a launch changed, or counts a word of the owner that the owner has not written; nor is
+anything of another run ended or changed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from spotrun.clouds.aws.secret_tags import KEY as SECRET
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from tests.support import ec2_server
-from tests.support.aws_templates import NAMES, Template, deploy, path_of
+from tests.support.aws_stack import deploy
+from tests.support.aws_templates import NAMES, Template, path_of
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import listed

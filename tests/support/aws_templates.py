@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import boto3
 import yaml
 
-from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.repository import ROOT
 
+ACCOUNT, REGION = "123456789012", "us-east-1"
 FOLDER = ROOT / "infra" / "aws"
 NAMES = ("account", "region")
 _PSEUDO = {
@@ -36,23 +35,13 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.yaml"
 
 
-def deploy(name: str, **parameters: str) -> None:
-    """As a stack of the account that boto3 finds."""
-    boto3.client("cloudformation").create_stack(
-        StackName=f"spotrun-{name}",
-        TemplateBody=path_of(name).read_text(),
-        Capabilities=["CAPABILITY_NAMED_IAM"],
-        Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
-    )
-
-
 class Template:
     """One template, with `parameters` for those that are not to have their defaults; as in a partition of AWS's."""
 
     def __init__(self, name: str, partition: str = "aws", **parameters: str) -> None:
         self._pseudo = _PSEUDO | {"AWS::Partition": partition}
         self.body: dict[str, Any] = yaml.load(path_of(name).read_text(), _Loader)
-        self.parameters = {
+        self.parameters: dict[str, str] = {
             name: parameters.get(name, facts.get("Default", "")) for name, facts in self.body["Parameters"].items()
         }
         assert set(parameters) <= set(self.parameters), parameters
@@ -122,7 +111,7 @@ class Template:
         return _ARNS[kind].format(own) if attribute or kind in _REF_IS_ARN else own
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML in which `!Sub x` is {"Fn::Sub": "x"}."""
 
 

@@ -45,12 +45,13 @@ from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import PARAMETER, Reference
+from tests.support.aws_templates import ACCOUNT, REGION
 from tests.support.ec2_machines import Identity, Machine
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import SpotRequests
 from tests.support.manual_clock import ManualClock
 
-ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
+ZONES = ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
 IMAGE_PARAMETER = "/spotrun/image"
 RUN = "0123456789"

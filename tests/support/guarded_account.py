@@ -20,7 +20,8 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.run_role import POLICY
 from tests.support import fault_proxy
-from tests.support.aws_templates import Template, deploy
+from tests.support.aws_stack import deploy
+from tests.support.aws_templates import Template
 from tests.support.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.support.iam import Asked, Document, decide
 from tests.support.iam_calls import Call, Known, asked_by, read_call

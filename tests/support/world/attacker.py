@@ -1,8 +1,10 @@
 """
-A node that was taken over: it writes what the role of an instance may write, in the folder of its own run.
+A node that was taken over: it writes whatever it likes wherever it likes in the bucket, and the policies say what of
+that has an effect.
 
 Its entries are well-formed, well-timed and possible as far as it can tell: they name launches, attempts and checkpoints
-that there are. Some carry a signature that was copied or made up.
+that there are. Some carry a signature that was copied or made up, and some are older entries of the owner under a new
+number. Its status objects have figures in their bounds, however odd they are.
 """
 
 from __future__ import annotations
@@ -17,32 +19,47 @@ from typing import Any
 
 import msgspec
 
+from spotrun.folder import final_status
 from spotrun.folder.ledger import key_of
+from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, agent_key
 from spotrun.instance import PriceSegment
 from spotrun.run import events as ev
 from spotrun.run.events import AnyEvent, Entry, encode_entry, entry_json, seal, signed
 from spotrun.run.state import RunState
-from spotrun.store.port import Store
+from tests.support.world.bucket import RUNS, NodeBucket
 
 WRITER = "node"
 EVENTS = typing.get_args(AnyEvent)
 ENDINGS = (ev.RunCompleted, ev.AttemptEnded, ev.AttemptDrained, ev.TrainerExited)
 """Written seldom: a run that has ended shows nothing more."""
 NUMBERS = (0, 1, 60, 3600, 10**6, 2**53)
+SECONDS = (0.0, 1e-9, 1.0, 3e8)
+NOISE = (b"", b"{}", b'{"step": 1e999}', b"\xff" * 100)
 
 
 class Attacker:
-    """Writes random entries and status objects of a run at `now`. Equal generators write the same."""
+    """
+    Writes random entries and other objects at `now`. Equal generators write the same. `folder` is that of its run,
+    `another` one that is not.
+    """
 
-    def __init__(self, store: Store, random: Random) -> None:
-        self._store = store
+    def __init__(self, bucket: NodeBucket, random: Random, folder: str, another: str) -> None:
+        self._bucket = bucket
         self._random = random
+        self._own, self._another = f"{RUNS}/{folder}/", f"{RUNS}/{another}/"
         self._seen: list[str] = ["0" * 128]
+        self._old: list[bytes] = []
 
     def act(self, state: RunState, now: datetime) -> None:
-        if self._random.random() < 0.1:
-            self._spoil_a_status(state)
-            return
+        what = self._random.random()
+        if what < 0.2:
+            self._write_an_object(state, now)
+        elif what < 0.25 and self._old:
+            self._put(key_of(state.next_number), self._again(state))
+        else:
+            self._write_an_entry(state, now)
+
+    def _write_an_entry(self, state: RunState, now: datetime) -> None:
         kind = self._random.choice(EVENTS)
         if kind in ENDINGS and self._random.random() < 0.9:
             return
@@ -50,23 +67,59 @@ class Attacker:
         number = state.next_number
         at = now + timedelta(seconds=self._random.choice((0, 0, 0, -3600, 3600, 10**8)))
         entry = Entry(number=number, run=state.created.uid, nonce="00", at=at, writer=WRITER, event=event)
-        self._store.put_if_absent(key_of(number), self._sealed(entry))
+        self._put(key_of(number), self._sealed(entry))
 
     def copy(self, data: bytes) -> None:
-        """Keep the signature of an entry, for use elsewhere."""
+        """Keep an entry and its signature, for use elsewhere."""
         signature, _ = ev.parted(data)
         if signature:
             self._seen.append(signature)
+            self._old.append(data)
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._bucket.put(self._own + key, data, if_absent=True)
+
+    def _again(self, state: RunState) -> bytes:
+        """What the owner has said before, under the number that comes next."""
+        signature, body = ev.parted(self._random.choice(self._old))
+        renumbered = msgspec.json.decode(body) | {"number": state.next_number}
+        return seal(signed(msgspec.json.encode(renumbered), signature))
 
     def _sealed(self, entry: Entry) -> bytes:
         if self._random.random() < 0.7:
             return encode_entry(entry)
         return seal(signed(entry_json(entry), self._random.choice(self._seen)))
 
-    def _spoil_a_status(self, state: RunState) -> None:
-        launch = self._random.choice([*state.launches, 1])
-        name = self._random.choice((f"status/{launch}", f"heartbeats/{launch}", f"agents/{launch}"))
-        self._store.put_status(name, self._random.choice((b"", b"{}", b'{"step": 1e999}', b"\xff" * 100)))
+    def _write_an_object(self, state: RunState, now: datetime) -> None:
+        """Write or delete one, in its own folder or elsewhere."""
+        random, launch = self._random, self._random.choice([*state.launches, 1])
+        key = random.choice(
+            (
+                agent_key(launch),
+                agent_key(launch),
+                RUNNER_KEY,
+                final_status.KEY,
+                key_of(random.randrange(state.next_number)),
+                "notified/1-started",
+                f"logs/{launch}/000000.log",
+                "checkpoints/1-0-1/manifest.json",
+            )
+        )
+        folder = random.choice((self._own, self._own, self._another))
+        whole = random.choice((folder + key, folder + key, folder + key, f"{RUNS}/keys/{state.created.uid}"))
+        if random.random() < 0.1:
+            self._bucket.delete(whole)
+        else:
+            self._bucket.put(whole, self._data(launch, now), if_absent=random.random() < 0.5)
+
+    def _data(self, launch: int, now: datetime) -> bytes:
+        if self._random.random() < 0.3:
+            return self._random.choice(NOISE)
+        counts = ("sequence", "epoch", "epochs", "batch", "batches", "step")
+        figures: dict[str, Any] = {name: self._random.choice(NUMBERS) for name in counts}
+        figures |= {name: self._random.choice(SECONDS) for name in ("step_s", "stall_s", "commit_s")}
+        attempt = self._random.choice((None, launch, launch + 2))
+        return msgspec.json.encode(AgentStatus(launch=launch, phase="training", at=now, attempt=attempt, **figures))
 
     def _struct(self, kind: type[msgspec.Struct], state: RunState, now: datetime) -> Any:
         if kind is ev.RunCreated:
