@@ -16,7 +16,7 @@ from typing import NamedTuple
 from spotrun.agent.frozen import Frozen, TornFile
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
-from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, TOO_MANY, Pieces, Refused, Sending
+from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, SECRET_NAME, TOO_MANY, Pieces, Refused, Sending
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import FrozenFile, Held
@@ -85,7 +85,7 @@ class CommitFiles:
         with self._pieces.sending(go_on) as sending:
             storing = _Storing(self._node, sending, self._attempt, snapshot, self.known)
             known = storing.all_files(SENDERS_AT_THE_END if snapshot.taken.final or control.hurried else SENDERS)
-            listing, left_out = _listing(snapshot.frozen, known)
+            listing, left_out = self._listing(snapshot.frozen, known)
             self._pieces.tell(left_out)
             stored = self._pieces.put_list(sending, listing)
             name = CommittedFiles(
@@ -108,15 +108,15 @@ class CommitFiles:
     def sweep(self) -> None:
         self._pieces.sweep()
 
-
-def _listing(frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
-    """It names the first of the files that were left out; all of them come beside it."""
-    entries = [each.entry for _, each in sorted(known.items())]
-    refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
-    left_out = [*(each for each in entries if isinstance(each, LeftOut)), *refused]
-    files = tuple(each for each in entries if isinstance(each, OutputFile))
-    named = tuple(left_out[:LEFT_OUT_NAMED_MAX])
-    return Listing(files=files, left_out=named, removed=frozen.folder.gone), left_out
+    def _listing(self, frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
+        """It names the first of the files that were left out; all of them come beside it."""
+        entries = [each.entry for _, each in sorted(known.items())]
+        refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
+        unstored = [*(each for each in entries if isinstance(each, LeftOut)), *refused]
+        left_out = [self._pieces.left_out(each.path, each.size_bytes, each.reason) for each in unstored]
+        files = tuple(each for each in entries if isinstance(each, OutputFile))
+        gone = tuple(path for path in frozen.folder.gone if not self._pieces.names_secret(path))
+        return Listing(files=files, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=gone), left_out
 
 
 class _Storing:
@@ -165,6 +165,8 @@ class _Storing:
                 planned.append((file, lambda file: _left_out(file, TOO_MANY)))
             elif left_bytes < 0:
                 planned.append((file, self._too_large))
+            elif self._node.console.redaction.is_in(file.path):
+                planned.append((file, lambda file: _left_out(file, SECRET_NAME)))
             else:
                 planned.append((file, self._one))
         return planned

@@ -35,6 +35,10 @@ def forms_of_all(secrets: Iterable[str]) -> set[str]:
     return {form for secret in secrets for form in forms_of(secret)}
 
 
+def _one_byte_each(name: str) -> str:
+    return name.encode(errors="surrogateescape").decode(ONE_BYTE_EACH)
+
+
 class OutputRedaction:
     """
     Stars out the secrets that it was made with, and all of the first `sealed` bytes of what it is shown: they were
@@ -66,6 +70,13 @@ class OutputRedaction:
     def finds(self, data: bytes) -> bool:
         """Whether an exact value is in it: what a file says behind a name may be its purpose."""
         return any(secret in data for secret in self._secrets)
+
+    def is_in(self, name: str) -> bool:
+        """Whether an exact value is in the name of a file, in whatever form."""
+        return any(True for _ in self._exact.found(_one_byte_each(name)))
+
+    def hide_in(self, name: str) -> str:
+        return self.hide(name.encode(errors="surrogateescape")).decode(errors="replace")
 
     def unfinished(self, data: bytes) -> int:
         """

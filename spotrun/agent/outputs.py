@@ -21,7 +21,16 @@ from typing import NamedTuple
 
 from spotrun.agent.frozen import TornFile, Whole
 from spotrun.agent.node import Node
-from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, TOO_MANY, Pieces, Refused, Sending, stand_behind
+from spotrun.agent.pieces import (
+    LEFT_OUT_NAMED_MAX,
+    RESTLESS,
+    SECRET_NAME,
+    TOO_MANY,
+    Pieces,
+    Refused,
+    Sending,
+    stand_behind,
+)
 from spotrun.agent.recorder import unless
 from spotrun.checkpoint.beneath import open_for_reading
 from spotrun.errors import StoreError, StoreUnavailable
@@ -30,7 +39,6 @@ from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import (
     FILES_MAX,
     PIECE_MAX_BYTES,
-    LeftOut,
     Listing,
     OutputFile,
     Piece,
@@ -271,9 +279,9 @@ class _Storing:
                     pool.shutdown(cancel_futures=True)
                     raise
         self._known = {path: _Known(taken[path], file) for path, file in done.items()}
-        left_out = [LeftOut(path=path, size_bytes=size, reason=why) for path, (size, why) in sorted(refused.items())]
+        left_out = [self._pieces.left_out(path, size, why) for path, (size, why) in sorted(refused.items())]
         self._pieces.tell(left_out)
-        removed = tuple(path for path in seen.gone if path not in files)
+        removed = tuple(path for path in seen.gone if path not in files and not self._pieces.names_secret(path))
         listed = tuple(files[path] for path in sorted(files))
         listing = Listing(files=listed, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=removed)
         return _Found(listing, len(left_out))
@@ -301,6 +309,8 @@ class _Storing:
         Raises:
             Refused: it cannot be stored, or not now.
         """
+        if self._pieces.names_secret(path):
+            raise Refused(SECRET_NAME)
         known = self._known.get(path)
         if known is not None and known.seen == seen:
             return known.file

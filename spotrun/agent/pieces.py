@@ -23,6 +23,7 @@ from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Pie
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
 """In a list, and in the log of an attempt."""
 SECRET = "it holds the value of a secret"
+SECRET_NAME = "its name holds the value of a secret"
 RESTLESS = "it is still being written"
 TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
@@ -106,6 +107,14 @@ class Pieces:
         """The ledger names that list now."""
         with self._lock:
             self._lists[key] = listing
+
+    def names_secret(self, path: str) -> bool:
+        """A list of files is in the store, and `spotrun fetch` shows it."""
+        return self._node.console.redaction.is_in(path)
+
+    def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
+        """Its path is written down without secrets, whatever the reason."""
+        return LeftOut(path=self._node.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
         """In the log, once for each file and reason, and for the first files only."""

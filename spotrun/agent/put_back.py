@@ -139,9 +139,9 @@ class FilesOfCommit:
         if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
             self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
             return
-        stay = {*opened, *(left.path for left in self._listing.left_out)}
+        left_out, hide_in = {left.path for left in self._listing.left_out}, self._node.console.redaction.hide_in
         for path in paths:
-            if path not in stay:
+            if path not in opened and hide_in(path) not in left_out:
                 with contextlib.suppress(FileNotFoundError), parent_of(root, path) as (parent, name):
                     os.unlink(name, dir_fd=parent)
 

@@ -18,7 +18,6 @@ import typer
 
 from spotrun.cli.signals import heeding
 from spotrun.errors import SpotrunError, Unreckonable, found
-from spotrun.units import shown_lines
 
 INTERRUPTED = 130
 LIKE = 0.75
@@ -55,6 +54,8 @@ def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
 
 
 def _failed(words: Sequence[str], error: SpotrunError) -> int:
+    from spotrun.units import shown_lines
+
     print(shown_lines(f"error: {error}"), file=sys.stderr)
     return _told(words, error.message, error.exit_code, error.problems_found())
 

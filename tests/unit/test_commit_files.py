@@ -22,7 +22,7 @@ from spotrun.agent.commit_files import CommitFiles, FilesTorn
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.agent.outputs import _Storing
-from spotrun.agent.pieces import SECRET, Pieces
+from spotrun.agent.pieces import SECRET, SECRET_NAME, Pieces
 from spotrun.agent.put_back import FilesOfCommit
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.chosen_files import all_but
@@ -301,6 +301,17 @@ def test_the_last_snapshot_is_read_where_it_lies_once_it_rests(run: Run) -> None
     two.resume()
     assert two.contents()["large"].startswith("written after")
     assert two.contents()["rest"] == "x" * 60
+
+
+def test_a_name_with_a_secret_is_in_no_list_and_a_resume_does_not_remove_its_file(run: Run) -> None:
+    one = run.instance(secrets=["hunter2hunter2"])
+    one.write("a", "x")
+    one.write("of hunter2hunter2", "y")
+    number = one.save()
+    assert [file.path for file in run.listing(number).files] == ["a"]
+    assert [(left.path, left.reason) for left in run.listing(number).left_out] == [("of " + "*" * 14, SECRET_NAME)]
+    one.resume()
+    assert one.contents()["of hunter2hunter2"] == "y"
 
 
 def test_limits_and_secrets_leave_files_out_and_a_resume_does_not_remove_them(run: Run) -> None:

@@ -20,7 +20,7 @@ from spotrun.agent import outputs as agent_outputs
 from spotrun.agent import pieces as agent_pieces
 from spotrun.agent.ending import Ending
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
 from spotrun.agent.outputs import OutputKeeper, _Storing
 from spotrun.agent.pieces import Pieces
 from spotrun.checkpoint import pruning
@@ -323,6 +323,17 @@ def test_limits_are_told_and_the_small_files_go_first(run: Run, monkeypatch: pyt
     monkeypatch.setattr(agent_outputs, "FILES_MAX", 1)
     one.store_files()
     assert run.left_out()["c.txt"] == agent_pieces.TOO_MANY
+
+
+@pytest.mark.parametrize("written", ["hunter2hunter2", "68756e74657232" * 2, "%68unter2hunter%32"])
+def test_a_file_with_a_secret_in_its_name_is_left_out_and_named_without(written: str, run: Run) -> None:
+    one = run.instance(secrets=sorted(forms_of_all(["hunter2hunter2"])))
+    one.write(f"by/{written}/model.txt", "x")
+    one.write("model.txt", "y")
+    one.store_files()
+    assert sorted(run.fetched()) == ["model.txt"]
+    assert run.left_out() == {f"by/{'*' * len(written)}/model.txt": agent_pieces.SECRET_NAME}
+    assert not any(written.encode() in data for data in run.store.objects.values())
 
 
 @pytest.mark.parametrize("last_happens", [False, True], ids=["before", "after"])
