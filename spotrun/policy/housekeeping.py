@@ -11,6 +11,7 @@ from spotrun.instance import EndedBy, Instance
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
+from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
 from spotrun.policy.unseen_ends import over_by, unseen_end
@@ -18,6 +19,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.reasons import shortened
 from spotrun.run.state import Launch
+from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
@@ -168,6 +170,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     offered = with_good_image(facts.state, wanted[0])
     if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
         return f"{intent.offering} is offered with another image, network or launch template now"
+    if intent.time_to_live_s > TIME_TO_LIVE.total_seconds():
+        return f"it would live for {to_the_second(timedelta(seconds=intent.time_to_live_s))}, longer than any instance"
     return None
 
 

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from spotrun.policy.facts import Facts
 from spotrun.run.state import Launch, RunState
 
+CLOCKS_APART = timedelta(minutes=10)
+"""The clocks of two machines are hardly further apart. A moment that is later than that by ours was made up."""
 REAL_PATIENCE = timedelta(seconds=90)
 """System time: a slow disk is no evidence, however fast run time passes."""
 
@@ -50,8 +52,12 @@ def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool
 
 
 def age(facts: Facts) -> timedelta:
-    """How long the run has been open; while it was stopped or failed its clock stood still."""
-    pauses = (pause.until - pause.since for pause in facts.state.pauses)
+    """
+    How long the run has been open; while it was stopped or failed its clock stood still. A pause that is to last on is
+    none: in a run without a key anybody may have written it.
+    """
+    over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
+    pauses = (pause.until - pause.since for pause in over)
     return facts.now - facts.state.created_at - sum(pauses, timedelta())
 
 

@@ -483,6 +483,7 @@ def test_an_intent_that_the_spec_does_not_allow_is_never_executed() -> None:
         "another image": replace(honest, offering=replace(honest.offering, image="ami-0")),
         "another subnet": replace(honest, offering=replace(honest.offering, subnet="subnet-0")),
         "another template": replace(honest, offering=replace(honest.offering, launch_template="lt-0")),
+        "a longer life": replace(honest, time_to_live_s=31 * 86_400.0),
         "dearer than it reserves": replace(honest, price_ceiling_usd_per_hour=Decimal("0.01")),
     }
     for what, event in forged.items():
@@ -597,6 +598,19 @@ def test_a_pending_launch_is_closed_when_the_run_is_stopped_and_its_instance_is_
     actions = decided(history, instances=[there])
     assert actions[0] == Terminate(instance_id=there.instance_id, reason="its launch is closed")
     assert isinstance(events_of(actions)[0], ev.RunStopped)
+
+
+def test_a_pause_that_is_to_last_for_years_puts_off_no_max_duration() -> None:
+    """In a run without a key anybody who may write there could have resumed it, at a moment of his choice."""
+    history, wanted = History(ledger_version=ev.OLD_LEDGER_VERSION), spec(max_duration="2h")
+    history.write(ev.StopRequested(by="anybody"))
+    history.write(ev.RunStopped(reason="stop requested"))
+    history.skew = timedelta(days=36_500)
+    history.write(ev.ResumeRequested(by="anybody"))
+    history.skew = timedelta()
+    assert ask(history, wanted) is not None
+    (stopped,) = events_of(decided(history.after(3 * 3600), wanted))
+    assert isinstance(stopped, ev.RunStopped)
 
 
 def test_max_duration_counts_from_the_creation_and_pauses_do_not_count() -> None:
