@@ -25,6 +25,7 @@ from pathlib import Path
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, unless_no_room
+from spotrun.run.bounds import LOG_CHUNK_BYTES
 from spotrun.secrets.readings import PART
 from spotrun.store.port import Store
 
@@ -34,7 +35,6 @@ SHIP_EVERY_MIN_S = 1.0
 """System time: a chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
 """System time between two looks at how long the file is."""
-CHUNK_MAX_BYTES = 1 << 20
 TAIL_BYTES = 2000
 KEPT_BYTES = 64 << 20
 """So much of what was shipped stays on the disk of the instance."""
@@ -189,7 +189,7 @@ class LogShipper:
 
     def _ship(self, place: tuple[int, int], *, last: bool) -> tuple[int, int]:
         number, offset = place
-        while data := self._console.read(offset, CHUNK_MAX_BYTES, last=last):
+        while data := self._console.read(offset, LOG_CHUNK_BYTES, last=last):
             if not self._store.put_if_absent(f"{self._prefix}{number:06d}.log", data):
                 number, offset = self._shipped()
                 continue

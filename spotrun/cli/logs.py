@@ -138,9 +138,13 @@ def _keys(store: Store, prefix: str) -> list[str]:
 
 def _text(store: Store, key: str) -> str:
     from spotrun.report.describe import printable
+    from spotrun.run.bounds import LOG_CHUNK_BYTES
     from spotrun.store.retrying import persist
 
-    return printable(persist(lambda: store.get(key)).decode(errors="replace"))
+    data = persist(lambda: store.get(key, 0, LOG_CHUNK_BYTES + 1))
+    cut = f"\n[spotrun] {key} is longer than any agent writes one; its rest is not shown\n"
+    text = data[:LOG_CHUNK_BYTES].decode(errors="replace") + (cut if len(data) > LOG_CHUNK_BYTES else "")
+    return printable(text)
 
 
 def _order(key: str) -> tuple[int, str]:

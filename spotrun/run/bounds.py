@@ -29,6 +29,8 @@ NESTED_MAX = 64
 """Levels. The decoder itself stops at about a thousand, and what takes such a value apart later stops before that."""
 SMALL_BYTES = 64 * 1024
 """A status object, or an entry. What is larger was not written by a spotrun, and is not read."""
+LOG_CHUNK_BYTES = 1 << 20
+"""A part of a log. The rest of a longer one is not read: no agent has written it."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
-from spotrun.agent.logs import CHUNK_MAX_BYTES, GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
+from spotrun.agent.logs import GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
 from spotrun.agent.pace import Pace
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.checkpoint import retention
@@ -31,6 +31,7 @@ from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.intervals import STALL_SHARE_MAX, auto_interval, checkpoint_interval, drain_moment
 from spotrun.run import events as ev
+from spotrun.run.bounds import LOG_CHUNK_BYTES
 from spotrun.run.events import Cause
 from spotrun.run.state import Commit, Prune, RunState, Terminal
 from spotrun.run.versions import Log
@@ -557,7 +558,7 @@ def test_the_disk_gets_back_what_was_shipped_and_nothing_else_changes(tmp_path: 
     os.close(program)
     assert b"".join(store.objects[key] for key in sorted(store.objects)) == written
     assert console.size_bytes() == len(written) > 4 * kept
-    assert console.path.stat().st_blocks * 512 <= kept + GIVEN_BACK_AT_ONCE_BYTES + CHUNK_MAX_BYTES
+    assert console.path.stat().st_blocks * 512 <= kept + GIVEN_BACK_AT_ONCE_BYTES + LOG_CHUNK_BYTES
     assert console.tail(100).encode() in written[-100:]
     assert console.read(len(written) - kept, kept) == written[-kept:]
 

@@ -35,7 +35,7 @@ from spotrun.folder.status_objects import (
     write_status,
 )
 from spotrun.run import events as ev
-from spotrun.run.bounds import SMALL_BYTES
+from spotrun.run.bounds import LOG_CHUNK_BYTES, SMALL_BYTES
 from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
@@ -348,6 +348,23 @@ def test_a_prefix_elsewhere_is_refused_before_anything_is_read(tmp_path: Path) -
         with pytest.raises(SpotrunError):
             fetch(run.store, replace(commit, event=replace(commit.event, prefix=prefix)))
     assert_no_canary()
+
+
+def test_no_more_of_a_log_is_read_than_an_agent_writes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    history = History(spec=spec().to_dict())
+    history.running()
+    store = LocalStore(store_run(tmp_path / "runs", history))
+    store.put("logs/1/000000.log", b"begin\n" + bytes(5 * LOG_CHUNK_BYTES))
+    store.put("logs/1/000001.log", b"end\n")
+    asked: list[int | None] = []
+    get = LocalStore.get
+    monkeypatch.setattr(LocalStore, "get", lambda *asks: (asked.append(asks[-1]), get(*asks))[1])
+    said = spotrun("logs", "demo", "--store", tmp_path / "runs")
+    assert "000000.log is longer than any agent writes" in said.out
+    assert said.out.endswith("end\n")
+    assert all(isinstance(size, int) and size <= LOG_CHUNK_BYTES + 1 for size in asked)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_a_text_that_is_no_text_is_cleaned_all_the_same(tmp_path: Path) -> None:
 def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotrun.agent.logs.CHUNK_MAX_BYTES", 25)
+    monkeypatch.setattr("spotrun.agent.logs.LOG_CHUNK_BYTES", 25)
     secrets = {canary(number) for number in range(40)}
     console = Console(tmp_path, OutputRedaction(secrets))
     lines = "".join(f"step {n}: {secret} is used\n" for n, secret in enumerate(sorted(secrets)))
