@@ -10,8 +10,12 @@ from pathlib import Path
 
 
 def program() -> str:
-    """`spotrun`, or the path of the one beside this Python if a shell would not find any: `.venv/bin/spotrun`."""
+    """
+    `spotrun`, or the path of the one beside this Python if a shell would not find any: `.venv/bin/spotrun`. A runner in
+    the background works in `/`, and whoever reads its log does not.
+    """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():
         return "spotrun"
-    return shlex.quote(min(str(beside), os.path.relpath(beside), key=len))
+    here = str(beside) if Path.cwd() == Path("/") else os.path.relpath(beside)
+    return shlex.quote(min(str(beside), here, key=len))
