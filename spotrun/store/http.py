@@ -111,8 +111,8 @@ class BucketStore(ABC):
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
                 for name, size_bytes, modified_at in self._objects(self._root + prefix, after and self._root + after)
             ]
-        # Some tools mark a folder by an empty object of its name: that is not ours.
-        ours = (stored for stored in found if stored.key > after and not stored.key.endswith("/"))
+        # Some tools mark a folder by an empty object of its name: that is not ours, and no key.
+        ours = (stored for stored in found if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
     def folders(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from spotrun.errors import NO_ROOM, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
-from spotrun.store.port import StoredObject, StoreFacts, checked_key
+from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
@@ -67,7 +67,7 @@ class LocalStore:
         top = self._folder / prefix.rpartition("/")[0]
         with self._translated(prefix):
             keys = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
-            chosen = sorted(key for key in keys if key.startswith(prefix) and key > after)
+            chosen = sorted(key for key in keys if key.startswith(prefix) and key > after and is_key(key))
             return [stored for key in chosen if (stored := self._stored(key)) is not None]
 
     def folders(self) -> tuple[str, ...]:

@@ -66,7 +66,10 @@ class Store(Protocol):
         """The bytes from `start` on, `size` of them at most."""
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
-        """The objects whose key begins with `prefix` and sorts after `after`, in the order of their keys."""
+        """
+        The objects whose key begins with `prefix` and sorts after `after`, in the order of their keys. What others have
+        put there under a name that is no key is left out: nobody could read or delete it.
+        """
 
     def folders(self) -> tuple[str, ...]:
         """The first parts, in order, of the keys that have more than one: on a store of runs, their folders."""

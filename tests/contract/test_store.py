@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.store.http import BucketStore, crc32c
+from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import InPieces, Store
 from tests.support.memory_store import MemoryStore
@@ -49,6 +51,24 @@ def test_what_was_put_is_read_back(store: Store) -> None:
     assert store.get("a/b-1/c.json") == b"another"
     store.put_status("a/hint", b"")
     assert store.get("a/hint") == b""
+
+
+@pytest.mark.parametrize("name", ["logs/a b", "logs/\x1b[2J", "logs/.a", "logs/ü"])
+def test_what_is_there_under_a_name_that_is_no_key_is_not_listed(store: Store, name: str) -> None:
+    """Training code may put it there, and a command that reads or deletes all that is listed would fail of it."""
+    store.put("logs/a", b"1")
+    put_under_any_name(store, name)
+    assert [each.key for each in store.list("")] == ["logs/a"]
+
+
+def put_under_any_name(store: Store, name: str) -> None:
+    if isinstance(store, BucketStore):
+        store._send(store._root + name, b"x", crc32c(b"x"), if_absent=False)
+    elif isinstance(store, LocalStore):
+        (Path(store.uri) / name).write_bytes(b"x")
+    else:
+        memory = store if isinstance(store, MemoryStore) else store._store  # type: ignore[attr-defined]
+        memory.objects[name] = b"x"
 
 
 def test_only_the_first_creates_and_what_it_wrote_stays(store: Store) -> None:

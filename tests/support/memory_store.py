@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from spotrun.clock import Clock
 from spotrun.errors import ObjectMissing
-from spotrun.store.port import StoredObject, checked_key
+from spotrun.store.port import StoredObject, checked_key, is_key
 
 
 class MemoryStore:
@@ -55,7 +55,7 @@ class MemoryStore:
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         with self._lock:
-            chosen = sorted(key for key in self.objects if key > after and key.startswith(prefix))
+            chosen = sorted(key for key in self.objects if key > after and key.startswith(prefix) and is_key(key))
             return [self._stored(key) for key in chosen]
 
     def _stored(self, key: str) -> StoredObject:
