@@ -79,9 +79,20 @@ def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunErr
     )
 
 
+def open_to_append(log: Path) -> BinaryIO:
+    """
+    Whoever shares the folder of a store could put a link there that leads into any file of this user, or a pipe.
+
+    Raises:
+        OSError: it is one, or it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(os.open(log, flags, 0o600), "ab")
+
+
 def _opened(log: Path) -> BinaryIO:
     try:
-        return log.open("ab")
+        return open_to_append(log)
     except OSError as error:
         raise SpotrunError(
             f"cannot write {log}: {error.strerror}", hint="check who may write there, and the room on that disk"

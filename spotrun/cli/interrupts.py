@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from spotrun.account.outcome import is_plain
 from spotrun.cli.asking import choose, say
-from spotrun.cli.background import leave_behind, log_of
+from spotrun.cli.background import leave_behind, log_of, open_to_append
 from spotrun.cli.runs import OpenRun, who
 from spotrun.cli.signals import Signalled, undisturbed
 from spotrun.errors import SpotrunError, StoreError
@@ -119,8 +119,8 @@ class Interrupts:
     def _note(self, line: str) -> None:
         """Say it in the log of the background runner too, because nobody may see this terminal any more."""
         say(line)
-        with contextlib.suppress(OSError), log_of(self._run).open("a") as log:
-            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        with contextlib.suppress(OSError), open_to_append(log_of(self._run)) as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n".encode())
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import typer
 
 from spotrun.cli import interrupts
 from spotrun.cli.asking import confirm
+from spotrun.cli.background import _opened
 from spotrun.cli.interrupts import Interrupts, told
 from spotrun.cli.runs import OpenRun, open_run
 from spotrun.cli.signals import Signalled, heeding, undisturbed
@@ -374,3 +375,23 @@ def test_no_answer_is_an_error_that_says_which_flag_answers(
     with pytest.raises(KeyboardInterrupt):
         confirm(False, "Launch?", default=True, declined="nothing was launched")
     assert "nothing was launched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe"])
+def test_the_log_of_a_background_runner_is_a_file_and_nothing_that_leads_elsewhere(kind: str, tmp_path: Path) -> None:
+    """Whoever shares the folder of a store may put something there first."""
+    log, elsewhere = tmp_path / "runner.log", tmp_path / ".profile"
+    elsewhere.write_text("as it was\n")
+    if kind == "a link":
+        log.symlink_to(elsewhere)
+    else:
+        os.mkfifo(log)
+    with pytest.raises(SpotrunError, match=r"cannot write .*runner\.log"), _opened(log) as output:
+        output.write(b"$(a command)\n")
+    assert elsewhere.read_text() == "as it was\n"
+    log.unlink()
+    for _ in range(2):
+        with _opened(log) as output:
+            output.write(b"a line\n")
+    assert log.read_text() == "a line\na line\n"
+    assert log.stat().st_mode & 0o777 == 0o600
