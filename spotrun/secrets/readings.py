@@ -155,6 +155,8 @@ class Way(NamedTuple):
                 reading = reading.until_begun()
             for step in self.turn:
                 reading = reading.after(step)
+                if cut:  # a break may stand within a letter of which the rest is still to come
+                    reading = reading.until_begun()
             if reading.left == before:
                 break
         return reading

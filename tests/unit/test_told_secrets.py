@@ -18,7 +18,7 @@ from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.run import events as ev
 from spotrun.run.owners import OF_OWNER
-from tests.support.secret_forms import random_value
+from tests.support.secret_forms import BY_LETTER, Reader, random_value
 from tests.support.telling_run import TellingRun
 
 SECRET = "geheimnis-und-mehr"
@@ -103,3 +103,23 @@ def test_a_text_that_somebody_has_cut_loses_the_beginning_of_a_secret(tmp_path: 
     assert console.clean(f"it is {SECRET[:4]}\n{SECRET[4:9]}{ending}") == f"it is {CUT}"
     assert console.clean("as it is" + ending) == "as it is" + ending
     assert console.clean(r"C:\temp") == r"C:\temp"
+
+
+BROKEN_BY = ["\n", "\x1b[1;31m", "\\n", "\\\n", "\\u001b[31m"]
+BY_NUMBER = ["bytes of Python by number", "letters by number in JSON", "each byte quoted for a URL", "numbers of HTML"]
+
+
+@pytest.mark.parametrize("how", BROKEN_BY)
+@pytest.mark.parametrize("form", BY_NUMBER)
+def test_a_cut_beside_a_break_within_a_written_letter_shows_no_more(tmp_path: Path, form: str, how: str) -> None:
+    """What breaks a letter's number apart is itself cut off, or is the last that there is."""
+    console, reader = Console(tmp_path, OutputRedaction([SECRET])), Reader(SECRET)
+    letters = BY_LETTER[form](SECRET)
+    whole, size = "".join(letters), len(letters[0])
+    for at in range(10 * size, 11 * size):
+        if how[0] == "\\" in whole[at - 1 : at + 1]:
+            continue  # a backslash beside another is another text
+        broken = whole[:at] + how + whole[at:]
+        for end in range(at, at + len(how) + size):
+            said = console.clean(f"it is {broken[:end]}")
+            assert not reader.reads(said), ascii(broken[:end])
