@@ -11,12 +11,17 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterator
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 READABLE = 8
 """So many letters in a row of a written secret give it away."""
+
+
+FEW = 3
+"""So many letters may be seen where a text ends, as any line may end so."""
 
 
 class Written(NamedTuple):
@@ -191,13 +196,13 @@ class Reader:
         lines = {secret, *secret.splitlines()}
         # of HTML the letters are looked for: its quotation marks are on each page
         forms = [write for name, write in FORMS.items() if "HTML" not in name and name not in BY_LETTER]
-        known = {_seen(write(line).secret) for line in lines for write in forms}
-        self._known = {each[at : at + READABLE] for each in known for at in range(len(each) - READABLE + 1)}
-        self._known = {each for each in self._known if each.count("\\") <= READABLE // 2}
+        known = {piece for line in lines for write in forms for piece in _pieces(line, write)}
+        self._known = {each for each in known if each.count("\\") <= READABLE // 2 and len(each) == READABLE}
         letters = [write(line) for line in lines for write in BY_LETTER.values()]
         self._by_letter = {
             _seen("".join(each[at : at + READABLE])) for each in letters for at in range(len(each) - READABLE + 1)
         }
+        self._by_letter |= {each for each in known if len(each) > READABLE}
 
     def reads(self, text: str) -> str:
         """The first piece of the secret that can be read; "" if there is none."""
@@ -213,6 +218,18 @@ class Reader:
                 if piece in seen:
                     return piece
         return ""
+
+
+def _pieces(secret: str, write: Callable[[str], Written]) -> Iterator[str]:
+    """So many characters of it as it is written; where a letter takes several of them, more than a few letters too."""
+    whole, letters = write(secret).secret, [write(each).secret for each in secret]
+    if "%" not in whole or "".join(letters) != whole:
+        seen = _seen(whole)
+        yield from (seen[at : at + READABLE] for at in range(len(seen) - READABLE + 1))
+        return
+    for at in range(len(letters) - FEW):
+        runs = (_seen("".join(letters[at:end])) for end in range(at + FEW + 1, len(letters) + 1))
+        yield from islice((run for run in runs if len(run) >= READABLE), 1)
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1b\(B")
