@@ -46,13 +46,16 @@ _ESCAPE = re.compile(
 )
 _BEGUN = re.compile(
     rf"""
-      (?<!\\)\\++(?:u[dD][89abAB]{_HEX}{{2}}\\*+(?:u{_HEX}{{0,3}})? | u\{{?{_HEX}{{0,6}} | U{_HEX}{{0,7}} | \w{{0,3}})\Z
+      (?<!\\)\\++(?:
+          u[dD][89abAB]{_HEX}{{2}}\\*+(?:u{_HEX}{{0,3}})? | u{_HEX}{{0,3}} | u\{{{_HEX}{{0,6}} | U{_HEX}{{0,7}}
+        | x{_HEX}? | [0-3][0-7]? | u001[bB] | x1[bB] | 033 | e | )\Z
     | %(?:{_HEX}? | u{_HEX}{{0,3}})\Z
     | &(?:\#[xX]?{_HEX}{{0,7}} | [A-Za-z][A-Za-z0-9]{{0,31}})?\Z
+    | [\xc2\xc3]\Z
     """,
     re.VERBOSE | re.ASCII,
 )
-"""What may be the beginning of a letter, or of a break, of which the rest is still to come."""
+"""What may be the beginning of a letter, or of a break, of which the rest is still to come: also its first byte."""
 
 SIGNS = ("\\", "%", "&")
 """Each letter that is written in another way begins with one of them."""

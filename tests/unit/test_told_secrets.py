@@ -14,11 +14,12 @@ from msgspec import inspect
 
 from spotrun.agent.clean_texts import NAMES, cleaned
 from spotrun.agent.logs import CUT, Console
-from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.run import events as ev
 from spotrun.run.owners import OF_OWNER
-from tests.support.secret_forms import BY_LETTER, Reader, random_value
+from spotrun.secrets.readings import PART
+from tests.support.secret_forms import BY_LETTER, FORMS, Reader, random_value
 from tests.support.telling_run import TellingRun
 
 SECRET = "geheimnis-und-mehr"
@@ -123,3 +124,22 @@ def test_a_cut_beside_a_break_within_a_written_letter_shows_no_more(tmp_path: Pa
         for end in range(at, at + len(how) + size):
             said = console.clean(f"it is {broken[:end]}")
             assert not reader.reads(said), ascii(broken[:end])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wherever_a_text_is_cut_nobody_reads_the_beginning_of_a_secret(tmp_path: Path, form: str) -> None:
+    """Also where the cut is within a letter that is written as several bytes, and those by number."""
+    secret = 'größer-é%c3-<漢>-\\"ñ€-z'
+    console, reader = Console(tmp_path, OutputRedaction(forms_of_all([secret]))), Reader(secret)
+    written = FORMS[form](secret)
+    for end in range(1, len(written.secret)):
+        said = console.clean(f"{written.before}{written.secret[:end]}")
+        assert not reader.reads(said), ascii(written.secret[:end])
+
+
+@pytest.mark.parametrize("form", BY_LETTER)
+def test_wherever_a_text_is_cut_at_most_three_written_letters_are_seen(tmp_path: Path, form: str) -> None:
+    console, letters = Console(tmp_path, OutputRedaction([SECRET])), BY_LETTER[form](SECRET)
+    written = "".join(letters)
+    for end in range(len("".join(letters[:PART])), len(written)):
+        assert console.clean(f"it is {written[:end]}") == f"it is {CUT}", written[:end]
