@@ -144,7 +144,7 @@ class Way(NamedTuple):
     def without(self, value: str) -> str:
         """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
         left = self._reading(value, cut=False).left
-        if len(value) < self.least or (self.decodes and len(left) < max(DECODED_MIN, self.least)):
+        if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
         return left
 

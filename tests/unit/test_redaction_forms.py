@@ -50,6 +50,14 @@ def test_two_lines_make_no_secret_of_a_short_value_but_a_colour_does() -> None:
     assert log.hide(b"a pas\x1b[1ms1 b") == b"a ***\x1b[1m** b"
 
 
+@pytest.mark.parametrize("secret", [r"jvMV\<w4", "%41%42%43%44", "q&amp;a7z", r"a\xyz\wbc"])
+def test_a_secret_that_is_shorter_once_it_is_decoded_is_hidden_where_a_line_end_breaks_it_too(secret: str) -> None:
+    random, log, told, reader = Random(1), OutputRedaction(forms_of_all([secret])), Redactor([secret]), Reader(secret)
+    for name, text in all_of(secret, random):
+        assert not reader.reads(log.hide(text.encode()).decode()), name
+        assert not reader.reads(told.clean(text)), name
+
+
 HOSTILE = {
     "keys that never end": "-----BEGIN PRIVATE KEY-----",
     "keys that hardly begin": "-----BEGIN",
