@@ -221,9 +221,9 @@ class Reader:
 
 
 def _pieces(secret: str, write: Callable[[str], Written]) -> Iterator[str]:
-    """So many characters of it as it is written; where a letter takes several of them, more than a few letters too."""
+    """So many characters of it as it is written; where a letter stands by itself, more than a few letters too."""
     whole, letters = write(secret).secret, [write(each).secret for each in secret]
-    if "%" not in whole or "".join(letters) != whole:
+    if "".join(letters) != whole:
         seen = _seen(whole)
         yield from (seen[at : at + READABLE] for at in range(len(seen) - READABLE + 1))
         return
