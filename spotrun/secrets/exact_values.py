@@ -24,6 +24,8 @@ class ExactValues:
     def __init__(self, values: Iterable[str], ways: Sequence[Way] = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways if known]
+        self._broken = {way.without(each) for way in ways for each in known if way.breaks(each)}
+        """Values as they are read, that have of their own what would break another one: that is hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
 
@@ -32,7 +34,9 @@ class ExactValues:
         for way, values in self._ways:
             reading = way.read(text)
             if reading is not None:
-                yield from (reading.places(start, end) for start, end in _occurrences(reading.left, values))
+                for value in values:
+                    places = (reading.places(start, end) for start, end in _occurrences(reading.left, value))
+                    yield from map(_all_between, places) if value in self._broken else places
 
     def begun(self, text: str, least: int = 1) -> int:
         """How many characters at the end are the beginning of a value, of which at least so many letters are there."""
@@ -41,7 +45,7 @@ class ExactValues:
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """In each way to read it: where the value begins that the text ends with a part of, if it does."""
         for way, values in self._ways:
-            for reading in (way.read(text), way.read(text, cut=True)):
+            for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
                     continue
                 size = max((_begun(reading.left, value, max(least, way.part)) for value in values), default=0)
@@ -77,14 +81,17 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
     return frozenset(each[start : start + size] for each in values for start in range(len(each) - size + 1))
 
 
-def _occurrences(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Where each of the values begins and ends; of occurrences that overlap, what the one before has not covered."""
-    for value in values:
-        start, done = text.find(value), 0
-        while start >= 0:
-            yield max(start, done), start + len(value)
-            done = start + len(value)
-            start = text.find(value, start + 1)
+def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    """Where a value begins and ends; of occurrences that overlap, what the one before has not covered."""
+    start, done = text.find(value), 0
+    while start >= 0:
+        yield max(start, done), start + len(value)
+        done = start + len(value)
+        start = text.find(value, start + 1)
+
+
+def _all_between(places: Sequence[int]) -> Sequence[int]:
+    return range(places[0], places[-1] + 1)
 
 
 def _begun(text: str, value: str, least: int) -> int:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from html.entities import html5
+from itertools import count
 from typing import NamedTuple
 
 SHORT = 8
@@ -131,35 +132,49 @@ class Way(NamedTuple):
     part: int = 1
     decodes: bool = False
 
-    def read(self, text: str, *, cut: bool = False) -> Reading | None:
-        """
-        None if nothing is another in that way. `cut`: without what may be the beginning of a letter, or of a break, at
-        the end.
-        """
-        if self.signs and not any(sign in text for sign in self.signs):
+    def read(self, text: str) -> Reading | None:
+        """None if nothing is another in that way."""
+        if not self._may_differ(text):
             return None
-        reading = self._reading(text, cut)
+        reading = self._reading(text)
         return None if self.turn and reading.left == text else reading
+
+    def cut(self, text: str) -> Iterator[Reading]:
+        """
+        Without what may be the beginning of a letter, or of a break, at the end: cut once, twice, and so on, as a value
+        may have of its own what looks like such a beginning.
+        """
+        for cuts in count(1) if self._may_differ(text) else ():
+            reading = self._reading(text, cuts)
+            if reading.cuts < cuts:
+                return
+            yield reading
+
+    def _may_differ(self, text: str) -> bool:
+        return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
         """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
-        left = self._reading(value, cut=False).left
+        left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
         return left
 
-    def _reading(self, text: str, cut: bool) -> Reading:
+    def breaks(self, value: str) -> bool:
+        """Whether more than blanks is lost of a value that is read in that way."""
+        reading = self._reading(value)
+        kept = {*reading.places(0, len(reading.left))} if reading.left else set()
+        return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
+
+    def _reading(self, text: str, cuts: int = 0) -> Reading:
         reading = Reading(text)
         for step in self.once:
             reading = reading.after(step)
         for _ in range(self.levels):
             before = reading.left
-            if cut:
-                reading = reading.until_begun()
-            for step in self.turn:
-                reading = reading.after(step)
-                if cut:  # a break may stand within a letter of which the rest is still to come
-                    reading = reading.until_begun()
+            reading = reading.until_begun(cuts)
+            for step in self.turn:  # a break may stand within a letter of which the rest is still to come
+                reading = reading.after(step).until_begun(cuts)
             if reading.left == before:
                 break
         return reading
@@ -186,18 +201,20 @@ WAYS_OF_BYTES = _ways()
 
 
 class Reading:
-    """What is `left` of a text, and where each letter of that stands."""
+    """What is `left` of a text, and where each letter of that stands. `cuts`: how often its end was cut."""
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
+        self.cuts: int = 0 if before is None else before.cuts + (step is None)
         self._before, self._step = before, step
 
     def after(self, step: Step) -> Reading:
         left = step.pattern.sub(step.letters or "", self.left)
         return Reading(left, self, step) if left != self.left else self
 
-    def until_begun(self) -> Reading:
-        begun = _BEGUN.search(self.left)
+    def until_begun(self, cuts: int) -> Reading:
+        """Without what may be the beginning of a letter at its end, unless it was cut so often."""
+        begun = _BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:

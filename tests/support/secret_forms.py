@@ -227,9 +227,15 @@ def _pieces(secret: str, write: Callable[[str], Written]) -> Iterator[str]:
         seen = _seen(whole)
         yield from (seen[at : at + READABLE] for at in range(len(seen) - READABLE + 1))
         return
-    for at in range(len(letters) - FEW):
-        runs = (_seen("".join(letters[at:end])) for end in range(at + FEW + 1, len(letters) + 1))
+    for at in range(len(letters)):
+        ends = range(at + 1, len(letters) + 1)
+        runs = (_seen("".join(letters[at:end])) for end in ends if _seen_of(secret[at:end]) > FEW)
         yield from islice((run for run in runs if len(run) >= READABLE), 1)
+
+
+def _seen_of(secret: str) -> int:
+    """Letters. A backslash is none: wherever it stands, it may be how the next letter is written."""
+    return len(secret.replace("\\", ""))
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1b\(B")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from random import Random
+from urllib.parse import quote
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_a_secret_that_is_shorter_once_it_is_decoded_is_hidden_where_a_line_end_
     for name, text in all_of(secret, random):
         assert not reader.reads(log.hide(text.encode()).decode()), name
         assert not reader.reads(told.clean(text)), name
+
+
+@pytest.mark.parametrize("secret", ["lZZ<p4C%1bIW5-J%1b[1;31mqA", "lZZ-p4C%20%0a%20W5-JqA"])
+def test_what_a_secret_has_itself_that_would_break_another_is_hidden_too(secret: str) -> None:
+    log = OutputRedaction(forms_of_all([secret]))
+    for name, text in all_of(secret, Random(1), 0):
+        assert not Reader(secret).reads(log.hide(text.encode()).decode()), name
+    doubly = quote(quote(secret))
+    assert log.hide(doubly.encode()).decode() == "*" * len(doubly)
 
 
 HOSTILE = {
