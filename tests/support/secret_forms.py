@@ -222,15 +222,25 @@ class Reader:
 
 def _pieces(secret: str, write: Callable[[str], Written]) -> Iterator[str]:
     """So many characters of it as it is written; where a letter stands by itself, more than a few letters too."""
-    whole, letters = write(secret).secret, [write(each).secret for each in secret]
-    if "".join(letters) != whole:
-        seen = _seen(whole)
+    letters = _letters(secret, write)
+    if not letters:
+        seen = _seen(write(secret).secret)
         yield from (seen[at : at + READABLE] for at in range(len(seen) - READABLE + 1))
         return
     for at in range(len(letters)):
         ends = range(at + 1, len(letters) + 1)
         runs = (_seen("".join(letters[at:end])) for end in ends if _seen_of(secret[at:end]) > FEW)
         yield from islice((run for run in runs if len(run) >= READABLE), 1)
+
+
+def _letters(secret: str, write: Callable[[str], Written]) -> list[str]:
+    """Each letter as it is written, if by itself. Beside one quotation mark Python writes the other in another way."""
+    for beside in ("", '"'):
+        before = write(beside).secret
+        letters = [write(beside + each).secret.removeprefix(before) for each in secret]
+        if "".join(letters) == write(secret).secret:
+            return letters
+    return []
 
 
 def _seen_of(secret: str) -> int:
