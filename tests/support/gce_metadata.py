@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT
 
-ACCOUNT = "instance/service-accounts/default/"
+ACCOUNTS = "instance/service-accounts/"
 GOOGLE = {FLAVOR_HEADER: FLAVOR, "Server": "Metadata Server for VM"}
 PLAIN = "application/text"
 
@@ -54,8 +54,9 @@ class GceMetadata:
         name: str = "spotrun-0123456789-7",
         zone: str = "us-central1-a",
         account: str = "run@p.iam.gserviceaccount.com",
+        token: str = "ya29.c.a-token_of.tests",
     ) -> None:
-        self.token = "ya29.c.a-token_of.tests"
+        self.token = token
         self.replies: dict[str, Iterator[Reply | None]] = {}
         self.asked: list[Asked] = []
         self._changed = threading.Condition()
@@ -63,16 +64,19 @@ class GceMetadata:
         self._over = False
         credentials = {"access_token": self.token, "expires_in": 3599, "token_type": "Bearer"}
         self._values = {
+            "/": "computeMetadata/\n",  # by this answer google-auth knows that it is on an instance
             "instance/name": name,
             "instance/zone": f"projects/123456789012/zones/{zone}",
             "project/project-id": "tests",
             "universe/universe-domain": "googleapis.com",
             PREEMPTED: "FALSE",
             MAINTENANCE: "NONE",
-            f"{ACCOUNT}email": account,
-            f"{ACCOUNT}token": json.dumps(credentials),
-            ACCOUNT: json.dumps({"aliases": ["default"], "email": account, "scopes": []}),
         }
+        for called in ("default", account):
+            folder = f"{ACCOUNTS}{called}/"
+            self._values[f"{folder}email"] = account
+            self._values[f"{folder}token"] = json.dumps(credentials)
+            self._values[folder] = json.dumps({"aliases": ["default"], "email": account, "scopes": []})
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.metadata = self
         self.host = f"127.0.0.1:{self._server.server_port}"
@@ -148,8 +152,8 @@ class GceMetadata:
 
 
 @contextmanager
-def gce_metadata() -> Iterator[GceMetadata]:
-    metadata = GceMetadata()
+def gce_metadata(**told: str) -> Iterator[GceMetadata]:
+    metadata = GceMetadata(**told)
     metadata.start()
     try:
         yield metadata

@@ -76,28 +76,36 @@ def arguments(script: str, folder: Path) -> list[list[str]]:
 
 def recorded(commands: Sequence[Sequence[str]], folder: Path) -> Recorded:
     """What the real gcloud asks for when it is given these arguments."""
-    assert GCLOUD is not None
     with _server() as server:
-        environment = {name: text for name, text in os.environ.items() if not name.startswith("CLOUDSDK_")}
-        environment |= {
-            **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"http://127.0.0.1:{server.server_port}/" for api in _APIS},
-            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-            "CLOUDSDK_CONFIG": str(folder / "config"),
-            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "true",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-            "GCE_METADATA_ROOT": f"127.0.0.1:{server.server_port}",  # otherwise it looks for one of Google's
-        }
-        kit = Path(GCLOUD).resolve().parents[1]
-        own = kit / "platform" / "bundledpythonunix" / "bin" / "python3"
-        python = own if own.exists() else sys.executable
-        command = [str(python), "-I", "-S", "-B", "-c", _IN_ONE_PROCESS, str(kit / "lib")]
-        done = subprocess.run(
-            command, input=json.dumps(commands), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-        )
+        url = f"http://127.0.0.1:{server.server_port}/"
+        environment = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": url for api in _APIS}
+        done = executed(commands, folder, {**environment, "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true"})
         assert done.returncode == 0, done.stdout + done.stderr
         return Recorded(server.asked, server.policies)
+
+
+def executed(
+    commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """The real gcloud with these arguments, one after another until one fails. `variables` say whom it asks."""
+    assert GCLOUD is not None
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("CLOUDSDK_")}
+    environment |= {
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_CONFIG": str(folder / "config"),
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "true",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "GCE_METADATA_ROOT": "127.0.0.1:9",  # otherwise it looks for one of Google's
+        **variables,
+    }
+    kit = Path(GCLOUD).resolve().parents[1]
+    own = kit / "platform" / "bundledpythonunix" / "bin" / "python3"
+    python = own if own.exists() else sys.executable
+    command = [str(python), "-I", "-S", "-B", "-c", _IN_ONE_PROCESS, str(kit / "lib")]
+    return subprocess.run(
+        command, input=json.dumps(commands), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,0 +1,267 @@
+"""
+The methods of Compute Engine that a project answers: https://cloud.google.com/compute/docs/reference/rest/v1.
+
+Each handler takes what was asked and gives the answer, or raises the Refusal that Google would send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from tests.support.gce_advice import capacity, capacity_history
+from tests.support.gce_answers import URL, Json, Refusal, fingerprint, not_found
+from tests.support.gce_catalog import (
+    NETWORKS,
+    PROJECT_NUMBER,
+    REGIONS,
+    ZONES,
+)
+from tests.support.gce_insert import check_request_id
+from tests.support.gce_lists import PAGE_MAX, Listed, Lists
+from tests.support.gce_operations import Operation
+from tests.support.gce_project import GceProject
+from tests.support.gce_resources import Resources
+from tests.support.gce_vm import Disk, Vm
+
+WAIT = timedelta(minutes=2)
+"""https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations/wait"""
+_ZONE_SCOPES = tuple(f"zones/{zone}" for zone in ZONES)
+_REGION_SCOPES = tuple(f"regions/{region}" for region in REGIONS)
+
+
+class Asked(NamedTuple):
+    """One call: `who` is the principal of its token; `nth` counts the calls of this method."""
+
+    who: str
+    method: str
+    arguments: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    at: datetime
+    nth: int = 1
+
+
+class GceMethods:
+    """`waits`: whether zoneOperations.wait takes its time, as it need not. `firewalls` are rules of the project."""
+
+    def __init__(self, project: GceProject) -> None:
+        self.project = project
+        self.page_size = PAGE_MAX
+        self.waits = True
+        self.firewalls: list[dict[str, Any]] = []
+        self._resources = Resources(project.name, project.supply)
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[Asked], Json]]:
+        return {f"compute.{name}": handler for name, handler in {**self._of_instances, **self._of_the_catalog}.items()}
+
+    @property
+    def _of_instances(self) -> Mapping[str, Callable[[Asked], Json]]:
+        return {
+            "disks.aggregatedList": lambda asked: self._aggregated("Disk", "disks", asked, self._disks()),
+            "disks.delete": self._delete_disk,
+            "disks.get": lambda asked: self._disk(asked).json,
+            "disks.list": lambda asked: self._of_zone("Disk", asked, self._disks()),
+            "globalOperations.aggregatedList": self._all_operations,
+            "globalOperations.get": self._no_global_operation,
+            "globalOperations.list": lambda asked: self._global("Operation", asked, []),
+            "instances.aggregatedList": lambda asked: self._aggregated("Instance", "instances", asked, self._vms()),
+            "instances.delete": self._delete,
+            "instances.get": lambda asked: self._vm(asked).json,
+            "instances.getSerialPortOutput": self._console,
+            "instances.insert": self._insert,
+            "instances.list": lambda asked: self._of_zone("Instance", asked, self._vms()),
+            "instances.setLabels": self._set_labels,
+            "instances.simulateMaintenanceEvent": self._simulate_maintenance,
+            "instances.stop": self._stop,
+            "zoneOperations.get": lambda asked: self._operation(asked).json,
+            "zoneOperations.list": lambda asked: self._of_zone("Operation", asked, self._operations()),
+        }
+
+    @property
+    def _of_the_catalog(self) -> Mapping[str, Callable[[Asked], Json]]:
+        there, project = self._resources, self.project
+        return {
+            "advice.capacity": lambda asked: capacity(project, self._region(asked), asked.body),
+            "advice.capacityHistory": lambda asked: capacity_history(project, self._region(asked), asked.body),
+            "diskTypes.aggregatedList": lambda asked: self._aggregated(
+                "DiskType", "diskTypes", asked, there.disk_types()
+            ),
+            "diskTypes.get": lambda asked: there.disk_type(self._zone(asked), asked.arguments["diskType"]),
+            "diskTypes.list": lambda asked: self._of_zone("DiskType", asked, there.disk_types()),
+            "firewalls.list": lambda asked: self._global("Firewall", asked, self.firewalls),
+            "images.get": lambda asked: there.image(asked.arguments["project"], asked.arguments["image"]),
+            "images.getFromFamily": lambda asked: there.newest_image(
+                asked.arguments["project"], asked.arguments["family"]
+            ),
+            "machineTypes.aggregatedList": lambda asked: self._aggregated(
+                "MachineType", "machineTypes", asked, there.machine_types()
+            ),
+            "machineTypes.get": lambda asked: there.machine_type(self._zone(asked), asked.arguments["machineType"]),
+            "machineTypes.list": lambda asked: self._of_zone("MachineType", asked, there.machine_types()),
+            "networks.get": lambda asked: there.network(self._own(asked)["network"]),
+            "networks.list": lambda asked: self._global("Network", asked, map(there.network, NETWORKS)),
+            "projects.get": self._whole_project,
+            "regions.get": lambda asked: there.region(self._region(asked)),
+            "regions.list": lambda asked: self._global("Region", asked, map(there.region, REGIONS)),
+            "subnetworks.aggregatedList": lambda asked: self._aggregated(
+                "Subnetwork", "subnetworks", asked, there.subnetworks(), _REGION_SCOPES
+            ),
+            "subnetworks.get": lambda asked: there.subnetwork(self._region(asked), asked.arguments["subnetwork"]),
+            "subnetworks.list": self._region_subnetworks,
+            "zones.get": lambda asked: there.zone(self._zone(asked)),
+            "zones.list": lambda asked: self._global("Zone", asked, map(there.zone, ZONES)),
+        }
+
+    def wait(self, asked: Asked) -> Json:
+        """Until the operation is over, for 2 min at most. What the clock shows passes, for all who go by it."""
+        until = asked.at + WAIT
+        while True:
+            with self.project.lock:
+                self.project.settle()
+                operation = self._operation(asked)
+                if not self.waits or operation.status == "DONE" or self.project.now >= until:
+                    return operation.json
+            self.project.clock.sleep(1.0)
+
+    # -- instances -----------------------------------------------------------------------------------------------
+
+    def _insert(self, asked: Asked) -> Json:
+        zone = self._zone(asked)
+        return self._once(asked, lambda: self.project.insert(zone, asked.body, asked.who, _request_id(asked)))
+
+    def _delete(self, asked: Asked) -> Json:
+        return self._once(asked, lambda: self.project.delete(self._vm(asked), asked.who, _request_id(asked)))
+
+    def _stop(self, asked: Asked) -> Json:
+        return self._once(asked, lambda: self.project.stop(self._vm(asked), asked.who, _request_id(asked)))
+
+    def _simulate_maintenance(self, asked: Asked) -> Json:
+        def act() -> Operation:
+            return self.project.simulate_maintenance(self._vm(asked), asked.who, _request_id(asked))
+
+        return self._once(asked, act)
+
+    def _set_labels(self, asked: Asked) -> Json:
+        vm = self._vm(asked)
+        if asked.body.get("labelFingerprint") != fingerprint(vm.labels):
+            raise Refusal(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
+        labels = asked.body.get("labels") or {}
+        return self._once(asked, lambda: self.project.set_labels(vm, labels, asked.who, _request_id(asked)))
+
+    def _once(self, asked: Asked, act: Callable[[], Operation]) -> Json:
+        """A repeated requestId does nothing: https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert."""
+        check_request_id(_request_id(asked))
+        first = self.project.operations.repeated(_request_id(asked), self.project.now)
+        return (first or act()).json
+
+    def _vm(self, asked: Asked) -> Vm:
+        zone, name = self._zone(asked), asked.arguments["instance"]
+        for vm in self.project.vms.values():
+            if vm.zone == zone and name in (vm.name, str(vm.id)):
+                return vm
+        raise not_found(f"projects/{self.project.name}/zones/{zone}/instances/{name}")
+
+    def _vms(self) -> list[Listed]:
+        return [Listed(f"zones/{vm.zone}", vm.json) for vm in self.project.vms.values()]
+
+    def _console(self, asked: Asked) -> Json:
+        vm = self._vm(asked)
+        text = self.project.consoles.get(vm.name, "")
+        start = min(int(asked.query.get("start", 0)), len(text))
+        link = f"{URL}{vm.path}/serialPort"
+        found = {"kind": "compute#serialPortOutput", "selfLink": link, "contents": text[start:]}
+        return {**found, "start": str(start), "next": str(len(text))}
+
+    # -- disks ---------------------------------------------------------------------------------------------------
+
+    def _disk(self, asked: Asked) -> Disk:
+        zone, name = self._zone(asked), asked.arguments["disk"]
+        for disk in self.project.disks.values():
+            if disk.zone == zone and name in (disk.name, str(disk.id)):
+                return disk
+        raise not_found(f"projects/{self.project.name}/zones/{zone}/disks/{name}")
+
+    def _disks(self) -> list[Listed]:
+        return [Listed(f"zones/{disk.zone}", disk.json) for disk in self.project.disks.values()]
+
+    def _delete_disk(self, asked: Asked) -> Json:
+        disk = self._disk(asked)
+        if disk.user is not None:
+            message = f"The disk resource '{disk.path}' is already being used by '{disk.user}'"
+            raise Refusal(400, "resourceInUseByAnotherResource", message)
+        return self._once(asked, lambda: self.project.delete_disk(disk, asked.who, _request_id(asked)))
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def _operation(self, asked: Asked) -> Operation:
+        zone, name = self._zone(asked), asked.arguments["operation"]
+        for each in self.project.operations.known(self.project.now):
+            if each.zone == zone and name in (each.name, str(each.id)):
+                return each
+        raise not_found(f"projects/{self.project.name}/zones/{zone}/operations/{name}")
+
+    def _operations(self) -> list[Listed]:
+        return [Listed(f"zones/{each.zone}", each.json) for each in self.project.operations.known(self.project.now)]
+
+    def _all_operations(self, asked: Asked) -> Json:
+        scopes = ("global", *_REGION_SCOPES, *_ZONE_SCOPES)
+        return self._aggregated("Operation", "operations", asked, self._operations(), scopes)
+
+    def _no_global_operation(self, asked: Asked) -> Json:
+        raise not_found(f"projects/{self.project.name}/global/operations/{self._own(asked)['operation']}")
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _own(self, asked: Asked) -> Mapping[str, str]:
+        """The arguments of a call that is for this project."""
+        if asked.arguments["project"] not in (self.project.name, PROJECT_NUMBER):
+            raise not_found(f"projects/{asked.arguments['project']}")
+        return asked.arguments
+
+    def _zone(self, asked: Asked) -> str:
+        zone = self._own(asked)["zone"]
+        if zone not in ZONES:
+            raise Refusal(400, "invalid", f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
+        return zone
+
+    def _region(self, asked: Asked) -> str:
+        region = self._own(asked)["region"]
+        if region not in REGIONS:
+            raise Refusal(400, "invalid", f"Invalid value for field 'region': '{region}'. Unknown region.")
+        return region
+
+    @property
+    def _lists(self) -> Lists:
+        scopes = frozenset(f"zones/{zone}" for zone in self.project.unreachable)
+        return Lists(self.project.name, self.page_size, scopes)
+
+    def _whole_project(self, asked: Asked) -> Json:
+        self._own(asked)
+        return self._resources.project()
+
+    def _region_subnetworks(self, asked: Asked) -> Json:
+        scope = f"regions/{self._region(asked)}"
+        here = [each.resource for each in self._resources.subnetworks() if each.scope == scope]
+        return self._lists.plain("Subnetwork", asked.query, here, scope)
+
+    def _global(self, schema: str, asked: Asked, resources: Iterable[Json]) -> Json:
+        self._own(asked)
+        return self._lists.plain(schema, asked.query, resources, "global")
+
+    def _of_zone(self, schema: str, asked: Asked, listed: list[Listed]) -> Json:
+        scope = f"zones/{self._zone(asked)}"
+        here = [each.resource for each in listed if each.scope == scope]
+        return self._lists.plain(schema, asked.query, here, scope)
+
+    def _aggregated(
+        self, schema: str, field: str, asked: Asked, listed: list[Listed], scopes: tuple[str, ...] = _ZONE_SCOPES
+    ) -> Json:
+        self._own(asked)
+        return self._lists.aggregated(schema, field, asked.query, listed, scopes)
+
+
+def _request_id(asked: Asked) -> str | None:
+    return asked.query.get("requestId")
