@@ -18,6 +18,8 @@ class InstanceState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
+    STOPPED = "stopped"
+    """It has switched itself off. Nobody starts it again, and its disk is billed until somebody ends it."""
     TERMINATED = "terminated"
 
 
@@ -91,3 +93,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         return self.state is not InstanceState.TERMINATED
+
+    @property
+    def never_ran(self) -> bool:
+        """It has ended, and its meter never began."""
+        return not self.alive and self.billed_from is None

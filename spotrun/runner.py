@@ -229,12 +229,14 @@ class Runner:
         taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
         """
         state = self._ledger.refresh()
-        occupied = {each.intent.offering.region for each in state.launches.values() if not each.settled}
-        instances = self._instances(state, occupied)
+        occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
+        instances = self._instances(state, {offering.zone for offering in occupied})
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
-        offerings = tuple(suitable(self._driver.offerings(must_see=occupied), self._spec))
+        offerings = tuple(
+            suitable(self._driver.offerings(must_see={offering.region for offering in occupied}), self._spec)
+        )
         return World(
             offerings=offerings,
             instances=instances,
@@ -267,7 +269,7 @@ class Runner:
             self._driver.terminate(instance_id)
         raise RunGone(self._uri, living)
 
-    def _instances(self, state: RunState, occupied: set[str]) -> tuple[Instance, ...]:
+    def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
         """
         What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agent
         goes on writing: an end without an entry is seen when the agent falls silent, or at the next of those looks.
@@ -278,7 +280,7 @@ class Runner:
         if may_wait and not self._lists.due():
             return self._listed
         try:
-            self._listed = tuple(self._driver.instances(state.created.uid, must_see=occupied))
+            self._listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
         except CloudError as error:
             if not may_wait:
                 raise

@@ -26,7 +26,7 @@ VERBS = {
         "Train a job, or a script by itself, to its end, on spot capacity where possible.", "train.yaml --deadline 8h"
     ),
     "offers": Listed(
-        "Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow.",
+        "Show what can be rented: prices now and lately, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": Listed(

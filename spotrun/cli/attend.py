@@ -139,11 +139,11 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
             least = least_budget_usd(unborn, spec, world)
             needed = "" if least is None else f": the first instance needs ${least}"
             raise SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
-    _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world))
+    _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world), spec.resources.cloud)
     raise no_choice(spec, world.offerings)
 
 
-def _refuse_a_far_bucket(facts: Facts) -> None:
+def _refuse_a_far_bucket(facts: Facts, cloud: str) -> None:
     """
     Raises:
         SpecInvalid: no offering could keep the budget.
@@ -151,9 +151,9 @@ def _refuse_a_far_bucket(facts: Facts) -> None:
     offerings, bucket_region = facts.world.offerings, facts.state.created.storage.region
     if offerings and not any(reservable(facts, found) for found in offerings):
         raise SpecInvalid(
-            f"budget.max_usd cannot be kept: the bucket is in {bucket_region}, every offering is "
+            f"a budget cannot be kept: the bucket is in {bucket_region}, every offering is "
             "elsewhere, and the transfer cost of checkpoints is not known before the first one",
-            hint="add that region to aws.regions, use a bucket in one of them, or leave budget.max_usd out",
+            hint=f"add that region to {cloud}.regions, use a bucket in one of them, or leave budget.max_usd out",
             key=("budget", "max_usd"),
         )
 

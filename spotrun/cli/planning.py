@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spotrun.cli.before_launch import first_look, no_choice, quotes_of
 from spotrun.cli.options import known_word
-from spotrun.cli.runs import absent, runs_in
+from spotrun.cli.runs import absent, default_store, runs_in
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import deadline_at
@@ -64,7 +64,7 @@ def planned(
         SpecInvalid: the job cannot be forecast so, no offering suits, or none is within max_price now.
         CloudError: nothing is offered there.
     """
-    spec = load_spec(spec_path, dict(overrides), arguments=arguments)
+    spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:

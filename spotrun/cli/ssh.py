@@ -29,7 +29,7 @@ def ssh(
     """
     Open a shell on the instance where a run trains.
 
-    On AWS it goes through Session Manager, which needs no open port.
+    On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
     """
     from spotrun.cli.runs import open_run
 

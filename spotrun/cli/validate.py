@@ -25,6 +25,7 @@ def validate(
     """
     from spotrun.cli.asking import say
     from spotrun.cli.before_launch import check_script, not_offered
+    from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
     from spotrun.market.accelerators import meant_by
     from spotrun.spec.file import load_spec, placed
@@ -35,7 +36,7 @@ def validate(
         return
     if spec_path is None:
         raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
-    spec = load_spec(spec_path)
+    spec = load_spec(spec_path, default_store=default_store())
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)

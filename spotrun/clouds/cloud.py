@@ -17,6 +17,7 @@ from spotrun.clock import Clock, ScaledClock, clock_from_environment
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
+from spotrun.clouds.leftovers import Leftovers, NoLeftovers
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, SpecInvalid
@@ -24,7 +25,8 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.events import BillingRule
 from spotrun.spec.clouds import CloudRules
-from spotrun.spec.model import RunSpec
+from spotrun.spec.model import ResourcesSpec, RunSpec
+from spotrun.spec.values import read_accelerators
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
@@ -35,6 +37,7 @@ class Account(NamedTuple):
     driver: CloudDriver
     guards: Guards = NoGuards()
     identities: Identities = NoIdentities()
+    leftovers: Leftovers = NoLeftovers()
 
 
 class Wish(NamedTuple):
@@ -46,6 +49,28 @@ class Wish(NamedTuple):
     image: str | None = None
     rates: str | None = None
     """A file or URL that says how often spot instances are taken."""
+    store: str | None = None
+    """Where runs would live; a job that is looked at says so itself."""
+
+    def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
+        """
+        What a job asks for, with this in its place where a flag was given. `like` are accelerators of that cloud.
+
+        Raises:
+            SpecInvalid: the accelerators cannot be read.
+        """
+        changes: dict[str, object] = {
+            "cloud": cloud,
+            "region": next(iter(self.regions), None),
+            "instance_type": next(iter(self.instance_types), None),
+        }
+        if self.accelerators is not None:
+            try:
+                changes["accelerators"] = read_accelerators(self.accelerators)
+            except Unreadable as error:
+                raise SpecInvalid(f"--accelerators: {error}", hint=f"name one kind, like {like}") from error
+        resources = ResourcesSpec() if spec is None else spec.resources
+        return resources.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
 
 class Shell(NamedTuple):

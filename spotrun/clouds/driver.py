@@ -70,8 +70,8 @@ class CloudDriver(Protocol):
         """
         All instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
 
-        `must_see` are the regions without which the answer is of no use; all of them if None. Another region that fails
-        is left out, with a remark.
+        `must_see` are the regions and zones without which the answer is of no use; all of them if None. Another one
+        that fails is left out, with a remark. A zone is in the region with whose name its own begins.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.

@@ -14,6 +14,15 @@ REST_FIRST_S, REST_MAX_S = 60.0, 600.0
 """How long a region that has failed is not asked: a call that hangs would hold up the others. It doubles."""
 
 
+def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
+    """The regions among `names` that are one of the places, or have it: the name of a zone begins with its region's."""
+    return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
+
+
+def _is_in(place: str, region: str) -> bool:
+    return place.startswith(region) and not place.removeprefix(region)[:1].isdigit()
+
+
 class _Rest(NamedTuple):
     error: CloudError
     until_s: float

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from spotrun.instance import EndedBy, Instance
+from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
@@ -40,7 +40,7 @@ def record(facts: Facts) -> Iterator[Action]:
     """What the bill needs: which instances exist, since when they are charged, and which are gone."""
     for number, instance in instances(facts).items():
         launch = facts.state.launches[number]
-        if launch.gone is not None:
+        if launch.gone is not None or (launch.settled and instance.never_ran):
             continue
         if not instance.alive:
             yield Append(event=_gone(launch, instance))
@@ -132,6 +132,8 @@ def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
         return "condemned"
     if launch.gone is not None:
         return "its end is recorded"
+    if instance.state is InstanceState.STOPPED:
+        return "it has stopped, and its disk is still billed"
     if launch.attempt is None or launch.attempt == state.current_attempt:
         return None
     over_at = over_by(state.attempts[launch.attempt])

@@ -25,8 +25,7 @@ from spotrun.spec.values import STORED, one_of
 from spotrun.units import Unreadable, shown
 
 GROUP = "spotrun.clouds"
-BUILT_IN = ("local", "aws")
-PLANNED = ("gcp",)
+BUILT_IN = ("local", "aws", "gcp")
 _Spec = TypeVar("_Spec", contravariant=True)
 
 
@@ -116,11 +115,11 @@ def _read(value: object, info: ValidationInfo) -> str:
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)
     known = known_clouds()
-    if isinstance(value, str) and value not in (*known, *PLANNED) and not get_close_matches(value.lower(), known, 1):
+    if isinstance(value, str) and value not in known and not get_close_matches(value.lower(), known, 1):
         raise Unreadable(
             f"{shown(value)} is not supported", f"spotrun rents on {', '.join(known[:-1])} and {known[-1]}"
         )
-    name: str = one_of(*known, unbuilt=PLANNED)(value)
+    name: str = one_of(*known)(value)
     try:
         find_cloud(name)
     except SpecInvalid as error:

@@ -92,6 +92,26 @@ ImageParameter = Annotated[
     PlainValidator(matching(values.IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
     _pattern(values.IMAGE_PARAMETER_PATTERN),
 ]
+GoogleName = Annotated[
+    str,
+    PlainValidator(matching(values.GOOGLE_NAME_PATTERN, "use small letters, digits and dashes, as Google does")),
+    _pattern(values.GOOGLE_NAME_PATTERN),
+]
+GoogleProject = Annotated[
+    str,
+    PlainValidator(matching(values.GOOGLE_PROJECT_PATTERN, "write the id of a project, like acme-training")),
+    _pattern(values.GOOGLE_PROJECT_PATTERN),
+]
+GoogleImage = Annotated[
+    str,
+    PlainValidator(matching(values.GOOGLE_IMAGE_PATTERN, "write projects/PROJECT/global/images/NAME or …/family/NAME")),
+    _pattern(values.GOOGLE_IMAGE_PATTERN),
+]
+ServiceAccount = Annotated[
+    str,
+    PlainValidator(matching(values.SERVICE_ACCOUNT_PATTERN, "write NAME@PROJECT.iam.gserviceaccount.com")),
+    _pattern(values.SERVICE_ACCOUNT_PATTERN),
+]
 WebhookVariable = Annotated[
     str, PlainValidator(values.read_webhook), _pattern(values.VARIABLE_PATTERN, "$SLACK_WEBHOOK")
 ]

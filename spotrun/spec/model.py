@@ -39,6 +39,7 @@ from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
 from spotrun.units import Unreadable, format_duration
 
+DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
 
 
@@ -414,6 +415,45 @@ class AwsSpec(Model):
         return self
 
 
+class GcpSpec(Model):
+    """Google Compute Engine: where to look for capacity, and how to set up instances. Only used with `cloud: gcp`."""
+
+    project: fields.GoogleProject | None = Field(
+        default=None, description="The id of the project that pays. Default: that of the login."
+    )
+    regions: tuple[fields.CloudName, ...] = Field(
+        default=("us-central1",),
+        max_length=30,
+        description="The regions to look in, unless `resources` name a region or a zone.",
+    )
+    instance_types: tuple[fields.CloudName, ...] = Field(
+        default=(),
+        max_length=100,
+        description="Rent only these types: [g2-standard-8]. Default: every x86_64 type that suits `resources`, whose "
+        "GPUs are a part of it.",
+    )
+    image: fields.GoogleImage = Field(
+        default=DEEP_LEARNING_IMAGE,
+        description="The machine image: projects/PROJECT/global/images/NAME, or …/images/family/FAMILY for the newest "
+        "of a family.",
+    )
+    volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=10, le=16_000, description="The size of the boot disk in GiB.")
+    subnetwork: fields.GoogleName = Field(
+        default="spotrun", description="The name of the subnetwork in each region that instances start in."
+    )
+    service_account: fields.ServiceAccount | None = Field(
+        default=None,
+        description="The address of your own service account, which then serves all runs. Default: spotrun makes one "
+        "for each run, which reaches only that run's folder, and removes it at the end.",
+    )
+
+    @model_validator(mode="after")
+    def _looks_somewhere(self) -> GcpSpec:
+        if not self.regions:
+            raise Unreadable("names no region", "name one, like us-central1", at=("regions",))
+        return self
+
+
 class RunSpec(Model):
     """One training run for spotrun."""
 
@@ -465,6 +505,7 @@ class RunSpec(Model):
     num_nodes: fields.NodeCount = Field(default=1, description="How many nodes train together. Only 1 so far.")
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
+    gcp: GcpSpec = Field(default=GcpSpec(), description="Where to look on Compute Engine, and how to set up instances.")
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:

@@ -29,6 +29,12 @@ from spotrun.units import DURATION_FORMS, Steps, Unreadable, parse_duration, par
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 CLOUD_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 TEMPLATE_PATTERN = r"^[A-Za-z0-9()./_-]{3,128}$"
+_GOOGLE_NAME = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+_GOOGLE_PROJECT = r"([a-z0-9.-]{1,63}:)?[a-z][-a-z0-9]{4,28}[a-z0-9]"
+GOOGLE_NAME_PATTERN = rf"^{_GOOGLE_NAME}$"
+GOOGLE_PROJECT_PATTERN = rf"^{_GOOGLE_PROJECT}$"
+GOOGLE_IMAGE_PATTERN = rf"^projects/{_GOOGLE_PROJECT}/global/images/(family/)?{_GOOGLE_NAME}$"
+SERVICE_ACCOUNT_PATTERN = r"^[a-z0-9][-a-z0-9]{0,61}@[a-z0-9.-]{1,190}\.gserviceaccount\.com$"
 IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"
 SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
@@ -102,14 +108,12 @@ def matching(pattern: str, rule: str) -> Callable[[object], str]:
     return read
 
 
-def one_of(*allowed: str, unbuilt: tuple[str, ...] = ()) -> Callable[[object], Any]:
+def one_of(*allowed: str) -> Callable[[object], Any]:
     listed = " or ".join(filter(None, [", ".join(allowed[:-1]), allowed[-1]]))
 
     def read(value: object) -> str:
         if isinstance(value, str) and value in allowed:
             return value
-        if isinstance(value, str) and value in unbuilt:
-            raise Unreadable(f"{value} is known, but not built yet", f"write {listed}")
         close = difflib.get_close_matches(str(value)[:40].lower().replace("_", "-"), allowed, 1)
         advice = f"write {close[0]}" if close else "write one of these" if len(allowed) > 1 else f"write {allowed[0]}"
         raise Unreadable(f"must be {listed}, not {shown(value)!r}", advice)

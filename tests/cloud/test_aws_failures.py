@@ -10,10 +10,11 @@ import pytest
 from moto.ec2.models import ec2_backends
 from msgspec.structs import replace
 
-from spotrun.clouds.aws.calls import ATTEMPTS_MAX, PATIENT, PAUSE_MAX_S, Region
+from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsDriver
 from spotrun.clouds.aws.error_codes import BadImage, CredentialsExpired, TokenReused
+from spotrun.clouds.patience import ATTEMPTS_MAX, PATIENT, PAUSE_MAX_S
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, LaunchTokenSpent, LoginExpired, QuotaExceeded
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType

@@ -49,7 +49,7 @@ def test_what_a_down_waits_for_is_said_once_and_in_its_error(
     monkeypatch.setattr(down, "LOOK_AGAIN_S", 0.0)
     looks = iter((0.0, 1.0, 2.0, down.DOWN_WITHIN_S))
     monkeypatch.setattr(down, "system_s", lambda: next(looks))
-    monkeypatch.setattr("spotrun.clouds.aws.calls.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("spotrun.clouds.patience.ATTEMPTS_MAX", 1)
     account.refuse("DescribeInstances", "Unavailable", 503, times=50)
     said = spotrun("down", "demo", "-y")
     assert said.code == CloudError.exit_code

@@ -16,14 +16,18 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
-from tests.support import ec2_machines, ec2_server, local_clouds, toy_cloud
+from spotrun.spec.model import DEEP_LEARNING_IMAGE
+from tests.support import ec2_machines, ec2_server, gce_launches, local_clouds, toy_cloud
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
+from tests.support.gce_server import GceServer
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.timings import Timings
 from tests.support.worlds import calm
@@ -90,6 +94,24 @@ class AwsAccount:
         self._server.__exit__()
 
 
+class GcpAccount:
+    """It forgets an instance as soon as that is deleted, as Google does."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = ScaledClock(datetime.now(UTC), 60.0)
+        self._server = GceServer(self._clock)
+        self._server.__enter__()
+        gce_launches.reach(self._server, folder, monkeypatch)
+
+    def driver(self) -> CloudDriver:
+        config = GcpConfig(regions=("us-central1",), instance_types=("g2-standard-4",), image=DEEP_LEARNING_IMAGE)
+        return GcpDriver(config, self._clock)
+
+    def close(self) -> None:
+        self._server.__exit__()
+        assert self._server.faults == [], "Google's description finds fault"
+
+
 class SimulatedAccount:
     """Its drivers are one object: a cloud without machines is its own account."""
 
@@ -104,11 +126,12 @@ class SimulatedAccount:
         """There is nothing."""
 
 
-@pytest.fixture(params=["local", "aws", "simulated", "toy"])
+@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy"])
 def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     benches: dict[str, Callable[[], Account]] = {
         "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
         "aws": lambda: AwsAccount(monkeypatch),
+        "gcp": lambda: GcpAccount(tmp_path, monkeypatch),
         "simulated": SimulatedAccount,
         "toy": lambda: ToyAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch), monkeypatch),
     }
@@ -288,7 +311,7 @@ def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Accou
 def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:
     driver = account.driver()
     launched = driver.launch(request_for(offering(driver)))
-    for must_see in (None, (), (launched.offering.region,)):
+    for must_see in (None, (), (launched.offering.region,), (launched.offering.zone,)):
         assert {each.pool for each in driver.offerings(must_see)} >= {launched.offering.pool}
         assert [each.instance_id for each in driver.instances(launched.run_uid, must_see)] == [launched.instance_id]
     assert driver.remarks == ()

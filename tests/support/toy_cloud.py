@@ -96,6 +96,8 @@ class ToyGuards:
 class ToyIdentities:
     """A file for each run that has an identity."""
 
+    noun = "role"
+
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         identities = root() / "identities"
         identities.mkdir(parents=True, exist_ok=True)

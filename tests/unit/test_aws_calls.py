@@ -16,7 +16,7 @@ from botocore.loaders import Loader
 
 from spotrun.clouds.aws import calls, clock_skew
 from spotrun.clouds.aws.account_checks import account_number
-from spotrun.clouds.aws.calls import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S, Region
+from spotrun.clouds.aws.calls import RENEWED_EVERY_S, Region
 from spotrun.clouds.aws.error_codes import (
     ClockWrong,
     CredentialsExpired,
@@ -24,6 +24,7 @@ from spotrun.clouds.aws.error_codes import (
     Unexplained,
     error_of,
 )
+from spotrun.clouds.patience import ASIDE, ATTEMPTS_MAX
 from spotrun.errors import CloudError, CloudUnavailable
 from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock

@@ -17,7 +17,7 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.records import Places, Record
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
-from tests.support.called_spotrun import Spotrun
+from tests.support.called_spotrun import Spotrun, call
 from tests.support.decisions import spec
 from tests.support.histories import START, History, offering
 from tests.support.stored_runs import new_run, store_run
@@ -255,3 +255,12 @@ def test_a_checkpoint_s_verification_is_told_to_programs_too(runs: Path, spotrun
     assert said.code == 6
     assert set(row) == {"commit", "step", "epoch", "damage"}
     assert row["damage"]
+
+
+def test_validate_takes_the_store_that_launch_would_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("run: 'true'\nresources: {cloud: gcp}\n")
+    monkeypatch.delenv("SPOTRUN_STORE", raising=False)
+    assert "out of reach of instances on gcp" in call(monkeypatch, "validate", str(job)).err
+    monkeypatch.setenv("SPOTRUN_STORE", "gs://bucket/runs")
+    assert call(monkeypatch, "validate", str(job)).code == 0

@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.policy.actions import Terminate
 from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from tests.support.decisions import decided, events_of, instance
 from tests.support.histories import History
 
@@ -35,3 +37,20 @@ def test_no_end_is_recorded_before_its_begin(history: History) -> None:
     assert launch.recorded is not None
     (event,) = gone(history, ended(instance(history, 1), -240))
     assert event.ended_at == launch.recorded.billed_from == event.billed_from
+
+
+def test_what_has_switched_itself_off_is_ended_so_that_its_disk_is_billed_no_more(history: History) -> None:
+    stopped = replace(instance(history, 1), state=InstanceState.STOPPED)
+    ends = [each for each in decided(history, instances=(stopped,)) if isinstance(each, Terminate)]
+    assert ends == [Terminate(instance_id=stopped.instance_id, reason="it has stopped, and its disk is still billed")]
+    assert gone(history, stopped) == [], "whoever ends it is told when it is gone"
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_of_a_launch_that_was_refused_only_an_instance_that_ran_all_the_same_is_recorded(ran: bool) -> None:
+    """Some clouds list what they have accepted and then refused: the refusal is in the ledger already."""
+    history = History()
+    launch = history.launch()
+    history.close(launch, Cause.CAPACITY)
+    shown = ended(instance(history, launch), 60)
+    assert bool(gone(history, shown if ran else replace(shown, billed_from=None, prices=()))) is ran

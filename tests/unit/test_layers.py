@@ -15,10 +15,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import spotrun
-from spotrun.spec.clouds import BUILT_IN, PLANNED
+from spotrun.spec.clouds import BUILT_IN
 
 ROOT = Path(spotrun.__file__).parent
-CLOUDS = (*BUILT_IN, *PLANNED)
+
 ROWS = (
     "errors units clock proc offering intervals trainer_link strategies autoload",
     "address instance secrets exactness",
@@ -91,7 +91,8 @@ ONLY_IN = {
     "pyarrow": ("bill/",),
     "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
     "botocore": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
-    "google": ("store/gcs.py",),
+    "google": ("store/gcs.py", "clouds/gcp/"),
+    "requests": ("clouds/gcp/",),
     "google_crc32c": ("store/http.py",),
 }
 IMPORTING = ("import_module", "__import__", "find_spec")
@@ -156,7 +157,7 @@ def names_a_cloud(node: ast.AST) -> bool:
     """Whether it is the name of a cloud, or a collection of nothing else."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return bool(node.elts) and all(map(names_a_cloud, node.elts))
-    return isinstance(node, ast.Constant) and node.value in CLOUDS
+    return isinstance(node, ast.Constant) and node.value in BUILT_IN
 
 
 def questions_of_name(tree: ast.AST) -> Iterator[int]:

@@ -252,7 +252,7 @@ def test_flags_win_over_the_file_and_are_named_when_they_are_wrong(folder: Path)
         ("resources.max_price", "$2", "--max-price: '$2' is not a number of US dollars; write 2"),
         ("resources.max_price", "nan", "--max-price: 'nan' is not a number"),
         ("max_duration", "10 min", "--max-duration: '10 min' is not a duration; write 10m"),
-        ("resources.cloud", "gcp", "--cloud: gcp is known, but not built yet"),
+        ("resources.cloud", "gpc", "--cloud: must be local, aws or gcp, not 'gpc'; write gcp"),
         ("resources.spot_policy", "spott", "--spott: must be spot, on-demand or auto"),
         ("resources.region", "a b", "--region: 'a b' is not allowed here"),
         ("envs.1A", "x", "--env 1A: is not a variable name"),
@@ -287,6 +287,18 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert str(found[0]) in error.message
     assert len(error.problems) == 1, error.message
     assert error.message.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(("key", "line", "says", "text"), [each for each in BAD_SPECS if "gcp" in each[3]])
+def test_a_bad_job_for_google_is_refused_without_a_call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, key: str, line: int, says: str, text: str
+) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("somebody is called")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setattr("socket.getaddrinfo", connect)
+    assert (key, line) in {(problem.key, problem.line) for problem in refused(write(folder, text)).problems}
 
 
 def test_every_problem_is_told_at_once_in_the_order_of_the_file(folder: Path) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from botocore.config import Config
 from botocore.loaders import Loader
 from botocore.session import Session
-from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.clock_skew import keep_right, wrong_clock
@@ -24,30 +23,17 @@ from spotrun.clouds.aws.error_codes import (
     Unexplained,
     translated,
 )
+from spotrun.clouds.patience import ASIDE, PATIENT, Patience, patiently
 from spotrun.errors import CloudError, CloudUnavailable, SpecInvalid
 from spotrun.units import shown
 
 T = TypeVar("T")
 
-ATTEMPTS_MAX = 4
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 RENEWED_EVERY_S = 60.0
 """New clients read the credentials anew, which may call a program or a server of the user's."""
 PRICING_REGION = "us-east-1"
 """The price list is served from a few regions only; this one knows all the others' prices."""
 
-
-class Patience(NamedTuple):
-    """How long a call may take, and until when it is tried again; both in seconds."""
-
-    connect_s: float
-    read_s: float
-    tries_for_s: float
-
-
-PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
-ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
-"""A notice leaves two minutes, and a service that hangs must not take them."""
 
 _MODELS = Loader()
 """The description of each service's calls, read once for all clients: that takes ten times as long as the rest."""
@@ -204,15 +190,7 @@ class Region:
             except Unexplained as error:
                 self._count(error)
 
-        ends_s = self._clock.monotonic() + self._patience.tries_for_s
-        retrying = Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-            stop=lambda state: state.attempt_number >= ATTEMPTS_MAX or self._clock.monotonic() >= ends_s,
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
-        return retrying(once)
+        return patiently(once, _passes, self._patience, self._clock)
 
     def _renew_clients(self) -> None:
         """A client keeps the credentials that it was made with, although its user may have logged in anew."""

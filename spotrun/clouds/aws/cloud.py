@@ -21,14 +21,13 @@ from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
-from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid, StoreError, needs_extra
+from spotrun.errors import CloudError, CloudNotInstalled, StoreError, needs_extra
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
 from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, PARAMETERS, Reference, resolved
-from spotrun.spec.model import AwsSpec, ResourcesSpec, RunSpec
-from spotrun.spec.values import read_accelerators
+from spotrun.spec.model import AwsSpec, RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
@@ -177,7 +176,7 @@ class Aws(Cloud):
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.doctor import AwsDoctor
-        wanted, clock, secrets = _resources(spec, wish), system_clock(), self._secrets(spec)
+        wanted, clock, secrets = wish.over(spec, Aws.name, like="A10G:1"), system_clock(), self._secrets(spec)
         config = config_of(wanted, _around(spec, wish))
         self._require(config.regions)
         for region in config.regions:
@@ -192,7 +191,7 @@ class Aws(Cloud):
         return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
-        return config_of(_resources(spec, wish), _around(spec, wish)).regions
+        return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions
 
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress):
@@ -229,22 +228,6 @@ def _identities(regions: Sequence[str], clock: Clock, secrets: Iterable[Referenc
         from spotrun.clouds.aws.run_role import RunRoles
     first, *others = (Region(name, clock) for name in regions)
     return RunRoles(first, clock, others, secrets)
-
-
-def _resources(spec: RunSpec | None, wish: Wish) -> ResourcesSpec:
-    """What a job asks for, or the user by flags."""
-    changes: dict[str, object] = {
-        "cloud": Aws.name,
-        "region": next(iter(wish.regions), None),
-        "instance_type": next(iter(wish.instance_types), None),
-    }
-    if wish.accelerators is not None:
-        try:
-            changes["accelerators"] = read_accelerators(wish.accelerators)
-        except Unreadable as error:
-            raise SpecInvalid(f"--accelerators: {error}", hint="name one kind, like A10G:1") from error
-    resources = ResourcesSpec() if spec is None else spec.resources
-    return resources.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
 
 def _around(spec: RunSpec | None, wish: Wish) -> AwsSpec:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from spotrun.clouds.aws import request as tag
+from spotrun.clouds.charged import charged
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType, Offering
 
@@ -17,7 +18,7 @@ _STATES = {
     "running": InstanceState.RUNNING,
     "shutting-down": InstanceState.STOPPING,
     "stopping": InstanceState.STOPPING,
-    "stopped": InstanceState.STOPPING,  # spotrun never starts a stopped instance again, and its volume is still billed
+    "stopped": InstanceState.STOPPED,
     "terminated": InstanceState.TERMINATED,
 }
 ENDED_BY = {
@@ -75,7 +76,7 @@ def instance_of(
         billed_from=billed_from,
         ended_at=ended_at,
         ended_by=_ended_by(found, tags, launched_at, ended_at),
-        prices=() if billed_from is None else _charged(prices, offering, billed_from, ended_at),
+        prices=() if billed_from is None else charged(prices, offering, billed_from, ended_at),
         end_reason=_told_reason(found) if ended else "",
     )
 
@@ -93,23 +94,6 @@ def _offering(found: dict[str, Any], region: str, tags: dict[str, str]) -> Offer
         cpus=_number(tags.get(tag.CPUS)),
         memory_gib=_number(tags.get(tag.MEMORY)),
     )
-
-
-def _charged(
-    prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
-) -> tuple[PriceSegment, ...]:
-    """
-    The prices in effect from `since` on: the one of that moment, and each change up to `until`. () if nobody tells the
-    first one: it is not 0.
-    """
-    told = offering.price_usd_per_hour
-    at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()
-    if offering.capacity_type is CapacityType.ON_DEMAND:
-        return at_launch
-    before = [each for each in prices if each.since <= since]
-    first = (PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour),) if before else at_launch
-    later = [each for each in prices if each.since > since and (until is None or each.since < until)]
-    return (*first, *later)
 
 
 def _ended_by(

@@ -30,7 +30,7 @@ from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.kept import Kept
-from spotrun.clouds.regions import Regions
+from spotrun.clouds.regions import Regions, regions_of
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -122,12 +122,14 @@ class AwsDriver:
         return None
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        regions = regions_of(must_see, self._regions)
+
         def listed_in(name: str) -> list[Instance]:
             region = self._regions[name]
-            needed = must_see is None or name in must_see
+            needed = regions is None or name in regions
             return self._snapshot(region if needed else region.aside, run_uid)
 
-        found = self._listed.ask(listed_in, must_see)
+        found = self._listed.ask(listed_in, regions)
         return [instance for instances in found.values() for instance in instances]
 
     def terminate(self, instance_id: str) -> None:

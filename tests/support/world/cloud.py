@@ -16,6 +16,7 @@ from math import inf
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
+from spotrun.clouds.regions import regions_of
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
@@ -136,7 +137,8 @@ class SimulatedCloud:
     def _answer(self, must_see: Collection[str] | None = None) -> None:
         if self.down:
             raise CloudUnavailable("the cloud does not answer")
-        for region in sorted(self.down_in if must_see is None else self.down_in & set(must_see)):
+        needed = regions_of(must_see, self.down_in)
+        for region in sorted(self.down_in if needed is None else needed):
             raise CloudUnavailable(f"{region} does not answer")
 
     # -- the hand of the market, and what an instance knows of itself

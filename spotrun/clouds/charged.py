@@ -1,0 +1,26 @@
+"""What an instance was charged, by the prices of its pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from spotrun.instance import PriceSegment
+from spotrun.offering import CapacityType, Offering
+
+
+def charged(
+    prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
+) -> tuple[PriceSegment, ...]:
+    """
+    The prices in effect from `since` on: the one of that moment, and each change up to `until`. `prices` are those of
+    its pool, oldest first. () if nobody tells the first one: it is not 0.
+    """
+    told = offering.price_usd_per_hour
+    at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()
+    if offering.capacity_type is CapacityType.ON_DEMAND:
+        return at_launch
+    before = [each for each in prices if each.since <= since]
+    first = (PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour),) if before else at_launch
+    later = [each for each in prices if each.since > since and (until is None or each.since < until)]
+    return (*first, *later)

@@ -1,0 +1,274 @@
+"""Google's APIs by REST. spotrun retries the calls itself, and reads each list to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from math import inf
+from typing import Any, NamedTuple, NoReturn
+
+import google.auth
+import requests
+from google.auth import exceptions as auth
+from google.auth.transport.requests import AuthorizedSession, Request
+
+from spotrun.clock import Clock
+from spotrun.clouds.clock_skew import SET_CLOCK, skew_of
+from spotrun.clouds.gcp.error_codes import (
+    LOG_IN,
+    LOG_IN_ANEW,
+    ClockWrong,
+    CredentialsExpired,
+    CredentialsRefused,
+    Unexplained,
+    answered_by_another,
+    refused,
+)
+from spotrun.clouds.gcp.moments import told_at
+from spotrun.clouds.patience import ASIDE, PATIENT, Patience, patiently
+from spotrun.errors import CloudError, CloudUnavailable, SpotrunError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+"""Scopes only narrow: IAM decides."""
+SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
+RENEWED_EVERY_S = 60.0
+"""A new session reads the login anew, which may ask a server."""
+KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+"""How the variable begins that names another server for an API; gcloud reads the same."""
+REDIRECTS = 300
+"""From this status on an answer is none of success. Google's APIs redirect nobody."""
+_PARAMETERS = {"prettyPrint": "false"}
+
+
+class Api(NamedTuple):
+    """A service of Google's. `root` is what all its paths have in common, as gcloud's overrides have it."""
+
+    name: str
+    root: str
+
+    @property
+    def address(self) -> str:
+        named = os.environ.get(OVERRIDES + self.name.upper()) or self.root
+        return named if named.endswith("/") else f"{named}/"
+
+
+COMPUTE = Api("compute", "https://compute.googleapis.com/compute/v1/")
+STORAGE = Api("storage", "https://storage.googleapis.com/storage/v1/")
+IAM = Api("iam", "https://iam.googleapis.com/")
+RESOURCES = Api("cloudresourcemanager", "https://cloudresourcemanager.googleapis.com/")
+BILLING = Api("cloudbilling", "https://cloudbilling.googleapis.com/")
+LOGIN = Api("oauth2", "https://www.googleapis.com/oauth2/v2/")
+
+
+class Call(NamedTuple):
+    """
+    One request. `path` continues the root of its API; a value in it is already quoted. `form` is in place of `body`
+    where no JSON is expected.
+    """
+
+    api: Api
+    method: str
+    path: str
+    query: Mapping[str, str | Sequence[str]] = {}
+    body: Mapping[str, Any] | None = None
+    form: Mapping[str, str] | None = None
+
+
+class Google:
+    """
+    The calls of whoever is logged in. After throttling, a 5xx or a network failure a call is repeated, with jitter.
+    Each answer puts `clock` right.
+    """
+
+    def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._session: requests.Session | None = None
+        self._login_project = ""
+        self._renewed_s = -inf
+        self._unexplained: Counter[str] = Counter()
+
+    @cached_property
+    def aside(self) -> Google:
+        """
+        The same for what a run can do without for a while. A call takes some seconds at most; who asks comes again
+        later.
+        """
+        return Google(self._clock, ASIDE)
+
+    def project(self, named: str | None) -> str:
+        """
+        The project that pays: the one that is named, or that of the login.
+
+        Raises:
+            CloudError: nobody names one.
+        """
+        if named is None:
+            with _translated("find out who is logged in"):
+                self._open()
+        found = named or self._login_project
+        if not found:
+            raise CloudError("no project is named", hint="name it by gcp.project, or set GOOGLE_CLOUD_PROJECT")
+        return found
+
+    def caller(self) -> str:
+        """
+        The address of whoever is logged in; "" if nobody tells, as of a login without the scope for it.
+
+        Google is asked by a form: an address with a token in it would be in the words of each failure.
+
+        Raises:
+            CloudError: nobody is logged in.
+        """
+        doing = "find out who is logged in"
+        with _translated(doing):
+            credentials, _ = google.auth.default(scopes=[SCOPE, SCOPE_OF_ADDRESS])
+            with contextlib.suppress(auth.RefreshError):
+                if not credentials.valid:
+                    credentials.refresh(Request())  # type: ignore[no-untyped-call]
+        own = str(getattr(credentials, "service_account_email", ""))
+        if "@" in own or not credentials.valid:
+            return own
+        asked = Call(LOGIN, "POST", "tokeninfo", form={"access_token": str(credentials.token)})
+        return str(self.ask(doing, asked).get("email", ""))
+
+    def ask(self, action: str, call: Call) -> dict[str, Any]:
+        """
+        The answer, which is {} where there is none. `action` continues "Google refused to …". The call is repeated, so
+        it must be harmless to repeat.
+
+        Raises:
+            CloudError: see CloudDriver.
+        """
+
+        def once() -> dict[str, Any]:
+            try:
+                with _translated(action):
+                    return self._once(action, call)
+            except (CredentialsExpired, CredentialsRefused):
+                self._renew()
+                raise
+            except Unexplained as error:
+                self._count(error)
+
+        return patiently(once, _passes, self._patience, self._clock)
+
+    def pages(self, action: str, call: Call) -> Iterator[dict[str, Any]]:
+        """Each page of a list."""
+        token = ""
+        while True:
+            query = {**call.query, **({"pageToken": token} if token else {})}
+            page = self.ask(action, call._replace(query=query))
+            yield page
+            token = str(page.get("nextPageToken", ""))
+            if not token:
+                return
+
+    def items(self, action: str, call: Call, of: str = "items") -> list[Any]:
+        """All items under `of` on all pages."""
+        return [item for page in self.pages(action, call) for item in page.get(of, ())]
+
+    def _once(self, action: str, call: Call) -> dict[str, Any]:
+        before = self._clock.now()
+        answer = self._open().request(
+            call.method,
+            call.api.address + call.path,
+            params={**_PARAMETERS, **call.query},
+            json=call.body,
+            data=call.form,
+            timeout=(self._patience.connect_s, self._patience.read_s),
+            allow_redirects=False,
+        )
+        body = _json(answer)
+        if answer.status_code >= REDIRECTS:
+            raise refused(action, answer.status_code, body, answer.text)
+        if not isinstance(body, dict) and (answer.content or call.method != "DELETE"):
+            raise answered_by_another(action, answer.text)
+        told = told_at(answer.headers.get("Date", ""))
+        if told is not None:
+            self._clock.put_back(skew_of(before, self._clock.now(), told))
+        return body if isinstance(body, dict) else {}
+
+    def _open(self) -> requests.Session:
+        if self._session is None:
+            credentials, project = google.auth.default(scopes=[SCOPE])
+            self._session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+            self._login_project = project or ""
+        return self._session
+
+    def _renew(self) -> None:
+        """A session keeps the login that it was made with, although its user may have logged in anew."""
+        now_s = self._clock.monotonic()
+        if now_s - self._renewed_s >= RENEWED_EVERY_S:
+            self._renewed_s, self._session = now_s, None
+
+    def _count(self, error: Unexplained) -> NoReturn:
+        kind = type(error.__cause__).__name__
+        self._unexplained[kind] += 1
+        raise Unexplained(f"{error.message} (number {self._unexplained[kind]:,} of its kind)") from error.__cause__
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the trouble ends by itself, and soon. An expired login does not: somebody has to renew it."""
+    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
+
+
+def _json(answer: requests.Response) -> object:
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    """
+    Turn what Google's libraries raise inside into the errors of the CloudDriver port.
+
+    Raises:
+        CloudError: Unexplained for an error without a name here.
+    """
+    try:
+        yield
+    except SpotrunError:
+        raise
+    except Exception as error:
+        raise _meaning_of(action, error) from error
+
+
+def _nobody(action: str) -> CredentialsRefused:
+    named = os.environ.get(KEY_VARIABLE)
+    if not named:
+        return CredentialsRefused(f"cannot {action}: nobody is logged in to Google Cloud here", hint=LOG_IN)
+    what = "no login" if os.path.exists(named) else "a file that is not there"
+    return CredentialsRefused(
+        f"cannot {action}: {KEY_VARIABLE} names {what}: {named}", hint=f"correct it, or unset {KEY_VARIABLE}"
+    )
+
+
+def _meaning_of(action: str, error: Exception) -> CloudError:
+    match error:
+        case auth.DefaultCredentialsError():
+            return _nobody(action)
+        case auth.RefreshError() if "timeframe" in str(error):
+            return ClockWrong(
+                f"Google refuses to {action}: it takes no signature by this machine's clock", hint=SET_CLOCK
+            )
+        case auth.RefreshError() if "<html" in str(error).lower():
+            return answered_by_another(action, str(error))
+        case auth.RefreshError() if not error.retryable:
+            return CredentialsExpired(
+                f"cannot {action}: the login has expired or was taken back: {_short(error)}", hint=LOG_IN_ANEW
+            )
+        case auth.GoogleAuthError() | requests.exceptions.RequestException():
+            return CloudUnavailable(f"Google cannot be reached to {action}: {_short(error)}")
+    return Unexplained(f"Google's library failed to {action}: {type(error).__name__}: {_short(error)}")
+
+
+def _short(error: Exception) -> str:
+    return str(error)[:400]

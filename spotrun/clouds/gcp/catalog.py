@@ -1,0 +1,260 @@
+"""What one region rents out, read seldom and kept for a while: zones, types, prices, image and subnetwork."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.gpus import accelerators_of
+from spotrun.clouds.gcp.machine import MIB_PER_GIB, Machine, machine_of
+from spotrun.clouds.gcp.price_list import PriceList, read_part_prices, read_price_list
+from spotrun.clouds.gcp.sku_prices import PartPrices
+from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_prices
+from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
+from spotrun.clouds.instance_type import InstanceType
+from spotrun.clouds.kept import Kept
+from spotrun.clouds.left_out import LeftOut
+from spotrun.errors import CloudError
+from spotrun.instance import PriceSegment
+from spotrun.offering import CapacityType, Offering, Pool
+
+TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
+SHIPPED_FOR_S = SPOT_PRICES_FOR_S = 3600.0
+"""How long shipped prices are used before the live list is asked again. Spot prices change once a day at most."""
+SURROUNDINGS_FOR_S = 600.0
+_PAGE = {"maxResults": "500"}
+_APART = ("n1-",)
+"""Families whose GPUs are no part of the type. They are offered without."""
+_TPUS = ("ct",)
+
+
+class Placed(NamedTuple):
+    """A type that a zone has, with what is billed in it."""
+
+    kind: InstanceType
+    machine: Machine
+
+
+class Catalog:
+    """What one region of a project has. `parts` reads what parts of machines cost, or knows it."""
+
+    def __init__(
+        self,
+        google: Google,
+        project: str,
+        region: str,
+        config: GcpConfig,
+        clock: Clock,
+        parts: Callable[[], PartPrices],
+    ) -> None:
+        self._google = google
+        self._project = project
+        self._region = region
+        self._config = config
+        self._clock = clock
+        self._parts = parts
+        self._left_out = LeftOut(clock)
+        self._silent: dict[str, str] = {}
+        self._placed: Kept[dict[str, dict[str, Placed]]] = Kept(clock, self._types_last_s, self._read_types)
+        self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
+        self._spot: Kept[SpotPrices] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
+        self._image: Kept[Image] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(google, config.image))
+        self._subnetwork: Kept[str] = Kept(
+            clock, SURROUNDINGS_FOR_S, lambda: find_subnetwork(google, project, region, config.subnetwork)
+        )
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        """What is as it was read last, because it cannot be read now."""
+        kept = {
+            "the types in each zone": self._placed.trouble,
+            "the spot prices": self._spot.trouble,
+            "the image": self._image.trouble,
+            "the subnetwork": self._subnetwork.trouble,
+        }
+        yield from (f"{what} of {self._region}: as known before, since {why}" for what, why in kept.items() if why)
+        yield from (f"{zone} is left out: {why}" for zone, why in self._silent.items())
+
+    @property
+    def zones(self) -> list[str]:
+        return [*self._placed.get()]
+
+    @property
+    def placed(self) -> dict[str, dict[str, InstanceType]]:
+        """By zone, the types there by their names."""
+        return {zone: {name: each.kind for name, each in found.items()} for zone, found in self._placed.get().items()}
+
+    @property
+    def types(self) -> dict[str, InstanceType]:
+        """By name; each is in at least one zone."""
+        return {name: each.kind for placed in self._placed.get().values() for name, each in placed.items()}
+
+    @property
+    def asked_for(self) -> Sequence[str]:
+        """The types whose past is read: those that the job names, or whose GPUs. Google tells it type by type."""
+        return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
+
+    @property
+    def image(self) -> Image:
+        return self._image.get()
+
+    @property
+    def subnetwork(self) -> str:
+        return self._subnetwork.get()
+
+    @property
+    def price_list(self) -> PriceList:
+        return self._price_list.get()
+
+    @property
+    def spot(self) -> SpotPrices:
+        return self._spot.get()
+
+    def forget_image(self) -> None:
+        """It is looked up anew when it is needed next."""
+        self._image.forget()
+
+    def forget_surroundings(self) -> None:
+        """And so is this."""
+        self._subnetwork.forget()
+
+    def offerings(self) -> Iterator[Offering]:
+        """Every type in every zone that has it; a pool without a price is left out."""
+        for offering in self.rented_out():
+            if not self._left_out.has(offering.pool):
+                yield self.surrounded(offering)
+
+    def leave_out(self, pool: Pool) -> None:
+        """Google has said that it does not have this pool: it is not offered for a while."""
+        self._left_out.add(pool)
+
+    def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
+        """Google has said which zones have some of this: the others are not offered for a while (G6)."""
+        for zone in self.zones if elsewhere else ():
+            if zone not in elsewhere:
+                self._left_out.add(replace(pool, zone=zone))
+
+    def leave_out_region(self, offering: Offering) -> None:
+        """The subnetwork of the region is full: no type in any of its zones can start."""
+        for zone, placed in self._placed.get().items():
+            for kind in placed:
+                for capacity_type in CapacityType:
+                    self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
+
+    def surrounded(self, offering: Offering) -> Offering:
+        """The offering with the image and subnetwork that it would start with now."""
+        return replace(offering, image=self.image.path, subnet=self.subnetwork)
+
+    def rented_out(self) -> Iterator[Offering]:
+        """Every type in every zone that has it, whether or not we could launch there."""
+        for zone, placed in self._placed.get().items():
+            for kind, _ in placed.values():
+                listed = self.price_list.prices.get(kind.name)
+                for capacity_type in CapacityType:
+                    price = self._price(kind.name, capacity_type)
+                    if price is not None:
+                        yield self._offered(kind, zone, capacity_type, price, "" if listed is None else listed.source)
+
+    def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
+        """What spot has cost, oldest first, as far as it is known. A bill that cannot be read now is not refused."""
+        try:
+            return self._spot.get().segments.get(instance_type, ())
+        except CloudError:
+            return ()
+
+    def _offered(
+        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal, price_list: str
+    ) -> Offering:
+        return Offering(
+            cloud="gcp",
+            region=self._region,
+            zone=zone,
+            instance_type=kind.name,
+            capacity_type=capacity_type,
+            price_usd_per_hour=price,
+            accelerators=kind.accelerators,
+            cpus=kind.cpus,
+            memory_gib=kind.memory_gib,
+            price_list=price_list,
+        )
+
+    def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
+        """Of spot, what Google told last of its past, or else what is listed."""
+        lists = self.price_list
+        told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
+        if told:
+            return told[-1].usd_per_hour
+        listed = (lists.spot if capacity_type is CapacityType.SPOT else lists.prices).get(kind)
+        return None if listed is None else listed.usd_per_hour
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _read_types(self) -> dict[str, dict[str, Placed]]:
+        """By zone that is up and answers, the types there that may be asked for. A silent one holds up no other."""
+        placed: dict[str, dict[str, Placed]] = {}
+        silent: dict[str, CloudError] = {}
+        for zone in zones_of(self._google, self._project, self._region):
+            try:
+                placed[zone] = dict(self._types_in(zone))
+            except CloudError as error:
+                silent[zone] = error
+        if silent and not placed:
+            raise next(iter(silent.values()))
+        self._silent = {zone: error.message for zone, error in silent.items()}
+        return placed
+
+    def _types_last_s(self, _: object) -> float:
+        return SURROUNDINGS_FOR_S if self._silent else TYPES_FOR_S
+
+    def _types_in(self, zone: str) -> Iterator[tuple[str, Placed]]:
+        query = dict(_PAGE)
+        if self._config.instance_types:
+            query["filter"] = " OR ".join(f'(name = "{name}")' for name in self._config.instance_types)
+        call = Call(COMPUTE, "GET", f"projects/{self._project}/zones/{zone}/machineTypes", query)
+        for row in self._google.items(f"list the machine types of {zone}", call):
+            kind = _instance_type(row)
+            if _can_be_used(row) and self._is_wanted(kind):
+                yield kind.name, Placed(kind, machine_of(row))
+
+    def _is_wanted(self, kind: InstanceType) -> bool:
+        wanted = self._config.accelerators
+        return bool(self._config.instance_types) or not wanted or kind.accelerators.casefold() == wanted.casefold()
+
+    def _read_price_list(self) -> PriceList:
+        machines = {name: each.machine for placed in self._placed.get().values() for name, each in placed.items()}
+        return read_price_list(self._region, machines.values(), self._parts, self._clock.now())
+
+    def _read_spot(self) -> SpotPrices:
+        now = self._clock.now()
+        return spot_prices(self._google, self._project, self._region, self.asked_for, now - KEPT_BY_GOOGLE, now)
+
+
+def catalogs(google: Google, project: str, config: GcpConfig, clock: Clock) -> dict[str, Catalog]:
+    """Of all regions of `config`. What parts of machines cost is read for all of them at once, and once a day."""
+    parts = Kept(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
+    return {region: Catalog(google, project, region, config, clock, parts.get) for region in config.regions}
+
+
+def _price_list_lasts_s(found: PriceList) -> float:
+    return PRICE_LIST_FOR_S if found.trouble is None else SHIPPED_FOR_S
+
+
+def _can_be_used(row: Mapping[str, Any]) -> bool:
+    """x86_64, still there, and none whose accelerators no CUDA drives."""
+    is_gone = row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED")
+    return row.get("architecture", "X86_64") == "X86_64" and not is_gone and not row["name"].startswith(_TPUS)
+
+
+def _instance_type(row: Mapping[str, Any]) -> InstanceType:
+    return InstanceType(
+        name=row["name"],
+        accelerators="" if row["name"].startswith(_APART) else accelerators_of(row),
+        cpus=int(row["guestCpus"]),
+        memory_gib=int(row["memoryMb"]) // MIB_PER_GIB,
+    )

@@ -1,0 +1,69 @@
+"""What the driver of Compute Engine has to know of a project, as plain values."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.instance import VOLUME_GIB
+from spotrun.spec.model import GcpSpec, ResourcesSpec
+
+OWN_ACCOUNT = "spotrun-"
+"""The ids of a run's service account begin so and end with its uid."""
+
+
+class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Where to rent, and what surrounds an instance.
+
+    `project` is None where the login says which. `instance_types` narrows what is offered; if it is empty,
+    `accelerators` do; if both are, every x86_64 type is. `image` is the path of an image or of a family. The subnetwork
+    has the same name in each region.
+    `service_account` is the address of an account for all runs; without it each run has its own.
+    """
+
+    regions: tuple[str, ...]
+    project: str | None = None
+    instance_types: tuple[str, ...] = ()
+    accelerators: str = ""
+    image: str = ""
+    subnetwork: str = "spotrun"
+    service_account: str | None = None
+    volume_gib: int = VOLUME_GIB
+
+    def account_of(self, run_uid: str, project: str) -> str:
+        """The address of the service account that a run's instances have."""
+        return self.service_account or account_address(run_uid, project)
+
+
+def account_address(run_uid: str, project: str) -> str:
+    """
+    The account that spotrun makes for a run. The id of a project within a domain, `example.com:project`, is written
+    the other way round: https://cloud.google.com/iam/docs/service-account-types
+    """
+    domain, _, name = project.rpartition(":")
+    return f"{OWN_ACCOUNT}{run_uid}@{name}{'.' * bool(domain)}{domain}.iam.gserviceaccount.com"
+
+
+def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
+    """What a job says about Compute Engine. A region, zone or type under `resources` is the only one to look at."""
+    region = resources.region or (resources.zone and region_of(resources.zone))
+    kind = resources.instance_type
+    return GcpConfig(
+        project=gcp.project,
+        regions=_in_small_letters(gcp.regions if region is None else (region,)),
+        instance_types=_in_small_letters(gcp.instance_types if kind is None else (kind,)),
+        accelerators="" if resources.accelerators is None else str(resources.accelerators),
+        image=gcp.image,
+        subnetwork=gcp.subnetwork,
+        service_account=gcp.service_account,
+        volume_gib=gcp.volume_gb,
+    )
+
+
+def region_of(zone: str) -> str:
+    """`us-central1-a` is in `us-central1`."""
+    return zone.rpartition("-")[0] or zone
+
+
+def _in_small_letters(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in names)

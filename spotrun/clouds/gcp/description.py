@@ -1,0 +1,257 @@
+"""From what Google lists and remembers to Instance: a machine, in spotrun's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clouds.charged import charged
+from spotrun.clouds.gcp import request as label
+from spotrun.clouds.gcp.config import region_of
+from spotrun.clouds.gcp.error_codes import AlreadyThere, failed
+from spotrun.clouds.gcp.gpus import of_label
+from spotrun.clouds.gcp.moments import moment
+from spotrun.clouds.gcp.names import read_name
+from spotrun.clouds.gcp.operations import DELETE, ENDED_BY, INSERT, Operation, first_end, last_end, of_the_last
+from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, InsufficientCapacity, QuotaExceeded
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+from spotrun.offering import CapacityType, Offering
+
+_STATES = {
+    "PROVISIONING": InstanceState.PENDING,
+    "STAGING": InstanceState.PENDING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.RUNNING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
+    "SUSPENDING": InstanceState.STOPPING,
+    "DEPROVISIONING": InstanceState.STOPPING,
+    "SUSPENDED": InstanceState.STOPPED,
+    "STOPPED": InstanceState.STOPPED,
+    "TERMINATED": InstanceState.STOPPED,
+}
+"""
+https://cloud.google.com/compute/docs/instances/instance-lifecycle. TERMINATED is switched off: it is listed, and its
+disk is billed (G3). One that has ended is not listed at all. A word that is not here is of one that lives.
+"""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_NANO = re.compile(r"[0-9]{1,15}")
+"""What spotrun writes into labels. Anybody may write anything else."""
+_FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
+LABEL_SHOWN_MAX = 20
+FREE = Decimal(0)
+_ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, IdentityUnknown, AlreadyThere)
+"""Why a launch failed that may succeed in another zone, or in some minutes."""
+
+
+History = Callable[[Offering], Sequence[PriceSegment]]
+"""What the pool of an offering has cost, oldest first; nothing if that is not known."""
+
+
+class Record(NamedTuple):
+    """What Google says of one name: its row in the list, if there is one, and its operations, oldest first."""
+
+    name: str
+    row: Mapping[str, Any] | None
+    operations: Sequence[Operation]
+
+
+def instance_of(record: Record, history: History, seen: Instance | None) -> Instance | None:
+    """
+    The instance, or None where nothing is known of it any more, or not yet. `seen` is how it was seen last, if it was:
+    Google forgets when the meter of a deleted one began.
+    """
+    if record.row is not None:
+        return _listed(record.row, history)
+    operations = of_the_last(record.operations)
+    made = next((each for each in operations if each.kind == INSERT), None)
+    if made is not None and made.ended_at is None:
+        return _begun(record, made)
+    end = first_end(operations)
+    if end is None and made is not None and made.error is not None:
+        return _never_made(record, made)
+    return None if end is None else _ended(record, made, operations, end, history, seen)
+
+
+# -- what is listed ----------------------------------------------------------------------------------------------------
+
+
+def _listed(row: Mapping[str, Any], history: History) -> Instance:
+    labels = row.get("labels", {})
+    state = _STATES.get(str(row.get("status")), InstanceState.RUNNING)
+    launched_at = moment(row.get("creationTimestamp")) or datetime.fromtimestamp(0, UTC)
+    billed_from = moment(row.get("lastStartTimestamp"))
+    offering = _offering_listed(row, labels)
+    name = read_name(row["name"])
+    stopped_at = moment(row.get("lastStopTimestamp")) if state is InstanceState.STOPPED else None
+    return Instance(
+        instance_id=row["name"],
+        token=labels.get(label.TOKEN, ""),
+        run_uid=labels.get(label.RUN, ""),
+        launch=_number(labels.get(label.LAUNCH)) or (0 if name is None else name.launch),
+        offering=offering,
+        state=state,
+        launched_at=launched_at,
+        billed_from=billed_from,
+        prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, None),
+    )
+
+
+def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offering:
+    scheduling = row.get("scheduling", {})
+    spot = scheduling.get("provisioningModel") == "SPOT" or scheduling.get("preemptible", False)
+    zone = last_part(row["zone"])
+    return Offering(
+        cloud="gcp",
+        region=region_of(zone),
+        zone=zone,
+        instance_type=last_part(row["machineType"]),
+        capacity_type=CapacityType.SPOT if spot else CapacityType.ON_DEMAND,
+        price_usd_per_hour=_price(labels.get(label.NANO_PRICE)),
+        accelerators=of_label(labels.get(label.ACCELERATORS, "")),
+        cpus=_number(labels.get(label.CPUS)),
+        memory_gib=_number(labels.get(label.MEMORY)),
+    )
+
+
+def odd_labels(row: Mapping[str, Any]) -> str:
+    """Which of its labels somebody has changed so that they cannot be read; "" if none."""
+    labels = row.get("labels", {})
+    odd = [
+        f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
+        for key, form in _FORMS.items()
+        if key in labels and not form.fullmatch(labels[key])
+    ]
+    return f"labels that nobody can read: {', '.join(odd)}" if odd else ""
+
+
+def last_part(link: str) -> str:
+    """Google writes most names as the end of a link."""
+    return str(link).rpartition("/")[2]
+
+
+def why_not_ended(operations: Sequence[Operation]) -> str:
+    """What Google says of the last try to end what is still there; "" if nothing."""
+    last = next((each for each in reversed(operations) if each.kind == DELETE), None)
+    error = None if last is None or last.error is None else failed(f"end {last.target}", last.error)
+    return "" if error is None else f": {error.message}"
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def _begun(record: Record, made: Operation) -> Instance | None:
+    """It is asked for, and not listed yet."""
+    return _remembered(record, made, InstanceState.PENDING, made.asked_at)
+
+
+def _never_made(record: Record, made: Operation) -> Instance | None:
+    """Its launch was accepted and failed then, as it does where there is no capacity."""
+    assert made.error is not None
+    found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
+    error = failed(f"launch {record.name}", made.error)
+    if found is None or error is None:
+        return None
+    return replace(found, ended_at=made.ended_at, ended_by=_refused_by(error), end_reason=error.message)
+
+
+def _refused_by(error: CloudError) -> EndedBy:
+    """Three faults in a row fail a run (P14): another place or another moment is no help then."""
+    if isinstance(error, QuotaExceeded):
+        return EndedBy.QUOTA
+    return EndedBy.CLOUD if isinstance(error, _ELSEWHERE_OR_LATER) else EndedBy.FAULT
+
+
+def _ended(
+    record: Record,
+    made: Operation | None,
+    operations: Sequence[Operation],
+    end: Operation,
+    history: History,
+    seen: Instance | None,
+) -> Instance | None:
+    """
+    The machine ran until `end`, and its disk was there until the last operation that ended anything. One that was
+    never seen to run has run since its launch succeeded: that operation ends when it runs.
+    """
+    launched_at = (made or end).asked_at if seen is None else seen.launched_at
+    found = _remembered(record, end, InstanceState.TERMINATED, launched_at)
+    if found is None:
+        return None
+    ran_since = made.ended_at if made is not None and not made.failed else None
+    stopped_at = max(launched_at, _switched_off_at(seen) or end.ended_at or end.asked_at)
+    gone = last_end(operations) or end
+    ended_at = max(stopped_at, gone.ended_at or gone.asked_at)
+    billed_from = (None if seen is None else seen.billed_from) or ran_since
+    if billed_from is not None:
+        billed_from = min(billed_from, stopped_at)
+    offering = found.offering if seen is None else seen.offering
+    return replace(
+        found,
+        offering=offering,
+        billed_from=billed_from,
+        ended_at=ended_at,
+        ended_by=ENDED_BY[end.kind],
+        prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, ended_at),
+        end_reason=end.told,
+    )
+
+
+def _switched_off_at(seen: Instance | None) -> datetime | None:
+    """When its machine was, if it was seen like that. Google forgets an operation sooner than a disk that is left."""
+    if seen is None or seen.state is not InstanceState.STOPPED or not seen.prices:
+        return None
+    last = seen.prices[-1]
+    return last.since if last.usd_per_hour == FREE else None
+
+
+def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
+    """What its name tells; None if spotrun has not made it."""
+    name = read_name(record.name)
+    if name is None:
+        return None
+    offering = Offering(
+        cloud="gcp",
+        region=region_of(of.zone),
+        zone=of.zone,
+        instance_type=name.instance_type,
+        capacity_type=name.capacity_type,
+        price_usd_per_hour=FREE,
+    )
+    return Instance(
+        instance_id=record.name,
+        token=name.token,
+        run_uid=name.run_uid,
+        launch=name.launch,
+        offering=offering,
+        state=state,
+        launched_at=launched_at,
+    )
+
+
+def _metered(
+    prices: Sequence[PriceSegment],
+    offering: Offering,
+    since: datetime,
+    stopped_at: datetime | None,
+    ended_at: datetime | None,
+) -> tuple[PriceSegment, ...]:
+    """What it was charged. From when it was switched off until it is ended, the machine itself costs nothing."""
+    found = charged(prices, offering, since, stopped_at)
+    if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
+        return found
+    return (*found, PriceSegment(since=stopped_at, usd_per_hour=FREE))
+
+
+def _number(text: str | None) -> int:
+    """0 if somebody has changed the label."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
+
+
+def _price(text: str | None) -> Decimal:
+    return Decimal(text) / label.NANO if text is not None and _NANO.fullmatch(text) else FREE

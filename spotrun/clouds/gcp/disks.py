@@ -1,0 +1,52 @@
+"""
+Disks of spotrun's that no instance has. Each goes with its instance, unless somebody has told Google to keep it or has
+taken it from there.
+"""
+
+from __future__ import annotations
+
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.description import last_part
+from spotrun.clouds.gcp.error_codes import NotThere
+from spotrun.clouds.gcp.operations import new_request_id
+from spotrun.clouds.gcp.request import RUN
+from spotrun.clouds.leftovers import Leftover
+
+
+class Disks:
+    """See Leftovers. `project` is None where the login says which."""
+
+    def __init__(self, google: Google, project: str | None = None) -> None:
+        self._google = google
+        self._named = project
+
+    def found(self) -> list[Leftover]:
+        query = {"filter": f"labels.{RUN}:*", "maxResults": "500", "returnPartialSuccess": "true"}
+        call = Call(COMPUTE, "GET", f"projects/{self._project}/aggregated/disks", query)
+        rows = [
+            row
+            for page in self._google.pages("list disks", call)
+            for scope in page.get("items", {}).values()
+            for row in scope.get("disks", ())
+        ]
+        return [_leftover(row) for row in rows if not row.get("users")]
+
+    def remove(self, leftover: Leftover) -> None:
+        zone, _, name = leftover.handle.partition("/")
+        place = f"projects/{self._project}/zones/{zone}/disks/{name}"
+        try:
+            self._google.ask(f"delete the disk {name}", Call(COMPUTE, "DELETE", place, {"requestId": new_request_id()}))
+        except NotThere:
+            return
+
+    @property
+    def _project(self) -> str:
+        return self._google.project(self._named)
+
+
+def _leftover(row: dict[str, object]) -> Leftover:
+    labels, zone, name = row.get("labels"), last_part(str(row["zone"])), str(row["name"])
+    run_uid = str(labels.get(RUN, "")) if isinstance(labels, dict) else ""
+    return Leftover(
+        run_uid=run_uid, what=f"the disk {name} of {row.get('sizeGb')} GB in {zone}", handle=f"{zone}/{name}"
+    )

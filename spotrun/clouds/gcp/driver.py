@@ -1,0 +1,269 @@
+"""Compute Engine as a CloudDriver."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.catalog import Catalog, catalogs
+from spotrun.clouds.gcp.config import GcpConfig, region_of
+from spotrun.clouds.gcp.description import Record, instance_of, odd_labels, why_not_ended
+from spotrun.clouds.gcp.error_codes import (
+    AddressesExhausted,
+    AlreadyThere,
+    BadImage,
+    BadSurroundings,
+    NotThere,
+    StockedOut,
+    Unsupported,
+)
+from spotrun.clouds.gcp.instances import Seen, look, require_seen
+from spotrun.clouds.gcp.launching import Launching
+from spotrun.clouds.gcp.names import OURS, name_for, read_name
+from spotrun.clouds.gcp.operations import new_request_id
+from spotrun.clouds.regions import Regions
+from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
+from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegment
+from spotrun.offering import CapacityType, Offering
+
+SNAPSHOT_FOR_S = 1.0
+"""An answer about a run serves whoever asks within this time: a project has only so many calls (P15)."""
+QUOTA_HELD_FOR = timedelta(minutes=5)
+"""An instance that has just ended still counts against the quota (P5)."""
+ENDS_WITHIN_S = 180.0
+"""A guest has 90 s to shut down, and lists are late: https://cloud.google.com/compute/docs/instances/deleting-instance"""
+
+
+class _Ending(NamedTuple):
+    """When it was asked for first, and what Google says of the last try."""
+
+    since_s: float
+    why_not: str = ""
+
+
+class GcpDriver:
+    """
+    Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
+
+    It holds no run state: an instance's name and labels say whose it is. What it keeps of those it has seen only makes
+    a bill finer: when the meter of a deleted one began.
+    """
+
+    name = "gcp"
+    rations_calls = True
+
+    def __init__(self, config: GcpConfig, clock: Clock, google: Google | None = None) -> None:
+        self._config = config
+        self._clock = clock
+        self._google = google or Google(clock)
+        self._offered = Regions(config.regions, clock)
+        self._snapshots: dict[str | None, tuple[float, Seen]] = {}
+        self._is_blind = False
+        self._known: dict[str, Instance] = {}
+        self._odd: dict[str, str] = {}
+        self._ending: dict[str, _Ending] = {}
+
+    # -- CloudDriver -----------------------------------------------------------------------------------------
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return tuple(self._remarks())
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        if self._is_blind:
+            return []  # nobody could tell what becomes of an instance; and who is throttled should ask less
+        found = self._offered.ask(lambda region: [*self._catalogs[region].offerings()], must_see)
+        return [offering for offered in found.values() for offering in offered]
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        catalog = self._catalog_of(request.offering)
+        found = self._of_token(request)
+        if found is not None:
+            return found
+        try:
+            self._launching.launch(request)
+        except AlreadyThere as error:
+            found = self._of_token(request)
+            if found is None:
+                raise CloudUnavailable(f"{error.message}; what it is cannot be seen yet") from error
+            return found
+        except CloudError as error:
+            self._learn(catalog, request.offering, error)
+            if isinstance(error, QuotaExceeded):
+                raise self._quota_error(request.offering, error) from error
+            raise
+        finally:
+            self._snapshots.clear()
+        return self._launched(request)
+
+    def describe(self, instance_id: str) -> Instance | None:
+        name = read_name(instance_id)
+        if name is None and not instance_id.startswith(OURS):
+            return None
+        seen = self._snapshot(None if name is None else name.run_uid)
+        return self._instance(seen.records.get(instance_id) or Record(instance_id, None, ()))
+
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        seen = self._snapshot(run_uid)
+        require_seen(seen, self._config.regions if must_see is None else must_see)
+        found = (self._instance(record) for record in seen.records.values())
+        return [instance for instance in found if instance is not None]
+
+    def terminate(self, instance_id: str) -> None:
+        name = read_name(instance_id)
+        record = self._snapshot(None if name is None else name.run_uid).records.get(instance_id)
+        if record is None:
+            return
+        instance = self._instance(record)
+        zone = instance.offering.zone if instance is not None else ""
+        if not zone or (instance is not None and not instance.alive):
+            return
+        asked_first = self._ending.get(instance_id, _Ending(self._clock.monotonic()))
+        self._ending[instance_id] = asked_first._replace(why_not=why_not_ended(record.operations))
+        place = f"projects/{self._project}/zones/{zone}/instances/{instance_id}"
+        try:
+            self._google.ask(f"end {instance_id}", Call(COMPUTE, "DELETE", place, {"requestId": new_request_id()}))
+        except NotThere:
+            return
+        finally:
+            self._snapshots.clear()
+
+    # -- launching -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _project(self) -> str:
+        return self._google.project(self._config.project)
+
+    @cached_property
+    def _launching(self) -> Launching:
+        return Launching(self._google, self._project, self._config, self._clock)
+
+    @cached_property
+    def _catalogs(self) -> dict[str, Catalog]:
+        return catalogs(self._google.aside, self._project, self._config, self._clock)
+
+    def _catalog_of(self, offering: Offering) -> Catalog:
+        if offering.region not in self._catalogs:
+            raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
+        return self._catalogs[offering.region]
+
+    def _of_token(self, request: LaunchRequest) -> Instance | None:
+        """
+        The instance of a token, if there is one.
+
+        Raises:
+            LaunchTokenSpent: it has ended.
+            CloudError: it is not what is asked for.
+            CloudUnavailable: nobody knows what is in the zone that is asked for. A launch has no other.
+        """
+        seen = look(self._google, self._project, request.run_uid)
+        require_seen(seen, (request.offering.zone,))
+        prefix = name_for(request).of_token
+        mine = [self._instance(record) for name, record in seen.records.items() if name.startswith(prefix)]
+        for instance in (each for each in mine if each is not None):
+            if not instance.alive and instance.billed_from is None:
+                continue  # its launch failed, and the same answer comes again
+            if instance.offering.pool != request.offering.pool:
+                raise CloudError(f"the token of launch {request.launch} was used before, for {instance.offering}")
+            if not instance.alive:
+                raise LaunchTokenSpent(f"{instance.instance_id}, the instance of launch {request.launch}, has ended")
+            return instance
+        return None
+
+    def _launched(self, request: LaunchRequest) -> Instance:
+        """What was launched just now. A list may lack it for a while: what was accepted is pending."""
+        found = self._of_token(request)
+        if found is not None:
+            return found
+        return Instance(
+            instance_id=str(name_for(request)),
+            token=request.token,
+            run_uid=request.run_uid,
+            launch=request.launch,
+            offering=request.offering,
+            state=InstanceState.PENDING,
+            launched_at=self._clock.now(),
+        )
+
+    def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
+        """What a refusal says about what can be had is not asked for again for a while."""
+        match error:
+            case Unsupported():
+                catalog.leave_out(offering.pool)
+            case StockedOut():
+                catalog.leave_out_but(offering.pool, error.elsewhere)
+            case AddressesExhausted():
+                catalog.leave_out_region(offering)
+            case BadImage():
+                catalog.forget_image()
+            case BadSurroundings():
+                catalog.forget_surroundings()
+
+    def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
+        """The error to raise. Waiting helps only while an instance of ours that just ended may still hold the quota."""
+        since = self._clock.now() - QUOTA_HELD_FOR
+        records = look(self._google, self._project, None).records.values()
+        held = [each for each in map(self._instance, records) if each is not None]
+        holding = [
+            each.instance_id
+            for each in held
+            if each.offering.region == offering.region
+            and each.billed_from is not None
+            and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
+        ]
+        if not holding:
+            return error
+        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def _remarks(self) -> Iterator[str]:
+        yield from (f"{name} is left out: {why}" for name, why in sorted(self._offered.left_out.items()))
+        yield from (f"{zone} is left out: Google does not answer for it" for zone in self._blind())
+        yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd.items()))
+        yield from self._still_there()
+        if abs(self._clock.ahead) > SKEW_WARNED:
+            yield f"{in_words(self._clock.ahead, 'Google')}, and the run goes by Google's"
+        for catalog in self.__dict__.get("_catalogs", {}).values():
+            yield from catalog.remarks
+
+    def _still_there(self) -> Iterator[str]:
+        """Whose end Google has accepted without doing it (G12). Whoever wants it ended asks again."""
+        for name, end in sorted(self._ending.items()):
+            waited_s = self._clock.monotonic() - end.since_s
+            if waited_s > ENDS_WITHIN_S * self._clock.scale:
+                yield f"{name} is still there {waited_s / 60:.0f} min after its end was asked for{end.why_not}"
+
+    def _blind(self) -> list[str]:
+        zones = {zone for _, seen in self._snapshots.values() for zone in seen.unreachable}
+        return sorted(zone for zone in zones if region_of(zone) in self._config.regions)
+
+    def _snapshot(self, run_uid: str | None) -> Seen:
+        now_s = self._clock.monotonic()
+        known = self._snapshots.get(run_uid)
+        if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:
+            self._is_blind = True
+            known = self._snapshots[run_uid] = (now_s, look(self._google, self._project, run_uid))
+            self._is_blind = False
+        return known[1]
+
+    def _instance(self, record: Record) -> Instance | None:
+        found = instance_of(record, self._spot_history, self._known.get(record.name))
+        if record.row is None:
+            self._ending.pop(record.name, None)
+        else:
+            self._odd |= {record.name: odd} if (odd := odd_labels(record.row)) else {}
+        if found is not None and found.alive and found.billed_from is not None:
+            self._known[record.name] = found
+        return found
+
+    def _spot_history(self, offering: Offering) -> Sequence[PriceSegment]:
+        catalog = self._catalogs.get(offering.region)
+        if catalog is None or offering.capacity_type is CapacityType.ON_DEMAND:
+            return ()
+        return catalog.spot_history(offering.instance_type)

@@ -1,0 +1,286 @@
+"""
+What Google's error codes mean to a run: each is one of the errors of the CloudDriver port.
+
+A refusal comes in one of two places. An answer of HTTP has reasons and details
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); an operation that failed has codes
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
+the failure catalogue say what went wrong with them elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from spotrun.clouds.gcp.faults import Fault, faults_of_http, faults_of_operation, words_of
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudUnavailable,
+    IdentityUnknown,
+    InsufficientCapacity,
+    LaunchTokenSpent,
+    LoginNeeded,
+    QuotaExceeded,
+)
+
+
+class Unsupported(InsufficientCapacity):
+    """This zone does not have this type: asking again soon cannot help (P2)."""
+
+
+class StockedOut(InsufficientCapacity):
+    """Nothing is left of this type in the zone. `elsewhere` are zones that Google says have some, if it names any."""
+
+    def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.elsewhere = elsewhere
+
+
+class AddressesExhausted(InsufficientCapacity):
+    """The subnetwork has no address left: no other type there can help."""
+
+
+class BadImage(CloudError):
+    """The image or its family is gone, or this project may not use it (P21)."""
+
+
+class BadSurroundings(CloudError):
+    """A launch names what is not there: a subnetwork, a kind of disk. Another may have taken its place (P3)."""
+
+
+class AlreadyThere(CloudError):
+    """Something of that name exists."""
+
+
+class NotThere(CloudError):
+    """Nothing of that name exists."""
+
+
+class NoticeRefused(CloudError):
+    """The project may not ask for a notice of two minutes: the launch does without."""
+
+
+class ServiceOff(AccessDenied):
+    """Nobody has turned this API on in the project."""
+
+
+class BillingOff(AccessDenied):
+    """The project has no billing account, or a closed one."""
+
+
+class PolicyForbids(CloudError):
+    """A policy of the organization forbids it. Google says so with the status of a race."""
+
+
+class CredentialsExpired(LoginNeeded):
+    """Somebody can renew them while the run goes on (P26)."""
+
+
+class CredentialsRefused(AccessDenied):
+    """There are none, or Google knows nobody who has them. Others may take their place."""
+
+
+class ClockWrong(CloudUnavailable):
+    """Google accepts no signature of this machine until somebody sets its clock."""
+
+
+class Unexplained(CloudUnavailable):
+    """The library failed in a way that has no name here. It is taken for passing, and counted."""
+
+
+_OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
+_MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
+_QUOTA = f"{_MORE}, or name another region"
+_QUOTA_OF_ALL = f"{_MORE}: it counts in all regions together"
+_ROLE = "grant the roles of infra/gcp/README.md to who runs spotrun, in this project"
+_ENABLE = "turn it on: gcloud services enable compute.googleapis.com iam.googleapis.com storage.googleapis.com"
+_BILLING = "link a billing account to the project: https://console.cloud.google.com/billing/projects"
+_PROJECT = "name the project by gcp.project, or by `gcloud config set project PROJECT`"
+LOG_IN_ANEW = "log in anew by `gcloud auth application-default login`; instances and agents go on meanwhile"
+LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_IMAGE = "name another by gcp.image, one that exists and that this project may use: gcloud compute images list"
+_IDENTITY = "look at gcp.service_account, or leave it out: each run has its own then (infra/gcp/README.md)"
+_SCOPES = (
+    "log in with the scope cloud-platform: gcloud auth application-default login "
+    "--scopes=openid,https://www.googleapis.com/auth/userinfo.email,https://www.googleapis.com/auth/cloud-platform"
+)
+_VOLUME = "set gcp.volume_gb to at least the size of the image"
+_SURROUNDINGS = "look at gcp.subnetwork and gcp.regions (infra/gcp makes a subnetwork in each region)"
+_ON_THE_WAY = "look at HTTPS_PROXY, and at what else is between this machine and Google"
+_POLICY = "ask who administers the organization for an exception, or name another project"
+
+Meaning = tuple[type[CloudError], str | None]
+
+ERRORS_BY_CODE: dict[str, Meaning] = {
+    **dict.fromkeys(
+        (
+            *("ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"),
+            *("STOCKOUT", "resource_availability", "RESOURCE_POOL_EXHAUSTED", "UNSUPPORTED_OPERATION"),
+        ),
+        (StockedOut, _OTHER_OFFERING),
+    ),
+    **dict.fromkeys(
+        ("IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"),
+        (AddressesExhausted, "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"),
+    ),
+    **dict.fromkeys(("QUOTA_EXCEEDED", "quotaExceeded", "limitExceeded"), (QuotaExceeded, _QUOTA)),
+    **dict.fromkeys(
+        (
+            *("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED"),
+            *("resourceNotReady", "RESOURCE_NOT_READY", "resourceInUseByAnotherResource", "RESOURCE_IN_USE"),
+            *("backendError", "internalError", "INTERNAL_ERROR", "UNAVAILABLE", "INTERNAL", "ABORTED"),
+            *("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "operationInProgress", "fingerprintMismatch"),
+        ),
+        (CloudUnavailable, None),
+    ),
+    **dict.fromkeys(("accessNotConfigured", "SERVICE_DISABLED"), (ServiceOff, _ENABLE)),
+    **dict.fromkeys(
+        ("BILLING_DISABLED", "UREQ_PROJECT_BILLING_NOT_FOUND", "billingNotEnabled", "accountDisabled"),
+        (BillingOff, _BILLING),
+    ),
+    **dict.fromkeys(("USER_PROJECT_DENIED", "CONSUMER_INVALID"), (AccessDenied, _PROJECT)),
+    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": (AccessDenied, _SCOPES),
+    **dict.fromkeys(
+        ("forbidden", "PERMISSION_DENIED", "IAM_PERMISSION_DENIED", "PERMISSIONS_ERROR", "insufficientPermissions"),
+        (AccessDenied, _ROLE),
+    ),
+    **dict.fromkeys(
+        ("SERVICE_ACCOUNT_ACCESS_DENIED", "SERVICE_ACCOUNT_NOT_FOUND", "serviceAccountNotFound"),
+        (IdentityUnknown, _IDENTITY),
+    ),
+    **dict.fromkeys(("authError", "UNAUTHENTICATED"), (CredentialsExpired, LOG_IN_ANEW)),
+    **dict.fromkeys(("alreadyExists", "duplicate", "conflict", "RESOURCE_ALREADY_EXISTS"), (AlreadyThere, None)),
+    **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND", "NOT_FOUND"), (NotThere, None)),
+    **dict.fromkeys(("conditionNotMet", "CONDITION_NOT_MET"), (PolicyForbids, _POLICY)),
+}
+"""By reason or code: the error that a run handles, and what its user can do."""
+
+_BY_STATUS: dict[int, Meaning] = {
+    401: (CredentialsExpired, LOG_IN_ANEW),
+    403: (AccessDenied, _ROLE),
+    404: (NotThere, None),
+    409: (AlreadyThere, None),
+    412: (PolicyForbids, _POLICY),
+    429: (CloudUnavailable, None),
+}
+"""Where no reason is known. 403 says nothing by itself: Google throttles with it too, and gives the reason then."""
+_VAGUE = ("forbidden", "PERMISSION_DENIED", "insufficientPermissions", "notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND")
+"""Codes of a kind of trouble. If details or words say more, they count."""
+_BAD_REQUEST = 400
+_UNAUTHENTICATED = 401
+_CONFLICT = 409
+_SERVER = 500
+
+_PERMANENCE: tuple[type[CloudError], ...] = (
+    *(CredentialsRefused, AccessDenied, PolicyForbids, BadImage, NoticeRefused, Unsupported, BadSurroundings),
+    *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
+)
+"""Where several faults come together, the one that stands first here counts (P25); what passes comes last."""
+
+_WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
+    (statuses, re.compile(words, re.IGNORECASE), meaning)
+    for statuses, words, meaning in (
+        ((403,), r"billing (account|disabled|to be enabled)", (BillingOff, _BILLING)),
+        ((403,), r"API has not been used|it is disabled", (ServiceOff, _ENABLE)),
+        (
+            (400, 404),
+            r"find project|unknown project|resource 'projects/[^/']+' was not found",
+            (AccessDenied, _PROJECT),
+        ),
+        ((400,), r"preemptionNoticeDuration|preemption[ _-]notice", (NoticeRefused, None)),
+        ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),
+        ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
+        ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder may have `image` in its name, and be gone
+        ((400,), r"service account|serviceAccounts?\b", (IdentityUnknown, _IDENTITY)),
+        ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, _OTHER_OFFERING)),
+        ((404,), r"/machineTypes/", (Unsupported, _OTHER_OFFERING)),
+        ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
+        # with the status of throttling, and a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
+        ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
+    )
+)
+"""What only the words of a status tell, the first that fits: a request that names something which is not there."""
+
+
+def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
+    """
+    The error for one answer of HTTP that is none of success. `text` is its body; where that is no JSON, it is no answer
+    of Google's.
+    """
+    is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
+    if status < _BAD_REQUEST or is_page:
+        return answered_by_another(action, f"HTTP {status} {text}")
+    return _worst(action, f"HTTP {status}", status, [*faults_of_http(body)] or [Fault("", "")])
+
+
+def answered_by_another(action: str, text: str) -> CloudUnavailable:
+    """A proxy, or the portal of a hotel, has sent this page in place of Google."""
+    what = f"Google cannot be reached to {action}: something on the way has answered: {words_of(text)}"
+    return CloudUnavailable(what, hint=_ON_THE_WAY)
+
+
+def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
+    """The error of an operation that is done; None if it succeeded."""
+    faults = [*faults_of_operation(operation)]
+    status = int(operation.get("httpErrorStatusCode", 0))
+    if not faults and status < _BAD_REQUEST:
+        return None
+    if status == _CONFLICT:
+        words = "; ".join(fault.message for fault in faults)
+        return LaunchTokenSpent(f"Google failed to {action}: it was ended while it was being made: {words}")
+    return _worst(action, "operation", status, faults or [Fault("", str(operation.get("httpErrorMessage", "")))])
+
+
+def _worst(action: str, where: str, status: int, faults: Iterable[Fault]) -> CloudError:
+    return min((_error_of(action, where, status, fault) for fault in faults), key=_permanence)
+
+
+def _permanence(error: CloudError) -> int:
+    return next((place for place, kind in enumerate(_PERMANENCE) if isinstance(error, kind)), len(_PERMANENCE))
+
+
+def _error_of(action: str, where: str, status: int, fault: Fault) -> CloudError:
+    kind, hint = _meaning(status, fault)
+    message = f"Google refused to {action}: {': '.join(filter(None, (fault.code or where, fault.told)))}"
+    if issubclass(kind, StockedOut):
+        return kind(message, hint=hint, elsewhere=fault.zones_available)
+    return kind(message, hint=_finer(hint, fault))
+
+
+def _meaning(status: int, fault: Fault) -> Meaning:
+    if fault.constraint:
+        return PolicyForbids, _POLICY
+    found = [*_by_code(fault), *_by_words(status, fault)]
+    if found:
+        return found[0]
+    return ERRORS_BY_CODE.get(fault.code) or _by_status(status)
+
+
+def _by_code(fault: Fault) -> Iterator[Meaning]:
+    """Details have the finer reason where both places have one."""
+    for code in (*fault.reasons, fault.code):
+        if code in ERRORS_BY_CODE and code not in _VAGUE:
+            yield ERRORS_BY_CODE[code]
+
+
+def _by_words(status: int, fault: Fault) -> Iterator[Meaning]:
+    for statuses, words, meaning in _WORDS:
+        if status in statuses and words.search(fault.message):
+            yield meaning
+
+
+def _by_status(status: int) -> Meaning:
+    if status >= _SERVER:
+        return CloudUnavailable, None
+    return _BY_STATUS.get(status, (CloudError, None))
+
+
+def _finer(hint: str | None, fault: Fault) -> str | None:
+    """The hint for what this fault names."""
+    if hint == _ENABLE and fault.service:
+        return f"turn it on: gcloud services enable {fault.service}"
+    if hint == _QUOTA and fault.is_of_all_regions:
+        return _QUOTA_OF_ALL
+    return hint

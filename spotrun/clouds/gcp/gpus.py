@@ -1,0 +1,42 @@
+"""What Google calls GPUs, and what everybody else does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COMMON_NAMES = {
+    "nvidia-l4": "L4",
+    "nvidia-tesla-a100": "A100",
+    "nvidia-a100-80gb": "A100-80GB",
+    "nvidia-h100-80gb": "H100",
+    "nvidia-h100-mega-80gb": "H100-MEGA",
+    "nvidia-h200-141gb": "H200",
+    "nvidia-b200": "B200",
+    "nvidia-gb200": "GB200",
+    "nvidia-rtx-pro-6000": "RTX-PRO-6000",
+}
+"""https://cloud.google.com/compute/docs/gpus; a name that is not here is written without `nvidia-`."""
+BETWEEN = "_"
+"""Between name and count in a label, which may have no colon."""
+
+
+def accelerators_of(machine_type: Mapping[str, Any]) -> str:
+    """`L4:1` of a type whose GPUs are a part of it; "" if it has none."""
+    found = machine_type.get("accelerators", ())
+    return f"{_common(found[0]['guestAcceleratorType'])}:{found[0]['guestAcceleratorCount']}" if found else ""
+
+
+def in_label(accelerators: str) -> str:
+    """`L4:1` as a label may have it."""
+    return accelerators.lower().replace(":", BETWEEN)
+
+
+def of_label(text: str) -> str:
+    """The same back again; "" for what is none."""
+    name, between, count = text.partition(BETWEEN)
+    return f"{name.upper()}:{count}" if between and count.isdecimal() else ""
+
+
+def _common(googles: str) -> str:
+    return COMMON_NAMES.get(googles, googles.removeprefix("nvidia-").removeprefix("tesla-").upper())

@@ -1,0 +1,109 @@
+"""One launch: an insert, which Google answers at once, and its operation, which says what became of it (G2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from spotrun.clock import Clock
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.error_codes import NoticeRefused, NotThere, failed
+from spotrun.clouds.gcp.names import name_for
+from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
+from spotrun.clouds.gcp.operations import new_request_id
+from spotrun.clouds.gcp.request import insert_body, request_id
+from spotrun.errors import CloudError
+from spotrun.instance import LaunchRequest
+
+ACCEPTED_WITHIN_S = 45.0
+"""How long an operation is waited for. One that is open then is under way, and whoever lists instances sees its end."""
+LOOKED_EVERY_S = 1.0
+_HAS_CAPACITY = ("STAGING", "RUNNING")
+"""https://cloud.google.com/compute/docs/instances/instance-lifecycle: what it needs has been found for it."""
+
+
+class Launching:
+    """Asks for instances in one project. It remembers whether the project may ask for a notice of two minutes."""
+
+    def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
+        self._google = google
+        self._project = project
+        self._config = config
+        self._clock = clock
+        self._notice = EXTENDED_NOTICE
+
+    def launch(self, request: LaunchRequest) -> None:
+        """
+        Return when there is capacity for it, or when nobody knows for a while.
+
+        Raises:
+            AlreadyThere: something of its name exists.
+            CloudError: it was refused, or failed. Nothing of it is left then, or an error says what.
+        """
+        operation = self._asked(request)
+        name = str(name_for(request))
+        target = str(operation.get("targetLink", "")).rpartition("/")[2]
+        if target != name:
+            raise CloudError(f"the token of launch {request.launch} was used before, for {target}")
+        error = self._settled(request, name, operation)
+        if error is not None:
+            try:
+                self._end(request, name)
+            except CloudError as unended:
+                error.message = f"{error.message}; what may be left of it was not ended: {unended.message}"
+            raise error
+
+    def _asked(self, request: LaunchRequest) -> dict[str, Any]:
+        try:
+            return self._insert(request, self._notice)
+        except NoticeRefused:
+            self._notice = timedelta()
+            return self._insert(request, self._notice)
+
+    def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
+        """Repeating it is harmless: the request's id is in it, and all else follows from the request."""
+        body = insert_body(request, self._config, self._project, notice)
+        query = {"requestId": request_id(request, notice)}
+        return self._google.ask(f"launch {request.offering}", self._call(request, "POST", "instances", query, body))
+
+    def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
+        """Why the launch failed; None if it did not, or is under way, or cannot be looked at: it was accepted."""
+        until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
+        while operation.get("status") != "DONE":
+            try:
+                if self._has_capacity(request, name) or self._clock.monotonic() >= until_s:
+                    return None
+                self._clock.sleep(LOOKED_EVERY_S)
+                asked = self._call(request, "GET", f"operations/{operation['name']}")
+                operation = self._google.ask(f"look at the launch of {name}", asked)
+            except CloudError:
+                return None
+        return failed(f"launch {request.offering}", operation)
+
+    def _has_capacity(self, request: LaunchRequest, name: str) -> bool:
+        try:
+            row = self._google.ask(f"look at {name}", self._call(request, "GET", f"instances/{name}"))
+        except NotThere:
+            return False
+        return row.get("status") in _HAS_CAPACITY
+
+    def _end(self, request: LaunchRequest, name: str) -> None:
+        """An operation may report an error although the instance exists, and is billed (G1)."""
+        call = self._call(request, "DELETE", f"instances/{name}", {"requestId": new_request_id()})
+        try:
+            self._google.ask(f"end {name}, whose launch has failed", call)
+        except NotThere:
+            return
+
+    def _call(
+        self,
+        request: LaunchRequest,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Call:
+        zone = f"projects/{self._project}/zones/{request.offering.zone}"
+        return Call(COMPUTE, method, f"{zone}/{path}", query or {}, body)

@@ -1,0 +1,72 @@
+"""
+The names of instances. Google forgets a deleted instance with all its labels; what is left are its operations, and they
+have its name. So the name says whose the instance was, and what.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from zlib import crc32
+
+from spotrun.clouds.gcp.error_codes import Unsupported
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType
+
+OURS = "spotrun-"
+ANOTHER_TYPE = "`spotrun offers --cloud gcp` lists what there is"
+NAME_MAX = 63
+"""https://cloud.google.com/compute/docs/naming-resources"""
+_PATTERN = re.compile(
+    r"spotrun-([a-z0-9]{1,20})-([0-9]{1,9})-([0-9a-f]{8})-([sd])-((?=.{1,40}$)[a-z0-9]+(?:-[a-z0-9]+)*)"
+)
+_LETTERS = {CapacityType.SPOT: "s", CapacityType.ON_DEMAND: "d"}
+_CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
+
+
+class Name(NamedTuple):
+    """`spotrun-UID-LAUNCH-CRC-s-TYPE`; CRC is that of the token, and the letter `s` for spot or `d` for on demand."""
+
+    run_uid: str
+    launch: int
+    token_crc: str
+    capacity_type: CapacityType
+    instance_type: str
+
+    def __str__(self) -> str:
+        return f"{self.of_token}{_LETTERS[self.capacity_type]}-{self.instance_type}"
+
+    @property
+    def of_token(self) -> str:
+        """How all names begin that a launch of this token may have, whatever it asks for."""
+        return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
+
+    @property
+    def token(self) -> str:
+        """The token of a run's launch as the runner makes it; "" if it was another one, which nobody can tell."""
+        usual = f"{self.run_uid}-{self.launch}"
+        return usual if _crc(usual) == self.token_crc else ""
+
+
+def name_for(request: LaunchRequest) -> Name:
+    """
+    Raises:
+        Unsupported: the type is called as none of Google's is.
+    """
+    pool = request.offering.pool
+    name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
+    if read_name(str(name)) != name or len(str(name)) > NAME_MAX:
+        raise Unsupported(f"no machine type of Google's is called {pool.instance_type}", hint=ANOTHER_TYPE)
+    return name
+
+
+def read_name(text: str) -> Name | None:
+    """None if spotrun has not made it."""
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        return None
+    return Name(found[1], int(found[2]), found[3], _CAPACITY_TYPES[found[4]], found[5])
+
+
+def _crc(token: str) -> str:
+    return f"{crc32(token.encode()):08x}"

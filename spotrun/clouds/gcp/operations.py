@@ -1,0 +1,100 @@
+"""
+What Google has done to an instance, and on whose word.
+
+An instance that is gone leaves nothing but its operations. Their types:
+https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
+https://cloud.google.com/compute/docs/logging/activity-logs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from spotrun.clouds.gcp.moments import moment
+from spotrun.instance import EndedBy
+
+SYSTEM = "compute.instances."
+INSERT, DELETE, STOP = "insert", "delete", "stop"
+ENDED_BY = {
+    f"{SYSTEM}preempted": EndedBy.CLOUD,
+    f"{SYSTEM}deferredDelete": EndedBy.TIME_TO_LIVE,
+    f"{SYSTEM}deferredStop": EndedBy.TIME_TO_LIVE,
+    f"{SYSTEM}guestTerminate": EndedBy.ITSELF,
+    f"{SYSTEM}hostError": EndedBy.FAULT,
+    f"{SYSTEM}terminateOnHostMaintenance": EndedBy.FAULT,
+    DELETE: EndedBy.USER,
+    STOP: EndedBy.USER,
+}
+"""What ends an instance. Where none of these is told of one that is gone, the system did it: a fault."""
+
+
+def new_request_id() -> str:
+    """For a call that may be made again on purpose: only the tries of one call share it."""
+    return str(uuid4())
+
+
+class Operation(NamedTuple):
+    """`of` is the number of the instance, which no other one ever has; `target` is its name, and `zone` its zone."""
+
+    kind: str
+    target: str
+    zone: str
+    of: str
+    asked_at: datetime
+    ended_at: datetime | None
+    error: Mapping[str, Any] | None
+    told: str
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+def read_operations(rows: Iterable[Mapping[str, Any]]) -> list[Operation]:
+    """Oldest first. A row that has no moment or no instance as its target says nothing of one."""
+    found = [operation for row in rows if (operation := _read(row)) is not None]
+    return sorted(found, key=lambda each: each.asked_at)
+
+
+def _read(row: Mapping[str, Any]) -> Operation | None:
+    place = str(row.get("targetLink", "")).split("/")
+    asked_at = moment(row.get("insertTime")) or moment(row.get("startTime"))
+    if asked_at is None or len(place) < 4 or place[-2] != "instances":
+        return None
+    done = row.get("status") == "DONE"
+    ended_at = (moment(row.get("endTime")) or asked_at) if done else None
+    kind, target, zone = str(row.get("operationType", "")), place[-1], place[-3]
+    error = row if done and (row.get("error") or int(row.get("httpErrorStatusCode", 0)) >= 400) else None
+    return Operation(kind, target, zone, str(row.get("targetId", "")), asked_at, ended_at, error, _told(row))
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """`compute.instances.preempted: Instance was preempted.`"""
+    return ": ".join(filter(None, (str(row.get("operationType", "")), str(row.get("statusMessage", "")))))
+
+
+def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
+    """Those of the last instance of a name: a deleted name may be used again, though spotrun never does so."""
+    numbers = [each.of for each in operations if each.of]
+    return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
+
+
+def first_end(operations: Iterable[Operation]) -> Operation | None:
+    """What ended it. The first counts: what is deleted may have been preempted, or have switched itself off, before."""
+    ends = [each for each in operations if each.kind in ENDED_BY and not each.failed]
+    return next((each for each in ends if not _was_in_vain(each, ends)), None)
+
+
+def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
+    """A delete that was over when something else began to end the instance has done nothing (G12)."""
+    over_at = end.ended_at
+    return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)
+
+
+def last_end(operations: Iterable[Operation]) -> Operation | None:
+    """What took its disk away."""
+    ends = [each for each in operations if each.kind in ENDED_BY and not each.failed]
+    return ends[-1] if ends else None

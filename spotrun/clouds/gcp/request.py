@@ -1,0 +1,143 @@
+"""From LaunchRequest to instances.insert: everything is in one call, so that nothing can fail between two."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from spotrun.clouds.gcp.bootstrap import startup_script
+from spotrun.clouds.gcp.calls import SCOPE
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.gpus import in_label
+from spotrun.clouds.gcp.names import name_for
+from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType
+
+RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
+NANO_PRICE = "spotrun-nano-usd-per-hour"
+"""A label may have no dot."""
+ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-memory-gib"
+NANO = Decimal(10) ** 9
+LIMIT_MIN = timedelta(seconds=30)
+"""The shortest limit of a VM's run time: https://cloud.google.com/compute/docs/instances/limit-vm-runtime"""
+HYPERDISK = "hyperdisk-balanced"
+INCLUDED_SPEED = {"provisionedIops": "3000", "provisionedThroughput": "140"}
+"""
+What the price of a Hyperdisk includes, in MiB/s the latter. Unless it is said, Google provisions more, and bills it:
+https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
+"""
+HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
+"""Families that have no Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
+_NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
+"""Types that are ended, not moved, when their host is mended, beside those whose offering has GPUs."""
+
+
+def request_id(request: LaunchRequest, notice: timedelta) -> str:
+    """
+    By this a repeated call has the answer of the first one. It follows from the token alone, so that whoever uses a
+    token for something else is found out; but the call without a notice is another one.
+    """
+    return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{request.run_uid}{'' if notice else ':no-notice'}"))
+
+
+def insert_body(
+    request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
+) -> dict[str, Any]:
+    """
+    What is asked for. It depends on the arguments alone. `notice` is how long before the signal to shut down a spot
+    instance wants to know; 0 asks for nothing.
+    """
+    offering = request.offering
+    zone = f"zones/{offering.zone}"
+    notice = notice if offering.capacity_type is CapacityType.SPOT else timedelta()
+    return {
+        "name": str(name_for(request)),
+        "description": f"launch {request.launch} of the run {request.run_uid} of spotrun",
+        "machineType": f"{zone}/machineTypes/{offering.instance_type}",
+        "labels": labels_of(request),
+        "disks": [_boot_disk(request, config)],
+        "networkInterfaces": [
+            {
+                "subnetwork": offering.subnet,
+                "accessConfigs": [{"name": "external-nat", "type": "ONE_TO_ONE_NAT"}],
+            }
+        ],
+        "scheduling": _scheduling(request, notice),
+        "serviceAccounts": [{"email": config.account_of(request.run_uid, project), "scopes": [SCOPE]}],
+        "shieldedInstanceConfig": {"enableVtpm": True, "enableIntegrityMonitoring": True},
+        "metadata": {
+            "items": [
+                {"key": "startup-script", "value": startup_script(request, notice)},
+                {"key": "block-project-ssh-keys", "value": "true"},
+                {"key": "enable-oslogin", "value": "TRUE"},
+            ]
+        },
+    }
+
+
+def labels_of(request: LaunchRequest) -> dict[str, str]:
+    """The labels by which any driver object knows whose instance it is."""
+    offering = request.offering
+    labels = {
+        RUN: request.run_uid,
+        LAUNCH: str(request.launch),
+        TOKEN: request.token,
+        NANO_PRICE: str(int(offering.price_usd_per_hour * NANO)),
+        ACCELERATORS: in_label(offering.accelerators),
+        CPUS: str(offering.cpus),
+        MEMORY: str(offering.memory_gib),
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+def disk_type(instance_type: str) -> str:
+    return HYPERDISK if instance_type.partition("-")[0] in HYPERDISK_ONLY else "pd-balanced"
+
+
+def _boot_disk(request: LaunchRequest, config: GcpConfig) -> dict[str, Any]:
+    offering = request.offering
+    kind = disk_type(offering.instance_type)
+    return {
+        "boot": True,
+        "autoDelete": True,
+        "initializeParams": {
+            "sourceImage": offering.image,
+            "diskSizeGb": str(config.volume_gib),
+            "diskType": f"zones/{offering.zone}/diskTypes/{kind}",
+            "labels": {RUN: request.run_uid, LAUNCH: str(request.launch)},
+            **(INCLUDED_SPEED if kind == HYPERDISK else {}),
+        },
+    }
+
+
+def _scheduling(request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
+    """
+    The limit of its run time ends the instance whatever else has died, so it needs no guard (protocol 11). It is
+    deleted, not stopped: the disk of a stopped one is billed (G3).
+    """
+    offering = request.offering
+    spot = offering.capacity_type is CapacityType.SPOT
+    limit = max(request.time_to_live, LIMIT_MIN)
+    scheduling: dict[str, Any] = {
+        "provisioningModel": "SPOT" if spot else "STANDARD",
+        "instanceTerminationAction": "DELETE",
+        "onHostMaintenance": "TERMINATE" if spot or _is_ended_for_its_host(request) else "MIGRATE",
+        "automaticRestart": False,
+        "maxRunDuration": _duration(limit),
+    }
+    if spot:
+        scheduling["preemptible"] = True
+    if notice:
+        scheduling["preemptionNoticeDuration"] = _duration(notice)
+    return scheduling
+
+
+def _is_ended_for_its_host(request: LaunchRequest) -> bool:
+    return bool(request.offering.accelerators) or request.offering.instance_type.startswith(_NO_MIGRATION)
+
+
+def _duration(length: timedelta) -> dict[str, str]:
+    return {"seconds": str(int(length.total_seconds()))}

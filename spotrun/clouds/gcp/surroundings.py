@@ -1,0 +1,68 @@
+"""What surrounds an instance: its zones, its image and its subnetwork."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.error_codes import BadImage, BadSurroundings, NotThere
+
+_NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
+
+
+class Image(NamedTuple):
+    """`path` is that of one image, whose family may have a newer one tomorrow. `made_on` is a day; "" if untold."""
+
+    path: str
+    volume_gib: int
+    made_on: str = ""
+
+
+def zones_of(google: Google, project: str, region: str) -> list[str]:
+    """
+    The zones of a region that are up.
+
+    Raises:
+        BadSurroundings: Google has no such region, or this project may not see it.
+    """
+    rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
+    of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
+    if region not in of_region.values():
+        close = get_close_matches(region, set(of_region.values()), 1)
+        hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
+        raise BadSurroundings(f"Google shows no region called {region}", hint=hint)
+    return sorted(row["name"] for row in rows if of_region[row["name"]] == region and row.get("status", "UP") == "UP")
+
+
+def find_image(google: Google, path: str) -> Image:
+    """
+    The image that was named, or the newest of its family.
+
+    Raises:
+        BadImage: there is none, or it is too old to be used.
+    """
+    owner, name = path.split("/global/images/")
+    row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
+    if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
+        raise BadImage(f"the image {path} is obsolete, and no launch may use it", hint=_NAME_IMAGE)
+    made_on = str(row.get("creationTimestamp", "")).partition("T")[0]
+    return Image(f"{owner}/global/images/{row['name']}", int(row.get("diskSizeGb", 0)), made_on)
+
+
+def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
+    """
+    Its path.
+
+    Raises:
+        BadSurroundings: the region has none of that name.
+    """
+    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
+    try:
+        google.ask(f"find the subnetwork {name} in {region}", Call(COMPUTE, "GET", path))
+    except NotThere as error:
+        raise BadSurroundings(
+            f"{region} has no subnetwork called {name}",
+            hint=f"correct gcp.subnetwork, or add {region} to the `subnets` of infra/gcp",
+        ) from error
+    return path

@@ -1,0 +1,332 @@
+"""What becomes of a call to Google: repeated, given up, or answered by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.clouds.gcp.calls import BILLING, COMPUTE, OVERRIDES, RENEWED_EVERY_S, Call, Google
+from spotrun.clouds.gcp.error_codes import ClockWrong, CredentialsExpired, CredentialsRefused, NotThere
+from spotrun.clouds.patience import ATTEMPTS_MAX, PAUSE_MAX_S, Patience
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+from tests.support.answering_server import TOKENS, Answer, AnsweringServer, Cut, Hang, How
+from tests.support.google_login import PROJECT, log_in, log_out
+from tests.support.manual_clock import AheadClock, ManualClock
+
+HASTY = Patience(connect_s=2.0, read_s=0.1, tries_for_s=20.0)
+ZONES = Call(COMPUTE, "GET", "projects/p/zones")
+PORTAL = "<html><head><title>Welcome to the hotel</title></head><body>Log in</body></html>"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AnsweringServer]:
+    """It is Compute Engine, and who gives tokens."""
+    with AnsweringServer(Answer(body={"kind": "compute#zoneList"})) as found:
+        log_in(monkeypatch, tmp_path / "login.json", f"{found.url}{TOKENS}")
+        monkeypatch.setenv(f"{OVERRIDES}COMPUTE", found.url)
+        yield found
+
+
+class Pausing(ManualClock):
+    """It keeps how long it was slept for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        super().sleep(seconds)
+
+
+def error(status: int, reason: str) -> Answer:
+    found = {"code": status, "message": f"{reason} by the test", "errors": [{"reason": reason}]}
+    return Answer(status, {"error": found})
+
+
+def asked(google: Google, call: Call = ZONES) -> dict[str, Any]:
+    return google.ask("list zones", call)
+
+
+def refusal(google: Google, call: Call = ZONES) -> CloudError:
+    with pytest.raises(CloudError) as raised:
+        google.ask("list zones", call)
+    return raised.value
+
+
+def answering(server: AnsweringServer, *answers: How) -> Google:
+    server.answers = answers
+    return Google(ManualClock(), HASTY)
+
+
+# -- asking, and asking again ------------------------------------------------------------------------------------------
+
+
+def test_a_call_has_its_body_its_query_and_the_callers_token(server: AnsweringServer) -> None:
+    google = answering(server, Answer(body={"name": "operation-1"}))
+    call = Call(COMPUTE, "POST", "projects/p/zones/z/instances", {"requestId": "1"}, {"name": "a"})
+    assert asked(google, call) == {"name": "operation-1"}
+    (found,) = server.asked
+    assert (found.method, found.token, found.body) == ("POST", "token-1", {"name": "a"})
+    assert found.path == "/projects/p/zones/z/instances?prettyPrint=false&requestId=1"
+
+
+@pytest.mark.parametrize(
+    "trouble", [error(503, "backendError"), error(403, "rateLimitExceeded"), error(429, "rateLimitExceeded"), Cut]
+)
+def test_what_passes_is_asked_again(server: AnsweringServer, trouble: How) -> None:
+    assert asked(answering(server, trouble, trouble, Answer(body={"items": []}))) == {"items": []}
+    assert len(server.asked) == 3
+
+
+def test_between_the_tries_are_pauses_of_which_no_two_are_alike(server: AnsweringServer) -> None:
+    server.answers = [error(503, "backendError")]
+    clock = Pausing()
+    google = Google(clock, HASTY)
+    for _ in range(3):
+        assert isinstance(refusal(google), CloudUnavailable)
+    assert len(server.asked) == 3 * ATTEMPTS_MAX
+    assert len(clock.pauses) == 3 * (ATTEMPTS_MAX - 1)
+    assert all(0 <= pause <= PAUSE_MAX_S for pause in clock.pauses)
+    assert len(set(clock.pauses)) == len(clock.pauses)
+
+
+def test_who_has_seconds_only_asks_once_when_they_are_over(server: AnsweringServer) -> None:
+    server.answers = [error(503, "backendError")]
+    clock = ManualClock()
+    clock.advance(100.0)
+    assert isinstance(refusal(Google(clock, HASTY._replace(tries_for_s=0.0))), CloudUnavailable)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (error(403, "forbidden"), AccessDenied),
+        (error(403, "quotaExceeded"), CloudError),
+        (error(404, "notFound"), NotThere),
+        (error(400, "invalid"), CloudError),
+    ],
+)
+def test_what_does_not_pass_is_asked_once(server: AnsweringServer, answer: How, kind: type[CloudError]) -> None:
+    assert isinstance(refusal(answering(server, answer)), kind)
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_hangs_is_left(server: AnsweringServer) -> None:
+    found = refusal(answering(server, Hang))
+    assert isinstance(found, CloudUnavailable)
+    assert "list zones" in found.message
+    assert len(server.asked) == ATTEMPTS_MAX
+
+
+def test_a_server_of_tokens_that_hangs_is_left(server: AnsweringServer) -> None:
+    server.login = Hang
+    assert type(refusal(Google(ManualClock(), HASTY._replace(tries_for_s=0.0)))) is CloudUnavailable
+    assert server.asked == []
+
+
+def test_a_list_is_read_to_its_end(server: AnsweringServer) -> None:
+    pages = [{"items": ["a", "b"], "nextPageToken": "1/x"}, {"nextPageToken": "2"}, {"items": ["c"]}]
+    google = answering(server, *(Answer(body=page) for page in pages))
+    assert google.items("list zones", ZONES._replace(query={"filter": "a"})) == ["a", "b", "c"]
+    queries = [each.path.partition("?")[2] for each in server.asked]
+    assert [query.partition("filter=a")[2] for query in queries] == ["", "&pageToken=1%2Fx", "&pageToken=2"]
+
+
+def test_a_page_that_fails_for_a_while_is_asked_for_again(server: AnsweringServer) -> None:
+    first, second = Answer(body={"items": ["a"], "nextPageToken": "2"}), Answer(body={"items": ["b"]})
+    google = answering(server, first, error(503, "backendError"), second)
+    assert google.items("list zones", ZONES) == ["a", "b"]
+
+
+# -- the login ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_that_is_refused_is_renewed_at_once(server: AnsweringServer) -> None:
+    google = answering(server, error(401, "authError"), Answer(body={"items": []}))
+    assert asked(google) == {"items": []}
+    assert [each.token for each in server.asked] == ["token-1", "token-2"]
+
+
+def test_a_login_that_has_expired_is_told_and_not_asked_for_again(server: AnsweringServer) -> None:
+    server.login = Answer(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
+    google = Google(ManualClock(), HASTY)
+    found = refusal(google)
+    assert isinstance(found, CredentialsExpired)
+    assert "expired or revoked" in found.message
+    assert "gcloud auth application-default login" in (found.hint or "")
+    assert (server.asked, server.tokens) == ([], 1)
+
+
+def test_who_logs_in_anew_is_known_by_the_next_call(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.answers = [Answer(body={"items": []})]
+    server.login = Answer(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."})
+    clock = ManualClock()
+    google = Google(clock, HASTY)
+    assert isinstance(refusal(google), CredentialsExpired)
+    with AnsweringServer() as other:
+        log_in(monkeypatch, tmp_path / "other.json", f"{other.url}{TOKENS}")
+        clock.advance(RENEWED_EVERY_S)
+        assert asked(google) == {"items": []}
+
+
+def test_a_clock_that_is_wrong_is_blamed_and_not_the_login(server: AnsweringServer) -> None:
+    told = "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe."
+    server.login = Answer(400, {"error": "invalid_grant", "error_description": told})
+    found = refusal(Google(ManualClock(), HASTY))
+    assert isinstance(found, ClockWrong)
+    assert "timedatectl" in (found.hint or "")
+
+
+def test_where_nobody_is_logged_in_nothing_is_asked(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log_out(monkeypatch, tmp_path)
+    found = refusal(Google(ManualClock(), HASTY))
+    assert isinstance(found, CredentialsRefused)
+    assert "nobody is logged in" in found.message
+    assert "gcloud auth application-default login" in (found.hint or "")
+    assert server.asked == []
+
+
+def test_the_project_is_that_of_the_login_unless_one_is_named(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    google = Google(ManualClock(), HASTY)
+    assert google.project("named") == "named"
+    assert google.project(None) == PROJECT
+    log_in(monkeypatch, tmp_path / "bare.json", f"{server.url}{TOKENS}", project="")
+    with pytest.raises(CloudError, match="no project is named") as raised:
+        Google(ManualClock(), HASTY).project(None)
+    assert "gcp.project" in (raised.value.hint or "")
+
+
+def test_who_is_logged_in_is_told_by_google_and_the_token_is_in_no_address(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{OVERRIDES}OAUTH2", server.url)
+    server.answers = [Answer(body={"email": "ada@example.com", "scope": "email"}), Answer(body={"scope": "none"})]
+    assert Google(ManualClock(), HASTY).caller() == "ada@example.com"
+    assert Google(ManualClock(), HASTY).caller() == ""
+    assert server.asked[0].path == "/tokeninfo?prettyPrint=false"
+    assert server.asked[0].body == "access_token=token-1"
+    server.login = Answer(400, {"error": "invalid_scope"})
+    assert Google(ManualClock(), HASTY).caller() == ""
+
+
+def test_no_token_is_in_what_a_failure_tells(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{OVERRIDES}OAUTH2", server.url)
+    for trouble in (error(401, "authError"), error(503, "backendError"), Hang, Cut):
+        google = answering(server, trouble)
+        assert "token-" not in str(refusal(google))
+        with pytest.raises(CloudError) as raised:
+            google.caller()
+        assert "token-" not in str(raised.value)
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 0, 3600])
+def test_the_date_of_an_answer_puts_the_clock_right(server: AnsweringServer, ahead_s: int) -> None:
+    clock = ManualClock()
+    machine = AheadClock(clock, timedelta(seconds=ahead_s))
+    server.answers = [Answer(headers={"Date": format_datetime(clock.now(), usegmt=True)})]
+    asked(Google(machine, HASTY))
+    assert abs(machine.now() - clock.now()) <= timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "2026-01-01T00:00:00Z", "Thu, 99 Foo 20260 99:99:99 GMT"])
+def test_a_date_that_nobody_can_read_changes_no_clock(server: AnsweringServer, date: str) -> None:
+    clock = ManualClock()
+    server.answers = [Answer(headers={"Date": date})]
+    asked(Google(clock, HASTY))
+    assert clock.ahead == timedelta()
+
+
+def test_the_date_of_somebody_else_changes_no_clock(server: AnsweringServer) -> None:
+    clock = ManualClock()
+    server.answers = [Answer(body=PORTAL, headers={"Date": "Mon, 01 Jan 2001 00:00:00 GMT"})]
+    refusal(Google(clock, HASTY))
+    assert clock.ahead == timedelta()
+
+
+# -- somebody else on the way ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [PORTAL, "", "[]", '"text"', '{"cut": '])
+def test_what_is_no_answer_of_googles_is_none(server: AnsweringServer, body: str) -> None:
+    found = refusal(answering(server, Answer(body=body)))
+    assert type(found) is CloudUnavailable
+    assert "on the way has answered" in found.message
+
+
+def test_what_is_deleted_is_answered_by_nothing(server: AnsweringServer) -> None:
+    google = answering(server, Answer(204, ""))
+    assert asked(google, Call(COMPUTE, "DELETE", "projects/p/zones/z/instances/a")) == {}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307])
+def test_a_redirect_is_not_followed(server: AnsweringServer, status: int) -> None:
+    with AnsweringServer(Answer(body={"items": []})) as elsewhere:
+        found = refusal(answering(server, Answer(status, PORTAL, {"Location": f"{elsewhere.url}/a"})))
+        assert elsewhere.asked == []
+    assert type(found) is CloudUnavailable
+    assert f"HTTP {status}" in found.message
+
+
+@pytest.mark.parametrize("status", [302, 304])
+def test_a_redirect_without_a_word_is_no_success(server: AnsweringServer, status: int) -> None:
+    assert type(refusal(answering(server, Answer(status, "")))) is CloudUnavailable
+
+
+def test_a_portal_that_answers_who_logs_in_ends_no_login(server: AnsweringServer) -> None:
+    server.answers = [Answer(body=PORTAL)]
+    for login in (Answer(body=PORTAL), Answer(403, PORTAL), Answer(302, PORTAL, {"Location": "/elsewhere"})):
+        server.login = login
+        found = refusal(Google(ManualClock(), HASTY))
+        assert isinstance(found, CloudUnavailable)
+        assert not isinstance(found, CredentialsExpired)
+        assert "<" not in found.message
+
+
+@pytest.mark.parametrize("address", ["http://compute.invalid", "https://compute.invalid"])
+def test_a_proxy_that_wants_a_password_is_told(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv(f"{OVERRIDES}COMPUTE", address)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with AnsweringServer(Answer(407, "<html>Proxy Authentication Required</html>")) as proxy:
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        found = refusal(Google(ManualClock(), HASTY))
+        assert len(proxy.asked) == ATTEMPTS_MAX
+    assert type(found) is CloudUnavailable
+    assert "407" in found.message
+
+
+# -- where the services are --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_service_is_where_the_variable_says(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, slash: str
+) -> None:
+    monkeypatch.setenv(f"{OVERRIDES}CLOUDBILLING", f"{server.url}/billing{slash}")
+    asked(Google(ManualClock(), HASTY), Call(BILLING, "GET", "v1/services"))
+    assert server.asked[0].path.startswith("/billing/v1/services?")
+
+
+def test_without_the_variable_a_service_is_googles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(f"{OVERRIDES}COMPUTE", raising=False)
+    assert COMPUTE.address == "https://compute.googleapis.com/compute/v1/"
+    monkeypatch.setenv(f"{OVERRIDES}COMPUTE", "")
+    assert COMPUTE.address == "https://compute.googleapis.com/compute/v1/"
