@@ -12,6 +12,8 @@ from spotrun.errors import StoreError
 from spotrun.units import shown
 
 DEFAULT_STORE = "~/.spotrun/runs"
+BETWEEN_REGIONS = "+"
+"""Between the names of the regions of a bucket that is in two of them."""
 _LIKE_AN_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+-]+)(://|:/?|//)(.*)")
 _MEANT = {"gcs": "gs", "s3a": "s3", "s3n": "s3"}
 """Schemes of other tools, and ours."""

@@ -8,12 +8,15 @@ Every `parse_*` takes what YAML or a flag holds (text or a number) and returns a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 
 LONGEST = timedelta(days=3650)
 DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
+NAMED_MAX = 5
+"""How many names a sentence lists."""
 HOURS_LIKELY = 48
 """A number without a unit, up to this one, probably means hours; a larger one seconds."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
@@ -73,6 +76,12 @@ def shown_lines(text: str) -> str:
 def count_of(number: int, one: str, several: str | None = None) -> str:
     """`1 run`, `3 runs`, `1,200 entries`: `several` is the plural where it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def some_of(names: Sequence[str], between: str = ", ") -> str:
+    """The first NAMED_MAX of them, and how many more there are."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return between.join(names[:NAMED_MAX]) + more
 
 
 def parse_duration(value: object) -> timedelta:

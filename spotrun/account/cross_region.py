@@ -30,7 +30,7 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
     write_usd_per_gb: dict[int, Decimal] = {}
     for launch in launches:
         region = launch.intent.offering.region
-        if not storage.crosses(region):
+        if not storage.charges(region):
             continue
         read = storage.read_usd_per_gb(region)
         if launch.recorded is not None:

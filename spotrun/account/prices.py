@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from spotrun.account.timeline import account_end
+from spotrun.run.billing import switched_off_at
 from spotrun.run.events import BillingRule
 from spotrun.run.state import Launch, RunState
 
@@ -46,10 +47,11 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
     What an hour of the instance cost, from the start of its meter to its end, or to `end`.
 
-    There is nothing if the cloud forgives the machine's time, or before a price is known. As on the bill, the first
-    price counts before its own moment too.
+    There is nothing if the cloud forgives the machine's time, or before a price is known, or for a disk that outlived
+    its machine. As on the bill, the first price counts before its own moment too.
     """
     start, until = launch.billed_from, end if launch.gone is None else min(end, launch.gone.ended_at)
+    until = min(until, switched_off_at(launch.prices) or until)
     if start is None or not launch.meter(rule).time_until(until):
         return []
     since = [start, *(max(start, price.since) for price in launch.prices[1:])]

@@ -1,8 +1,8 @@
 """
 What object stores charge, as dated list prices: of the standard class in each provider's cheapest large region.
 
-Read on 2026-11-21 at aws.amazon.com/s3/pricing and cloud.google.com/storage/pricing. Other regions charge up to a half
-more, and your own server charges nothing. So the report names the list that it used.
+S3's were read on 2026-11-21 at aws.amazon.com/s3/pricing; spotrun.account.gcs_prices has Google's. Other regions charge
+up to a half more, and your own server charges nothing. So the report names the list that it used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from spotrun import address
+from spotrun.account.gcs_prices import gcs_prices
 from spotrun.run.events import StoragePrices
 
 S3_STANDARD = StoragePrices(
@@ -39,13 +40,6 @@ Between regions AWS bills the region that sends, S3 and EC2 alike: $0.02 a GB in
 written down from memory in November 2026, and us-east-1 to us-east-2 is $0.01 in truth; the list itself is at
 aws.amazon.com/ec2/pricing/on-demand, "Data Transfer".
 """
-GCS_STANDARD = StoragePrices(
-    usd_per_gb_month=Decimal("0.020"),
-    usd_per_1000_puts=Decimal("0.005"),
-    usd_per_1000_gets=Decimal("0.0004"),
-    egress_usd_per_gb=Decimal(0),
-    source="GCS Standard in us-central1 (cloud.google.com/storage/pricing, 2026-11-21)",
-)
 
 
 def storage_prices(uri: str, region: str = "") -> StoragePrices:
@@ -57,5 +51,5 @@ def storage_prices(uri: str, region: str = "") -> StoragePrices:
     place = address.parse(uri)
     if isinstance(place, str):
         return replace(S3_STANDARD, source=f"{S3_STANDARD.source}, as if the folder were a bucket; simulated")
-    prices = GCS_STANDARD if place.scheme == "gs" else S3_STANDARD
-    return replace(prices, region=region, source=f"{prices.source}, whatever the region of the bucket")
+    prices = gcs_prices(region) if place.scheme == "gs" else replace(S3_STANDARD, region=region)
+    return replace(prices, source=f"{prices.source}, whatever the region of the bucket")

@@ -197,7 +197,7 @@ def _egress(state: RunState) -> str:
     if not storage.region:
         return "egress: none counted (the store is a folder, or names no region)"
     regions = {launch.intent.offering.region for launch in state.launches.values()}
-    crossed = sorted(region for region in regions if storage.crosses(region))
+    crossed = sorted(region for region in regions if storage.charges(region))
     if not crossed:
         return "egress: none (same region)"
     rates = (

@@ -26,11 +26,15 @@ RUN_LABEL = "spotrun-run"
 PRECISION_USD = Decimal("1e-6")
 """The smallest amount of a line. The sum of all rounding is a line of its own (`rounding_error`)."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
+_NAMED = re.compile(r"spotrun-([a-z0-9]{1,20})-[0-9]{1,9}-[0-9a-f]{8}-[sd]-[a-z0-9-]+")
+"""The names that spotrun gives to instances, and so to their boot disks: the uid of the run is in them."""
 _SKUS = (
-    (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b|Local SSD", re.IGNORECASE)),
+    (ChargeKind.USAGE, re.compile(r"Local SSD|Local Storage|running in|\bCore\b|\bRam\b", re.IGNORECASE)),
+    (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b", re.IGNORECASE)),
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
-    (ChargeKind.USAGE, re.compile(r"\bCore\b|\bRam\b|\bGPU\b|Instance", re.IGNORECASE)),
+    (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
+"""The first that fits counts. Local SSDs come with a machine: their price is a part of its price."""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
@@ -46,7 +50,7 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
         kind = _kind(row)
         if kind is ChargeKind.USAGE:
             coverage.add(row.moment("usage_start_time"), row.moment("usage_end_time"))
-        if lines_of_run.includes(_labelled_run(row), _resource(row)):
+        if lines_of_run.includes(_run_of(row), _resource(row)):
             duplicates.check(row)
             charges += _charges(row, kind)
     sources = tuple(map(str, paths))
@@ -81,9 +85,11 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
             raise row.refuse("has a credit without an amount", EXPORT_ANEW) from None
 
 
-def _labelled_run(row: BillRow) -> str:
-    found = (label.get("value") for label in _listed(row, "labels") if label.get("key") == RUN_LABEL)
-    return str(next(found, ""))
+def _run_of(row: BillRow) -> str:
+    """By its label; or by the name that spotrun gave, where somebody has taken the label away. "" if it has none."""
+    labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
+    named = _NAMED.fullmatch(_resource(row))
+    return labelled or ("" if named is None else named[1])
 
 
 def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:

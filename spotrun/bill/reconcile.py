@@ -22,7 +22,16 @@ from msgspec.structs import replace
 from spotrun.bill.charge import Charge, ChargeKind, LineFilter, Statement
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
-from spotrun.run.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
+from spotrun.run.billing import (
+    ZERO,
+    Meter,
+    exact_seconds,
+    hourly,
+    machine_alone,
+    metered,
+    switched_off_at,
+    without_address,
+)
 from spotrun.run.events import BillingRule
 from spotrun.run.state import Launch, RunState
 
@@ -162,7 +171,7 @@ def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...]
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(launch.meter(each).cost_until(_until(launch, now)) for launch in state.launches.values())
-        for each in (rule, replace(rule, address_usd_per_hour=ZERO), machine_alone(rule))
+        for each in (rule, without_address(rule), machine_alone(rule))
     )
     ours = {ChargeKind.VOLUME: disks_too - alone, ChargeKind.NETWORK: whole - disks_too}
     theirs = {kind: _sum(charge.amount_usd for charge in charges if charge.kind is kind) for kind in _ATTACHED}
@@ -314,7 +323,8 @@ class _InstanceLine:
         gone = self._launch.gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
-        return (gone.ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
+        ended_at = switched_off_at(self._launch.prices) or gone.ended_at
+        return (ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
 
     @property
     def _end_is_bounded(self) -> bool:

@@ -11,7 +11,7 @@ from spotrun.errors import NotInstalled, SpecInvalid
 
 
 def offers(
-    cloud: Annotated[str, typer.Option("--cloud", metavar="[aws|local]", help="Whose offers to show.")] = "aws",
+    cloud: Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Whose offers to show.")] = "aws",
     accelerators: Annotated[
         str | None,
         typer.Option("--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators."),
@@ -22,7 +22,10 @@ def offers(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", metavar="REGION", help="Show this region. Repeatable.", show_default="that of your AWS settings"
+            "--region",
+            metavar="REGION",
+            help="Show this region. Repeatable.",
+            show_default="that of your settings",
         ),
     ] = None,
     advisor: Annotated[
@@ -42,7 +45,7 @@ def offers(
     ] = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow."""
+    """Show what can be rented: prices now and lately, what spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags

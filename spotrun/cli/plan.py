@@ -36,7 +36,10 @@ def plan(
     ] = None,
     published_as: PublishedAsOption = "skypilot",
     price_history: Annotated[
-        bool, typer.Option("--price-history", help="Let prices move as they did lately: over 90 days on AWS.")
+        bool,
+        typer.Option(
+            "--price-history", help="Let prices move as they did lately: over 90 days on AWS, a year on Google Cloud."
+        ),
     ] = False,
     lifetimes: Annotated[
         int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")

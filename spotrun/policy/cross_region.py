@@ -35,7 +35,7 @@ NO_TRANSFER = Transfer()
 def transfer(facts: Facts, region: str) -> Transfer:
     """What an instance in `region` moves, by the newest checkpoint; before there is one, its data only."""
     created, newest = facts.state.created, facts.state.latest_commit()
-    if not created.storage.crosses(region):
+    if not created.storage.charges(region):
         return NO_TRANSFER
     restored, written = (0, 0) if newest is None else (newest.event.size_bytes, newest.event.stored_bytes)
     return transfer_of(created, region, commit_interval_s(facts), restored, written)
@@ -69,7 +69,7 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     with each commit stored as many files of the script as ever before; all that may be stored of them once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
-    if not created.storage.crosses(region):
+    if not created.storage.charges(region):
         return TransferLimit()
     read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)
     size = 0 if newest is None else newest.event.size_bytes

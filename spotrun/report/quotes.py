@@ -74,7 +74,7 @@ def quotes_table(found: Quotes, order: Order) -> FiguresTable:
     """A row for each zone, type and capacity type. A column without any known value is left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
-    extra = [*(["taken in\na month"] if bands else []), *(["quota\nroom"] if quotas else [])]
+    extra = [*(["taken\nback"] if bands else []), *(["quota\nroom"] if quotas else [])]
     headings = ["type", "capacity", "accel.", *_FIGURES, *extra]
     table = figures_table("What can be rented", "zone", headings, texts=(0, 1, 2, 3), repeated=3)
     cheapest = cheapest_zones(found.quotes)

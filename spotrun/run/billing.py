@@ -13,8 +13,8 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.run.events import BillingRule
-from spotrun.run.volume_prices import ADDRESS_USD_PER_HOUR, AS_OF, volume_price
+from spotrun.run import volume_prices as listed
+from spotrun.run.events import HOURS_PER_VOLUME_MONTH, BillingRule
 
 NANO_DOLLAR = Decimal("1e-9")
 SECONDS_PER_HOUR = 3600
@@ -50,21 +50,49 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     not tell when that began: seconds of `pending` in which nobody looked are counted too. The spot price is the one in
     effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
     """
-    volume = volume_price(regions)
+    volume = listed.volume_price(listed.GP3, regions)
     return replace(
         EC2_RULE,
         volume_gib=volume_gib,
         volume_usd_per_gib_month=volume.usd_per_gib_month,
-        address_usd_per_hour=ADDRESS_USD_PER_HOUR,
-        source=f"EC2 Linux as documented on {AS_OF}: per second, 60 s minimum, spot at the price in effect and free if "
-        "EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of "
+        address_usd_per_hour=listed.EC2_ADDRESS_USD_PER_HOUR,
+        source=f"EC2 Linux as documented on {listed.EC2_AS_OF}: per second, 60 s minimum, spot at the price in effect "
+        "and free if EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of "
         f"{volume.where}",
+    )
+
+
+def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
+    """
+    Compute Engine with what hangs on an instance, in any of `regions`.
+
+    A machine is billed from RUNNING until it is switched off or deleted: per second, a minute at least
+    (https://cloud.google.com/compute/vm-instance-pricing), spot at its list price of the moment. Spot that Google
+    preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The disk is billed
+    until it is deleted, and the ephemeral address while the machine runs. Families without Persistent Disk have a
+    Hyperdisk with no more speed than what is included: it costs less than the table has.
+    """
+    volume = listed.volume_price(listed.PD_BALANCED, regions)
+    per_30_days = volume.usd_per_gib_month * HOURS_PER_VOLUME_MONTH / listed.GOOGLES_MONTH_HOURS
+    return replace(
+        COMPUTE_ENGINE_RULE,
+        volume_gib=volume_gib,
+        volume_usd_per_gib_month=to_nano(per_30_days),
+        address_usd_per_hour=listed.GCE_ADDRESS_USD_PER_HOUR,
+        spot_address_usd_per_hour=listed.GCE_SPOT_ADDRESS_USD_PER_HOUR,
+        source=f"Compute Engine as documented on {listed.GCE_AS_OF}: per second from RUNNING, 60 s minimum, spot at "
+        "its list price and free if Google preempts it in its first minute; with a pd-balanced disk until it is "
+        f"deleted, and an external IPv4 address, at the prices of {volume.where}",
     )
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:
     """The same without what is attached to an instance: its disk and its address."""
-    return replace(rule, volume_gib=0, address_usd_per_hour=ZERO)
+    return replace(without_address(rule), volume_gib=0)
+
+
+def without_address(rule: BillingRule) -> BillingRule:
+    return replace(rule, address_usd_per_hour=ZERO, spot_address_usd_per_hour=None)
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
@@ -92,8 +120,16 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
     return to_nano(total)
 
 
+def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
+    """When a machine ended whose disk was still there: from then on it costs nothing itself."""
+    return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
+
+
 class Meter:
-    """The bill of one instance, with what is attached to it, as it grows: never less later than earlier."""
+    """
+    The bill of one instance, with what is attached to it, as it grows: never less later than earlier. `ended_at` is the
+    end of its disk; the machine may have ended before (`switched_off_at`).
+    """
 
     def __init__(
         self,
@@ -104,33 +140,40 @@ class Meter:
         ended_by: EndedBy | None,
     ) -> None:
         self._rule = rule
-        self._prices = prices
+        off_at = switched_off_at(prices)
+        self._prices = prices if off_at is None else prices[:-1]
+        self._machine_ended_at = ended_at if off_at is None else off_at
         self.billed_from = billed_from
         self.ended_at = ended_at
-        self._free = billed_from is not None and self._forgiven(billed_from, ended_at, ended_by)
+        self._free = billed_from is not None and self._forgiven(billed_from, ended_by)
 
-    def _forgiven(self, billed_from: datetime, ended_at: datetime | None, ended_by: EndedBy | None) -> bool:
-        if ended_at is None or ended_by is not EndedBy.CLOUD:
+    def _forgiven(self, billed_from: datetime, ended_by: EndedBy | None) -> bool:
+        if self._machine_ended_at is None or ended_by is not EndedBy.CLOUD:
             return False
-        return (ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
+        return (self._machine_ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
 
     def cost_until(self, moment: datetime) -> Decimal:
         """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
-        until = self._metered_until(moment)
-        attached = hourly(self._rule.attached_usd_per_hour, until - self.billed_from)
+        until = self._until(moment, self._machine_ended_at)
+        attached = hourly(self._rule.attached_usd_per_hour, until - self.billed_from) + self._left_behind(until, moment)
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
         """For how long the machine itself is billed by `moment`: not at all if the cloud forgives it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
-        return self._metered_until(moment) - self.billed_from
+        return self._until(moment, self._machine_ended_at) - self.billed_from
 
-    def _metered_until(self, moment: datetime) -> datetime:
-        """Up to when the meter runs: `moment`, or its end, which the minimum may put off."""
+    def _left_behind(self, machine_until: datetime, moment: datetime) -> Decimal:
+        """What its disk costs by `moment` after the machine's own time. Its address went with the machine."""
+        alone = self._until(moment, self.ended_at) - machine_until
+        return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
+
+    def _until(self, moment: datetime, end: datetime | None) -> datetime:
+        """Up to when a meter runs that ends at `end`: `moment`, or its end, which the minimum may put off."""
         assert self.billed_from is not None
-        if self.ended_at is None or moment < self.ended_at:
+        if end is None or moment < end:
             return moment
-        return max(self.ended_at, self.billed_from + timedelta(seconds=self._rule.minimum_s))
+        return max(end, self.billed_from + timedelta(seconds=self._rule.minimum_s))

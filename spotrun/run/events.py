@@ -16,10 +16,11 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import Offering, require_amount
+from spotrun.offering import CapacityType, Offering, require_amount
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode, prepare
 
 LEDGER_VERSION = 3
@@ -122,13 +123,26 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     changed: bool | None = None
 
 
+class Passage(msgspec.Struct, frozen=True):
+    """What bytes between a bucket and an instance cost. `is_home`: the instance is in a region of the bucket's."""
+
+    read_usd_per_gb: Decimal
+    write_usd_per_gb: Decimal
+    is_home: bool = False
+
+    def __post_init__(self) -> None:
+        require_amount(self.read_usd_per_gb)
+        require_amount(self.write_usd_per_gb)
+
+
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
     What an object store charges. `source` says where the figures were read, and when.
 
     `region` is where the bucket is, "" for a folder or if that is not known: then nothing counts as crossing regions.
     The sending region is billed: `egress_usd_per_gb` for what leaves one region for another, or what `egress_elsewhere`
-    has for the region that it leaves.
+    has for the region that it leaves. Where both ends decide, `between` has the prices: by the region of an instance,
+    or by the first word of its name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -138,6 +152,7 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     region: str = ""
     egress_elsewhere: dict[str, Decimal] = {}
+    between: dict[str, Passage] = {}
 
     def __post_init__(self) -> None:
         for amount in (self.usd_per_gb_month, self.usd_per_1000_puts, self.usd_per_1000_gets, self.egress_usd_per_gb):
@@ -147,15 +162,27 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
     def crosses(self, region: str) -> bool:
         """Whether the traffic of an instance there crosses regions."""
-        return self.region not in ("", region)
+        passage = self._passage(region)
+        return self.region not in ("", region) if passage is None else not passage.is_home
+
+    def charges(self, region: str) -> bool:
+        """Whether anything is billed for it. A bucket in several regions pays for its copies of what is written."""
+        return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
     def read_usd_per_gb(self, region: str) -> Decimal:
         """The price of a GB that an instance in `region` reads."""
+        if (passage := self._passage(region)) is not None:
+            return passage.read_usd_per_gb
         return self._leaving(self.region) if self.crosses(region) else Decimal(0)
 
     def write_usd_per_gb(self, region: str) -> Decimal:
         """The price of a GB that an instance in `region` writes."""
+        if (passage := self._passage(region)) is not None:
+            return passage.write_usd_per_gb
         return self._leaving(region) if self.crosses(region) else Decimal(0)
+
+    def _passage(self, region: str) -> Passage | None:
+        return self.between.get(region) or self.between.get(region.partition("-")[0])
 
     def _leaving(self, region: str) -> Decimal:
         return self.egress_elsewhere.get(region, self.egress_usd_per_gb)
@@ -167,7 +194,9 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Billed per second, `minimum_s` at least. Spot capacity that the cloud takes back within
     `free_if_interrupted_within_s` of its start costs nothing, but for its disk of `volume_gib` and its public address:
-    they are billed whoever ended it. `source` says where the rule was read, and when.
+    they are billed whoever ended it. On some clouds a disk outlives a machine that has switched itself off: the prices
+    of such an instance end with 0, and its disk is billed until its own end. `source` says where the rule was read, and
+    when.
     """
 
     minimum_s: Seconds
@@ -176,16 +205,28 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: Count = 0
     volume_usd_per_gib_month: Decimal = Decimal(0)
     address_usd_per_hour: Decimal = Decimal(0)
+    spot_address_usd_per_hour: Decimal | None = None
+    """None: the same on spot."""
 
     def __post_init__(self) -> None:
         require_amount(self.volume_usd_per_gib_month)
         require_amount(self.address_usd_per_hour)
+        require_amount(self.spot_address_usd_per_hour)
+
+    @property
+    def volume_usd_per_hour(self) -> Decimal:
+        return self.volume_usd_per_gib_month * self.volume_gib / HOURS_PER_VOLUME_MONTH
 
     @property
     def attached_usd_per_hour(self) -> Decimal:
-        """What an instance costs beside its own price: disk and address."""
-        volume = self.volume_usd_per_gib_month * self.volume_gib / HOURS_PER_VOLUME_MONTH
-        return volume + self.address_usd_per_hour
+        """What an instance costs beside its own price: disk and address. On spot it may be less."""
+        return self.volume_usd_per_hour + self.address_usd_per_hour
+
+    def attached_to(self, capacity_type: CapacityType) -> BillingRule:
+        """The same rule, with the address as it is priced there."""
+        if capacity_type is not CapacityType.SPOT or self.spot_address_usd_per_hour is None:
+            return self
+        return replace(self, address_usd_per_hour=self.spot_address_usd_per_hour, spot_address_usd_per_hour=None)
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

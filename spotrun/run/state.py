@@ -84,7 +84,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def meter(self, rule: ev.BillingRule) -> Meter:
         """Its bill."""
-        gone = self.gone
+        gone, rule = self.gone, rule.attached_to(self.intent.offering.capacity_type)
         if gone is None:
             return Meter(rule, self.prices, self.billed_from, None, None)
         spot = self.intent.offering.capacity_type is CapacityType.SPOT
@@ -432,5 +432,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """The most that this launch can cost: its whole time-to-live at its price ceiling, disk, address and egress."""
-    ceiling = intent.price_ceiling_usd_per_hour + rule.attached_usd_per_hour
+    attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
+    ceiling = intent.price_ceiling_usd_per_hour + attached
     return hourly(ceiling, timedelta(seconds=intent.time_to_live_s)) + intent.egress_usd

@@ -130,7 +130,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Located(Protocol):
-    """A store that is in some region of a cloud."""
+    """A store that is in some region of a cloud, or in several."""
 
     def region(self) -> str | Unsaid:
         """

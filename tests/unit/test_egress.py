@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks.fidelity.lifetimes import by_runner
 from spotrun.account.cross_region import spent_usd
+from spotrun.account.gcs_prices import gcs_prices
 from spotrun.account.storage_prices import S3_STANDARD, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
@@ -77,6 +78,17 @@ def asks_in(history: History, **wanted: object) -> str:
 def test_the_price_table_has_who_sends_pay() -> None:
     assert (IN_EAST.read_usd_per_gb(TOKYO), IN_EAST.write_usd_per_gb(TOKYO)) == (Decimal("0.02"), Decimal("0.09"))
     assert (IN_EAST.read_usd_per_gb(EAST), IN_EAST.write_usd_per_gb(EAST)) == (0, 0)
+
+
+def test_a_bucket_in_several_regions_costs_something_at_home_too_and_is_not_far() -> None:
+    """Google bills what it copies to another region, and what is read from all of a continent."""
+    prices = gcs_prices("us")
+    here = replace(prices, between={"local": prices.between["us"]})
+    history = lost_with(10, here)
+
+    assert not here.crosses("local")
+    assert spent_usd(history.state) >= 10 * Decimal("0.02")
+    assert "local $0.02 a GB read, $0.02 written" in assumptions(history.state)
 
 
 def test_where_nobody_knows_the_region_of_the_store_nothing_crosses() -> None:

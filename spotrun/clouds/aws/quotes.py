@@ -19,9 +19,7 @@ from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
 from spotrun.offering import CapacityType, Offering
-
-NAMED_MAX = 5
-"""How many names a note lists."""
+from spotrun.units import some_of
 
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
@@ -92,11 +90,11 @@ def _notes(
     ]
     unpriced = [f"{kind} in {zone}" for kind, zone in pools if SpotPool(kind, zone) not in spot.segments]
     if dear:
-        yield f"spot costs as much as on demand, or more: {_some(dear)}"
+        yield f"spot costs as much as on demand, or more: {some_of(dear)}"
     if unpriced:
-        yield f"EC2 gives no spot price: {_some(unpriced)}"
+        yield f"EC2 gives no spot price: {some_of(unpriced)}"
     if spot.unreadable:
-        yield f"spot prices of {region} that cannot be read: {_some(spot.unreadable)}"
+        yield f"spot prices of {region} that cannot be read: {some_of(spot.unreadable)}"
     if prices.trouble is not None:
         yield f"on-demand prices of {region} are from the shipped table: {prices.trouble}"
     if quotas_refused is not None:
@@ -106,8 +104,3 @@ def _notes(
 def _as_dear(quote: Quote) -> bool:
     on_demand: Decimal | None = quote.on_demand_usd_per_hour
     return on_demand is not None and quote.offering.price_usd_per_hour >= on_demand
-
-
-def _some(names: list[str] | tuple[str, ...]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more

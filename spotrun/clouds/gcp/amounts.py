@@ -1,0 +1,17 @@
+"""Amounts of money as Google writes them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+_NANO = Decimal("1e-9")
+
+
+def usd(money: object) -> Decimal | None:
+    """`{"currencyCode": "USD", "units": "1", "nanos": 750000000}` is 1.75; None for all that is no US dollars."""
+    if not isinstance(money, dict) or money.get("currencyCode") != "USD":
+        return None
+    try:
+        return int(money.get("units", 0)) + int(money.get("nanos", 0)) * _NANO
+    except (TypeError, ValueError):
+        return None

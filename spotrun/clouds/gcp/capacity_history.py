@@ -1,0 +1,45 @@
+"""
+What Google tells of spot capacity in the past, by `advice.capacityHistory`. It is in Preview, and takes a right of its
+own: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It knows no N1 with GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
+
+Kind = Literal["PRICE", "PREEMPTION"]
+
+
+class Histories(NamedTuple):
+    """Google's answers by type. `troubles` say why a type has none."""
+
+    answers: Mapping[str, Mapping[str, Any]]
+    troubles: Mapping[str, str]
+
+
+def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
+    """
+    One call for each type: Google answers for one at a time. Nothing fails; a refusal that is of no one type ends it.
+    """
+    answers: dict[str, Mapping[str, Any]] = {}
+    troubles: dict[str, str] = {}
+    for place, name in enumerate(types):
+        try:
+            answers[name] = google.ask(f"read the past of {name} in {region}", _question(project, region, name, kind))
+        except (AccessDenied, CloudUnavailable, QuotaExceeded) as error:
+            troubles.update(dict.fromkeys(types[place:], error.message))
+            break
+        except CloudError as error:
+            troubles[name] = error.message
+    return Histories(answers, troubles)
+
+
+def _question(project: str, region: str, name: str, kind: Kind) -> Call:
+    path = f"projects/{quote(project, safe=':')}/regions/{quote(region)}/advice/capacityHistory"
+    asked = {"machineType": name, "scheduling": {"provisioningModel": "SPOT"}}
+    return Call(COMPUTE, "POST", path, body={"instanceProperties": asked, "types": [kind]})

@@ -1,0 +1,87 @@
+"""
+How often Google has recently taken back spot instances of a type in a region, in the bands that Amazon uses.
+
+The two figures are not the same. Amazon's is the share of instances that were taken in a month. Google's is a share of
+the instances that *ended* on a day: those that Google ended, and not their users. It says nothing about how long they
+had lived, so a band from here is no rate. It only compares types and regions of Google with each other, and that is all
+that a run uses it for (spotrun.policy.interruption_rates). If users end one type as often as another, Google takes them
+at rates that are to each other as the odds r / (1 - r), and so about as the shares r where those are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.capacity_history import histories
+from spotrun.clouds.gcp.catalog import catalogs
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.moments import moment
+from spotrun.errors import CloudError
+
+KEPT_BY_GOOGLE = timedelta(days=30)
+"""https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
+DAYS_MIN = 7
+"""How many days have to be known for a band: one day's share may be that of a few instances."""
+_BANDS = ((0.05, "<5%"), (0.10, "5-10%"), (0.15, "10-15%"), (0.20, "15-20%"))
+_HIGHEST = ">20%"
+
+
+class PreemptionShares(NamedTuple):
+    """By type, the share of each day that Google knows, oldest first. `troubles` say why a type has none."""
+
+    shares: Mapping[str, tuple[float, ...]]
+    troubles: Mapping[str, str]
+
+
+def preemption_shares(google: Google, project: str, region: str, types: Sequence[str]) -> PreemptionShares:
+    """Of these types in all zones of `region` together."""
+    found = histories(google, project, region, types, "PREEMPTION")
+    return PreemptionShares({kind: _shares(answer) for kind, answer in found.answers.items()}, found.troubles)
+
+
+def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
+    """
+    The band of each `REGION/TYPE` that Google tells enough of, for the types that a job names. Nothing fails: what
+    Google does not tell is in no band, and a run that cannot reach Google learns it elsewhere.
+    """
+    found: dict[str, str] = {}
+    google = Google(clock).aside
+    with suppress(CloudError):
+        project = google.project(config.project)
+        for region, catalog in catalogs(google, project, config, clock).items():
+            found |= bands_in(google, project, region, catalog.asked_for)
+    return found
+
+
+def bands_in(google: Google, project: str, region: str, types: Sequence[str]) -> dict[str, str]:
+    """By `REGION/TYPE`."""
+    shares = preemption_shares(google, project, region, types).shares
+    bands = {f"{region}/{kind}": band_of(days) for kind, days in shares.items()}
+    return {name: band for name, band in bands.items() if band is not None}
+
+
+def band_of(days: Sequence[float]) -> str | None:
+    """Of the mean of some days. It is not weighted, as Google does not tell how many instances ended on a day."""
+    if len(days) < DAYS_MIN:
+        return None
+    share = fmean(days)
+    return next((band for limit, band in _BANDS if share < limit), _HIGHEST)
+
+
+def _shares(answer: Mapping[str, Any]) -> tuple[float, ...]:
+    """A day without a share is one on which none ended, or that Google does not know."""
+    read = (_read(record) for record in answer.get("preemptionHistory", ()))
+    return tuple(share for _, share in sorted(day for day in read if day is not None))
+
+
+def _read(record: Mapping[str, Any]) -> tuple[datetime, float] | None:
+    begins, share = moment(record.get("interval", {}).get("startTime")), record.get("preemptionRate")
+    if begins is None or not isinstance(share, int | float) or not 0 <= share <= 1:
+        return None
+    return begins, float(share)

@@ -1,0 +1,137 @@
+"""What types cost in a region: by the Cloud Billing Catalog, or if it does not tell, by a table shipped here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import msgspec
+
+from spotrun.clouds.gcp.calls import BILLING, Call, Google
+from spotrun.clouds.gcp.machine import Machine
+from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
+from spotrun.errors import CloudError
+from spotrun.offering import CapacityType
+
+SHIPPED = "on_demand.json"
+COMPUTE_ENGINE = "services/6F81-5844-456A"
+"""The service whose SKUs are read: https://cloud.google.com/skus."""
+DISAGREEMENT = Decimal("0.02")
+"""From which share on two lists that differ are told of."""
+_FIELDS = (
+    "nextPageToken,skus(description,category(resourceGroup,usageType),serviceRegions,"
+    "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
+)
+"""A third of what would come otherwise: there are tens of thousands of SKUs."""
+_SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
+
+
+class ListPrice(msgspec.Struct, frozen=True):
+    """`source` names the list and its day."""
+
+    usd_per_hour: Decimal
+    source: str
+
+
+class PriceList(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Prices of one region by type. A type that no list has is absent. `prices` are those on demand; `spot` is for types
+    whose history is not told. `trouble` says why the live list was not read; `remarks` say where it is far from the
+    shipped one, and counts.
+    """
+
+    prices: Mapping[str, ListPrice]
+    spot: Mapping[str, ListPrice]
+    trouble: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class ShippedPrice(NamedTuple):
+    """In USD an hour. `spot` changes up to once a day, so it is a hint."""
+
+    on_demand: Decimal
+    spot: Decimal
+
+
+class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List prices of some types on the day `as_of`, without a license. `source` is their origin."""
+
+    regions: tuple[str, ...]
+    as_of: str
+    source: str
+    usd_per_hour: dict[str, ShippedPrice]
+
+
+def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
+    """
+    Of all parts of machines in `regions`. It takes tens of pages, however few regions are asked for.
+
+    Raises:
+        CloudError: the catalog is denied or down, or has nothing that is known here.
+    """
+    pages = google.pages("read the prices of Compute Engine", _SKUS)
+    found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
+    if not found:
+        raise CloudError(f"the Cloud Billing Catalog has no part of a machine in {', '.join(regions)}")
+    return found
+
+
+def read_price_list(
+    region: str, machines: Collection[Machine], parts: Callable[[], PartPrices], now: datetime
+) -> PriceList:
+    """
+    USD per hour of these machines, and of all others of the shipped table. `parts` reads what parts cost, or knows it.
+
+    If it cannot, nothing fails: prices that are some months old still put the types in order.
+    """
+    shipped = {market: _shipped_in(region, market) for market in CapacityType}
+    try:
+        known, trouble = parts(), None
+    except CloudError as error:
+        known, trouble = {}, error.message
+    live = {market: _summed(machines, Place(market, region), known, now) for market in CapacityType}
+    return PriceList(
+        prices={**shipped[CapacityType.ON_DEMAND], **live[CapacityType.ON_DEMAND]},
+        spot={**shipped[CapacityType.SPOT], **live[CapacityType.SPOT]},
+        trouble=trouble,
+        remarks=tuple(_far_apart(region, live[CapacityType.ON_DEMAND], shipped[CapacityType.ON_DEMAND])),
+    )
+
+
+@cache
+def shipped_tables() -> tuple[ShippedTable, ...]:
+    text = files(__package__).joinpath(SHIPPED).read_bytes()
+    return msgspec.json.decode(text, type=tuple[ShippedTable, ...])
+
+
+def _shipped_in(region: str, market: CapacityType) -> dict[str, ListPrice]:
+    return {
+        kind: ListPrice(
+            price.spot if market is CapacityType.SPOT else price.on_demand,
+            f"table shipped with spotrun, {table.as_of}",
+        )
+        for table in shipped_tables()
+        if region in table.regions
+        for kind, price in table.usd_per_hour.items()
+    }
+
+
+def _summed(machines: Collection[Machine], place: Place, parts: PartPrices, now: datetime) -> dict[str, ListPrice]:
+    source = f"Cloud Billing Catalog, {now:%Y-%m-%d}"
+    sums = {machine.name: usd_per_hour(machine, place, parts) for machine in machines}
+    return {kind: ListPrice(price, source) for kind, price in sums.items() if price is not None}
+
+
+def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
+    """Spot is not compared: its price moves by itself."""
+    for kind in sorted(live.keys() & shipped.keys()):
+        now, before = live[kind], shipped[kind]
+        if abs(now.usd_per_hour - before.usd_per_hour) > DISAGREEMENT * before.usd_per_hour:
+            yield (
+                f"{kind} in {region} costs ${now.usd_per_hour:.4f} an hour by the {now.source}, and "
+                f"${before.usd_per_hour:.4f} by the {before.source}"
+            )

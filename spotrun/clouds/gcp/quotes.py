@@ -1,0 +1,125 @@
+"""
+What Compute Engine charges for its types in some regions, with a year of spot prices and what Google took back lately.
+The project needs no network of ours.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.clouds.gcp.account_checks import project_facts, regions_told
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.catalog import Catalog, catalogs
+from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.preemption_shares import bands_in
+from spotrun.clouds.gcp.quotas import Limits
+from spotrun.clouds.regions import Regions
+from spotrun.errors import CloudError
+from spotrun.market.quotes import Quote, Quotes
+from spotrun.offering import CapacityType, Offering
+from spotrun.units import some_of
+
+NOT_AMAZONS = (
+    "how often spot is taken: the share of a day's ended instances that Google ended, on average over a month; "
+    "it is to compare types with, and no rate"
+)
+NAME_TYPES = "what spot cost before is not read for all types: name them by --accelerators or --instance-type"
+
+
+class _Asked(NamedTuple):
+    """What all regions have in common."""
+
+    google: Google
+    project: str
+    config: GcpConfig
+    limits: Limits | None
+
+
+def read_quotes(config: GcpConfig, clock: Clock, accelerators: str | None) -> Quotes:
+    """
+    The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
+    with exactly these.
+
+    Raises:
+        CloudError: no region answers, or there is no project. One region that fails, refused price lists, histories or
+            quotas are only notes.
+    """
+    google = Google(clock)
+    project = google.project(config.project)
+    config = config if accelerators is None else replace(config, accelerators=accelerators)
+    limits, refused = _limits(google, project)
+    asked, regions = _Asked(google, project, config, limits), Regions(config.regions, clock)
+    catalogs_by_region = catalogs(google, project, config, clock)
+    found = regions.ask(lambda name: _in_region(asked, name, catalogs_by_region[name], clock), must_see=()).values()
+    notes = [note for part in found for note in part.notes]
+    notes += [f"{name} is left out: {why}" for name, why in regions.left_out.items()]
+    notes += [] if refused is None else [f"quotas are unknown: {refused}"]
+    quotes = tuple(quote for part in found for quote in part.quotes)
+    notes += [NOT_AMAZONS] if any(quote.interruption_band for quote in quotes) else []
+    notes += [] if config.instance_types or config.accelerators else [NAME_TYPES]
+    return Quotes(at=clock.now(), quotes=quotes, notes=tuple(notes))
+
+
+def _in_region(asked: _Asked, region: str, catalog: Catalog, clock: Clock) -> Quotes:
+    offerings = [each for each in catalog.rented_out() if _is_wanted(each, asked.config)]
+    bands = bands_in(asked.google, asked.project, region, catalog.asked_for)
+    quotes = tuple(_quote(offering, catalog, bands, asked.limits) for offering in offerings)
+    return Quotes(at=clock.now(), quotes=quotes, notes=tuple(_notes(region, quotes, catalog)))
+
+
+def _is_wanted(offering: Offering, config: GcpConfig) -> bool:
+    wanted = config.accelerators.casefold()
+    if wanted:
+        return offering.accelerators.casefold() == wanted
+    return bool(config.instance_types or offering.accelerators)
+
+
+def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limits: Limits | None) -> Quote:
+    kind, is_spot = offering.instance_type, offering.capacity_type is CapacityType.SPOT
+    listed = catalog.price_list.prices.get(kind)
+    return Quote(
+        offering=offering,
+        history=tuple(catalog.spot.segments.get(kind, ())) if is_spot else (),
+        on_demand_usd_per_hour=None if listed is None else listed.usd_per_hour,
+        room=None if limits is None else _room(offering, limits),
+        interruption_band=bands.get(f"{offering.region}/{kind}") if is_spot else None,
+    )
+
+
+def _room(offering: Offering, limits: Limits) -> int | None:
+    """By the tightest quota that is known."""
+    known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
+    return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)
+
+
+def _limits(google: Google, project: str) -> tuple[Limits | None, str | None]:
+    try:
+        return Limits(project_facts(google, project), regions_told(google, project)), None
+    except CloudError as error:
+        return None, error.message
+
+
+def _notes(region: str, quotes: tuple[Quote, ...], catalog: Catalog) -> Iterator[str]:
+    prices, shown = catalog.price_list, {quote.offering.instance_type for quote in quotes}
+    dear = {
+        quote.offering.instance_type
+        for quote in quotes
+        if quote.offering.capacity_type is CapacityType.SPOT and quote.saved is not None and quote.saved <= 0
+    }
+    if dear:
+        yield f"spot costs as much as on demand in {region}, or more: {some_of(sorted(dear))}"
+    untold: dict[str, list[str]] = defaultdict(list)
+    for kind, why in catalog.spot.troubles.items():
+        untold[why].append(kind)
+    for why, kinds in untold.items():
+        yield f"spot prices of {region} are from the price list, without a past: {some_of(kinds)}: {why}"
+    if prices.trouble is not None:
+        yield f"prices of {region} are from the shipped table: {prices.trouble}"
+    remarks = [remark for remark in prices.remarks if remark.partition(" ")[0] in shown]
+    if remarks:
+        yield some_of(remarks, "; ")

@@ -1,0 +1,61 @@
+"""What spot costs in a region, and what it has cost: the same in all zones, with a change a day at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from spotrun.clouds.gcp.amounts import usd
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.capacity_history import histories
+from spotrun.clouds.gcp.moments import moment
+from spotrun.instance import PriceSegment
+
+KEPT_BY_GOOGLE = timedelta(days=365)
+"""https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
+
+
+class SpotPrices(NamedTuple):
+    """
+    The price of each type, oldest first: the one in effect at the beginning, then each change.
+
+    A type whose past Google does not tell is absent, and `troubles` say why. What a list says of today is no past: no
+    instance is charged by it after its launch.
+    """
+
+    segments: Mapping[str, list[PriceSegment]]
+    troubles: Mapping[str, str]
+
+
+def spot_prices(
+    google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
+) -> SpotPrices:
+    """The prices of these types from `since` on, each by a call of its own; Google keeps KEPT_BY_GOOGLE."""
+    found = histories(google, project, region, types, "PRICE")
+    segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}
+    empty = {
+        kind: f"the history of {kind} in {region} has no price that can be read"
+        for kind, prices in segments.items()
+        if not prices
+    }
+    return SpotPrices({kind: prices for kind, prices in segments.items() if prices}, {**found.troubles, **empty})
+
+
+def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list[PriceSegment]:
+    read = sorted(_read(answer, since), key=lambda segment: segment.since)
+    before = [segment for segment in read if segment.since <= since]
+    later = [segment for segment in read if since < segment.since <= now]
+    changes = groupby([*before[-1:], *later], key=lambda segment: segment.usd_per_hour)
+    return [next(same) for _, same in changes]
+
+
+def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
+    """A record without a beginning has held for ever; one without a price above 0 in dollars is none."""
+    for record in answer.get("priceHistory", ()):
+        begins = record.get("interval", {}).get("startTime")
+        at = since if begins is None else moment(begins)
+        price = usd(record.get("listPrice"))
+        if at is not None and price is not None and price > 0:
+            yield PriceSegment(since=at, usd_per_hour=price)
