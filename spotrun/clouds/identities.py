@@ -47,6 +47,9 @@ class Identities(Protocol):
     Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded: the account has as many as it may.
     """
 
+    noun: str
+    """What the cloud calls one: `role`."""
+
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """
         Make the identity of a run, or complete it. Repeating it is harmless, also after a call that was cut off.
@@ -75,6 +78,8 @@ class Identities(Protocol):
 
 class NoIdentities:
     """For clouds where instances act with the rights of the launching user, and for runs that share one identity."""
+
+    noun = "identity"
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         return None

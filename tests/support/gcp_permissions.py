@@ -16,7 +16,6 @@ from typing import Any
 ALWAYS: Mapping[str, tuple[str, ...]] = {
     "cloudbilling.services.skus.list": (),
     "cloudresourcemanager.projects.testIamPermissions": (),
-    "compute.advice.capacity": ("compute.advice.capacity",),
     "compute.advice.capacityHistory": ("compute.advice.capacityHistory",),
     "compute.disks.aggregatedList": ("compute.disks.list",),
     "compute.disks.delete": ("compute.disks.delete",),
@@ -29,36 +28,33 @@ ALWAYS: Mapping[str, tuple[str, ...]] = {
     "compute.instances.get": ("compute.instances.get",),
     "compute.instances.getSerialPortOutput": ("compute.instances.getSerialPortOutput",),
     "compute.instances.insert": ("compute.instances.create",),
-    "compute.machineTypes.aggregatedList": ("compute.machineTypes.list",),
+    "compute.instances.testIamPermissions": (),
+    "compute.machineTypes.list": ("compute.machineTypes.list",),
     "compute.projects.get": ("compute.projects.get",),
-    "compute.regions.get": ("compute.regions.get",),
     "compute.regions.list": ("compute.regions.list",),
-    "compute.subnetworks.aggregatedList": ("compute.subnetworks.list",),
     "compute.subnetworks.get": ("compute.subnetworks.get",),
     "compute.zoneOperations.get": ("compute.zoneOperations.get",),
-    "compute.zoneOperations.list": ("compute.zoneOperations.list",),
-    "compute.zoneOperations.wait": ("compute.zoneOperations.get",),
     "compute.zones.list": ("compute.zones.list",),
     "iam.projects.serviceAccounts.create": ("iam.serviceAccounts.create",),
     "iam.projects.serviceAccounts.delete": ("iam.serviceAccounts.delete",),
     "iam.projects.serviceAccounts.get": ("iam.serviceAccounts.get",),
     "iam.projects.serviceAccounts.list": ("iam.serviceAccounts.list",),
     "storage.buckets.get": ("storage.buckets.get",),
-    "storage.buckets.getIamPolicy": ("storage.buckets.getIamPolicy",),
     "storage.buckets.testIamPermissions": (),
     "storage.managedFolders.delete": ("storage.managedFolders.delete",),
-    "storage.managedFolders.get": ("storage.managedFolders.get",),
     "storage.managedFolders.getIamPolicy": ("storage.managedFolders.getIamPolicy",),
     "storage.managedFolders.insert": ("storage.managedFolders.create",),
-    "storage.managedFolders.list": ("storage.managedFolders.list",),
     "storage.managedFolders.setIamPolicy": ("storage.managedFolders.setIamPolicy",),
     "storage.objects.delete": ("storage.objects.delete",),
     "storage.objects.get": ("storage.objects.get",),
     "storage.objects.insert": ("storage.objects.create",),
     "storage.objects.list": ("storage.objects.list",),
-    "storage.objects.patch": ("storage.objects.get", "storage.objects.update"),
 }
 """The methods that spotrun may call, and what each needs whatever it is called with."""
+OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "cloudresourcemanager.projects.getIamPolicy": ("resourcemanager.projects.getIamPolicy",),
+}
+"""The methods that `spotrun doctor` tries, and does without where they are denied. No role has what they need."""
 WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "compute.instances.insert": {
         "disks.initializeParams": ("compute.disks.create",),
@@ -72,6 +68,8 @@ WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 """What it needs besides where its body has this field."""
+NOT_EMPTY = {"storage.managedFolders.delete": ("allowNonEmpty", "storage.managedFolders.setIamPolicy")}
+"""What it needs besides where its query has this: https://cloud.google.com/storage/docs/json_api/v1/managedFolder/delete"""
 OVERWRITING = "storage.objects.delete"
 """What an insert over an object that is there needs."""
 
@@ -83,10 +81,13 @@ def needed(method: str, body: Mapping[str, Any] | None = None, query: Mapping[st
     Raises:
         KeyError: spotrun does not call this method.
     """
-    found = set(ALWAYS[method])
+    found = set({**ALWAYS, **OPTIONAL}[method])
     for field, permissions in WITH.get(method, {}).items():
         if any(_values(body or {}, field.split("."))):
             found.update(permissions)
+    parameter, permission = NOT_EMPTY.get(method, ("", ""))
+    if (query or {}).get(parameter) == "true":
+        found.add(permission)
     if method == "storage.objects.insert" and (query or {}).get("ifGenerationMatch") != "0":
         found.add(OVERWRITING)
     return found

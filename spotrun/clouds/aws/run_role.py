@@ -46,6 +46,8 @@ class RunRoles:
     are those of the job: a role that is made may read these and no others.
     """
 
+    noun = "role"
+
     def __init__(
         self, region: Region, clock: Clock, others: Sequence[Region] = (), secrets: Iterable[Reference] = ()
     ) -> None:

@@ -1,0 +1,82 @@
+"""
+What the policy of a run's folder grants to the run's service account: to read, list and add everywhere in it, and to
+change what instances change.
+
+IAM has no denial for folders, so what an instance must not change is what nobody has granted:
+https://cloud.google.com/storage/docs/managed-folders. The condition says which objects of the folder may be overwritten
+and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from spotrun.address import BucketAddress
+
+CREATE, CHANGE = "spotrunCreate", "spotrunChange"
+"""Custom roles of the project; infra/gcp makes them."""
+CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
+"""So begin the keys that an agent overwrites or deletes. All others it creates once, as those of the ledger."""
+VERSION = 3
+"""Of policies with conditions: https://cloud.google.com/iam/docs/policies#versions."""
+
+Policy = Mapping[str, Any]
+
+
+class Grant(NamedTuple):
+    """One member's role. `expression` is that of its condition, "" if it has none."""
+
+    role: str
+    member: str
+    expression: str = ""
+
+
+def grants(policy: Policy) -> Iterator[Grant]:
+    """Whatever its bindings are grouped by."""
+    for binding in policy.get("bindings", ()):
+        for member in binding.get("members", ()):
+            yield Grant(binding["role"], member, binding.get("condition", {}).get("expression", ""))
+
+
+def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> Policy:
+    """The policy with what a run's account may do in `folder`, and nothing more for it or for one that it replaces."""
+    rest = without(policy, email)
+    member = [_living(email)]
+    changes = {"title": "what instances of a run change", "expression": _condition(folder)}
+    ours = [
+        {"role": _role(project, CREATE), "members": member},
+        {"role": _role(project, CHANGE), "members": member, "condition": changes},
+    ]
+    return {**rest, "version": VERSION, "bindings": [*rest["bindings"], *ours]}
+
+
+def without(policy: Policy, email: str) -> Policy:
+    """
+    The policy without any grant to an account, or to one that had its address and was deleted:
+    https://cloud.google.com/iam/docs/principal-identifiers
+    """
+    kept = []
+    for binding in policy.get("bindings", ()):
+        members = [each for each in binding.get("members", ()) if not _is(each, email)]
+        if members:
+            kept.append({**binding, "members": members})
+    return {**policy, "bindings": kept}
+
+
+def _is(member: str, email: str) -> bool:
+    return member == _living(email) or member.startswith(f"deleted:{_living(email)}?uid=")
+
+
+def _living(email: str) -> str:
+    return f"serviceAccount:{email}"
+
+
+def _role(project: str, name: str) -> str:
+    return f"projects/{project}/roles/{name}"
+
+
+def _condition(folder: BucketAddress) -> str:
+    """By whole names from their beginning on, so that no key can pose as another by what it has in its middle."""
+    root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
+    return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -1,0 +1,285 @@
+"""
+The identities of runs on Google Cloud: a service account with the run's uid in its name, and what the policy of the
+run's folder grants to it (folder_grants.py).
+
+Training code has whatever its instance's account has, and the metadata gives it to everybody there. Calls and errors:
+https://cloud.google.com/iam/docs/service-accounts-create and
+https://cloud.google.com/storage/docs/access-control/using-iam-for-managed-folders
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+from spotrun import address
+from spotrun.address import BucketAddress
+from spotrun.clock import Clock
+from spotrun.clouds.gcp.calls import IAM, STORAGE, Api, Call, Google
+from spotrun.clouds.gcp.config import OWN_ACCOUNT, account_address
+from spotrun.clouds.gcp.error_codes import AlreadyThere, CredentialsRefused, NotThere, PolicyForbids
+from spotrun.clouds.gcp.folder_grants import VERSION, Policy, granted, grants, without
+from spotrun.clouds.gcp.moments import moment
+from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, QuotaExceeded, StoreError
+
+MADE = "spotrun, made "
+"""So begins the display name of a run's account. The moment of its making follows, which IAM does not tell."""
+ADDRESS_MAX_BYTES = 256
+"""The description of an account holds no more, and has the address of the run's folder."""
+TRIES_MAX = 5
+"""Of a change to a policy that somebody else changes meanwhile."""
+_SHARE = "name one account for all runs by gcp.service_account"
+_GRANT = "grant the roles of infra/gcp as it is now to who runs spotrun"
+_REAP = (
+    "`spotrun reap --cloud gcp` removes those of runs that are over; of service accounts a project has 100, or asks "
+    "for more at https://console.cloud.google.com/iam-admin/quotas"
+)
+
+
+class RunAccounts:
+    """
+    See Identities. The account is made first and removed last: its description says where the run's folder is, so the
+    account finds whatever is left of a run. Each of the two takes four calls.
+
+    `project` is None where the login says which.
+    """
+
+    noun = "service account"
+
+    def __init__(self, google: Google, clock: Clock, project: str | None = None) -> None:
+        self._google = google
+        self._clock = clock
+        self._named = project
+
+    def make(self, run_uid: str, run_uri: str) -> datetime | None:
+        folder = _in_a_bucket(run_uri)
+        email = account_address(run_uid, self._project)
+        with _with_advice():
+            made_at = self._have_account(run_uid, str(folder))
+            news = [made_at is None, self._have_folder(folder)]
+            with self._settling(made_at or self._clock.now()):
+                news.append(self._have_grants(folder, email))
+        return self._clock.now() if made_at is None or any(news) else made_at
+
+    def remove(self, run_uid: str) -> None:
+        email = account_address(run_uid, self._project)
+        with _with_advice():
+            try:
+                self._remove(run_uid, email)
+            except NotThere as error:
+                if run_uid in self.runs():
+                    raise CloudUnavailable(f"IAM lists {email}, and does not show it: {error.message}") from error
+
+    def runs(self) -> list[str]:
+        call = Call(IAM, "GET", f"{self._accounts}", {"pageSize": "100"})
+        found = self._google.items("list service accounts", call, "accounts")
+        ids = (str(each["email"]).partition("@")[0] for each in found if _made_at(each) is not None)
+        return [each.removeprefix(OWN_ACCOUNT) for each in ids if each.startswith(OWN_ACCOUNT)]
+
+    def _remove(self, run_uid: str, email: str) -> None:
+        folder = _described(self._look_at(run_uid))
+        if folder is None or not folder.prefix.endswith(run_uid):
+            raise _not_ours(email)
+        self._take_grants(folder, email)
+        self._ask("delete a service account", IAM, "DELETE", self._path_of(run_uid))
+
+    # -- one thing each, that may be there already -------------------------------------------------------------------
+
+    def _have_account(self, run_uid: str, folder: str) -> datetime | None:
+        """When it was made; None if it was made just now."""
+        described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
+        body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
+        try:
+            self._ask("make a service account", IAM, "POST", self._accounts, body=body)
+        except AlreadyThere:
+            return self._made_before(run_uid, folder)
+        except (IdentityUnknown, PolicyForbids) as error:
+            # so it looks where a policy of the organization lets nobody make accounts
+            raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
+        return None
+
+    def _made_before(self, run_uid: str, folder: str) -> datetime:
+        try:
+            account = self._look_at(run_uid)
+        except NotThere as error:
+            raise CloudUnavailable(f"IAM has what it does not show: {error.message}") from error
+        made_at = _made_at(account)
+        if made_at is None or account.get("description") != folder:
+            raise _not_ours(account_address(run_uid, self._project))
+        return made_at
+
+    def _have_folder(self, folder: BucketAddress) -> bool:
+        """Whether it was made just now."""
+        try:
+            self._ask("make a managed folder", STORAGE, "POST", _folders_of(folder), body={"name": folder.root})
+        except AlreadyThere:
+            return False
+        except CloudError as error:
+            raise self._why(folder, error) from error
+        return True
+
+    def _have_grants(self, folder: BucketAddress, email: str) -> bool:
+        """Whether they were made just now."""
+        try:
+            return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
+        except NotThere as error:
+            raise CloudUnavailable(f"another runner removes the folder's policy: {error.message}") from error
+        except IdentityUnknown:
+            raise
+        except CloudError as error:
+            raise self._why(folder, error) from error
+
+    def _take_grants(self, folder: BucketAddress, email: str) -> None:
+        """With their policy and its folder, unless somebody else was granted something there."""
+        with contextlib.suppress(NotThere):
+            if without(self._policy(folder), email)["bindings"]:
+                self._rewritten(folder, lambda policy: without(policy, email))
+            else:
+                nested = {"allowNonEmpty": "true"}  # the objects stay
+                self._ask("delete a managed folder", STORAGE, "DELETE", _folder_path(folder), nested)
+
+    def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
+        """
+        Whether a policy had to be changed. It is written only as it was read; after somebody else's change, or an
+        answer that was lost, it is read anew.
+        """
+        refused: CloudError = CloudUnavailable(f"somebody else changes the policy of {folder} all the time")
+        for _ in range(TRIES_MAX):
+            policy = self._policy(folder)
+            wanted = edit(policy)
+            if {*grants(wanted)} == {*grants(policy)}:
+                return False
+            try:
+                self._ask("set the policy of a folder", STORAGE, "PUT", f"{_folder_path(folder)}/iam", body=wanted)
+            except AlreadyThere:
+                continue
+            except PolicyForbids as error:
+                refused = error  # a policy of the organization, unless it is the etag
+            else:
+                return True
+        raise refused
+
+    # -- the calls ---------------------------------------------------------------------------------------------------
+
+    def _look_at(self, run_uid: str) -> Mapping[str, Any]:
+        return self._ask("look at a service account", IAM, "GET", self._path_of(run_uid))
+
+    def _policy(self, folder: BucketAddress) -> Policy:
+        version = {"optionsRequestedPolicyVersion": str(VERSION)}
+        return self._ask("read the policy of a folder", STORAGE, "GET", f"{_folder_path(folder)}/iam", version)
+
+    def _ask(
+        self,
+        what: str,
+        api: Api,
+        method: str,
+        path: str,
+        query: Mapping[str, str] = {},
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return self._google.ask(what, Call(api, method, path, query, body))
+
+    @cached_property
+    def _project(self) -> str:
+        return self._google.project(self._named)
+
+    @property
+    def _accounts(self) -> str:
+        return f"v1/projects/{quote(self._project, safe='')}/serviceAccounts"
+
+    def _path_of(self, run_uid: str) -> str:
+        return f"{self._accounts}/{quote(account_address(run_uid, self._project), safe='')}"
+
+    # -- what was refused --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _settling(self, since: datetime) -> Iterator[None]:
+        """Buckets do not know a new account at once: https://cloud.google.com/iam/docs/service-accounts-create."""
+        try:
+            yield
+        except IdentityUnknown as error:
+            if self._clock.now() - since >= SETTLES_WITHIN:
+                raise
+            raise CloudUnavailable(error.message) from error
+
+    def _why(self, folder: BucketAddress, error: CloudError) -> CloudError:
+        """What is wrong with a bucket that refuses a folder or its policy."""
+        if isinstance(error, AccessDenied | CloudUnavailable | QuotaExceeded):
+            return error
+        name = f"gs://{folder.bucket}"
+        try:
+            found = self._ask("look at the bucket", STORAGE, "GET", f"b/{folder.bucket}")
+        except NotThere:
+            return CloudError(f"there is no bucket {name}", hint="name one that exists by --store")
+        access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
+        if not access.get("enabled"):
+            hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
+            return CloudError(f"folders in {name} have no policies, as its access is not uniform", hint=hint)
+        if isinstance(error, PolicyForbids):
+            return error
+        hint = f"use a bucket of that project, with infra/gcp deployed there as it is now; or {_SHARE}"
+        return CloudError(f"{name} takes no roles of the project {self._project}: {error.message}", hint=hint)
+
+
+@contextlib.contextmanager
+def _with_advice() -> Iterator[None]:
+    """Give each refusal advice what to do about it. Who has no credentials needs no role."""
+    try:
+        yield
+    except CredentialsRefused:
+        raise
+    except AccessDenied as error:
+        hint = error.hint or _GRANT
+        raise AccessDenied(error.message, hint=hint if _SHARE in hint else f"{hint}; or {_SHARE}") from error
+    except QuotaExceeded as error:
+        raise QuotaExceeded(error.message, hint=_REAP) from error
+
+
+def _in_a_bucket(run_uri: str) -> BucketAddress:
+    """
+    Raises:
+        CloudError: nothing there can be granted to an account of Google's, or no account can say where it is.
+    """
+    if len(run_uri.encode()) > ADDRESS_MAX_BYTES:
+        what = f"the address of the run has more than {ADDRESS_MAX_BYTES} bytes, as many as an account's description"
+        raise CloudError(what, hint=f"keep runs below a shorter prefix by --store; or {_SHARE}")
+    place = address.parse(run_uri)
+    if not isinstance(place, BucketAddress) or place.scheme != "gs" or not place.prefix:
+        what = f"a service account cannot be limited to {run_uri}"
+        raise CloudError(what, hint="keep runs in a bucket of Google's: --store gs://BUCKET/runs")
+    return place
+
+
+def _described(account: Mapping[str, Any]) -> BucketAddress | None:
+    """The folder of the run that the account was made for; None if spotrun has not made it."""
+    if _made_at(account) is None:
+        return None
+    try:
+        place = address.parse(str(account.get("description", "")))
+    except StoreError:
+        return None
+    return place if isinstance(place, BucketAddress) else None
+
+
+def _made_at(account: Mapping[str, Any]) -> datetime | None:
+    name = str(account.get("displayName", ""))
+    return moment(name.removeprefix(MADE)) if name.startswith(MADE) else None
+
+
+def _not_ours(email: str) -> CloudError:
+    what = f"the service account {email} was not made for this run's folder"
+    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, unless somebody uses it")
+
+
+def _folders_of(folder: BucketAddress) -> str:
+    return f"b/{folder.bucket}/managedFolders"
+
+
+def _folder_path(folder: BucketAddress) -> str:
+    """The name of a managed folder ends in a slash."""
+    return f"{_folders_of(folder)}/{quote(folder.root, safe='')}"

@@ -1,0 +1,38 @@
+"""
+A user's login to Google Cloud, as gcloud leaves it in a file:
+https://cloud.google.com/docs/authentication/application-default-credentials
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from google.oauth2 import credentials
+
+PROJECT = "acme-training"
+LASTING = "2100-01-01T00:00:00Z"
+
+
+def log_in(
+    monkeypatch: pytest.MonkeyPatch, path: Path, tokens_from: str = "", token: str = "", project: str = PROJECT
+) -> None:
+    """
+    With a file at `path`, and nothing else that is on this machine. With a `token` that lasts, or with one that is
+    asked for at `tokens_from`; Google's library names that address in no file.
+    """
+    log_out(monkeypatch, path.parent)
+    login = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    path.write_text(json.dumps({**login, **({"token": token, "expiry": LASTING} if token else {})}))
+    monkeypatch.setattr(credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", tokens_from or "http://127.0.0.1:9/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    if project:
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", project)
+
+
+def log_out(monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(empty / "no-gcloud"))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
