@@ -11,11 +11,14 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import site
 import sys
 import venv
 from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from typing import Any
 from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
+TORCH_VARIABLE = "SPOTRUN_INSTALLS_TORCH"
+"""Set by a start script whose image has no PyTorch that spotrun takes."""
 _OF_PACKAGES = (".dist-info", ".egg-info")
 _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
 """What setups compile for, where they compile for the machine that they run on."""
@@ -60,6 +65,22 @@ def python(instance_dir: Path) -> str:
     return str(own) if own.exists() else sys.executable
 
 
+def lacks_torch() -> bool:
+    """Whether PyTorch is to be installed into the environment of a run."""
+    return TORCH_VARIABLE in os.environ
+
+
+def torch_command() -> str:
+    """It installs PyTorch by its digests, and then looks whether a training has all that it needs."""
+    pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
+    locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
+    return f"{pip} --require-hashes --no-deps --only-binary :all: {locks} && {pip} --no-index 'spotrun[lightning]'"
+
+
+def _torch_locks() -> list[Traversable]:
+    return [files("spotrun.boot") / name for name in ("torch.txt", "cuda.txt")]
+
+
 def variables(instance_dir: Path) -> Mapping[str, str]:
     """What an activated environment sets beside PATH; nothing where the run has none."""
     return {"VIRTUAL_ENV": str(instance_dir / FOLDER)} if exists(instance_dir) else {}
@@ -84,11 +105,13 @@ def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     The name of what `setup` makes here: a hash of all that goes into it.
 
     That is the command, the work folder with every file that the command may read, its variables, and what it builds
-    on: Python, its packages (the image's torch among them), the accelerator and the instructions of the processor.
+    on: Python, its packages (the image's torch among them, or the one that is installed where there is none), the
+    accelerator and the instructions of the processor.
     """
     return _hash(
         {
             "setup": spec.setup,
+            **({"torch": [lock.read_text() for lock in _torch_locks()]} if lacks_torch() else {}),
             "workdir": workdir_sha256,
             "envs": dict(spec.envs),
             "python": [sys.implementation.cache_tag, platform.python_version(), sys.base_prefix],

@@ -19,7 +19,7 @@ from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Assignment, Node
-from spotrun.agent.setup import prepare
+from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.standby import stand_by
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.errors import SpotrunError
@@ -90,12 +90,19 @@ def _standing(node: Node) -> Standing:
 
 
 def _set_up(node: Node) -> str | None:
-    """What failed, or None."""
+    """
+    What failed, or None.
+
+    Raises:
+        PowerOff: this instance cannot train, and another one may.
+    """
     if node.secrets.failure is not None:
         return node.secrets.failure
     try:
         node.setup = prepare(node)
         work_files.remember(node.assignment.work, node.assignment.files_before)
+    except NotInstalled as error:
+        raise PowerOff(in_one_line(str(error))) from error
     except SpotrunError as error:
         return in_one_line(str(error))
     return None

@@ -1,5 +1,6 @@
 """
-Before training: the work folder, and the environment that the user's own set-up command makes.
+Before training: the work folder, and the environment that the user's own set-up command makes. PyTorch is a part of
+that environment where the image has none.
 
     clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
@@ -46,12 +47,17 @@ class SetupFailed(SpotrunError):
     """The user's set-up command failed."""
 
 
+class NotInstalled(SpotrunError):
+    """What a training needs could not be had here. The user has nothing to do with it, and another instance may."""
+
+
 def prepare(node: Node) -> SetUp:
     """
     Unpack the work folder, fetch what the run begins from, and set up; once in the life of an instance.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
+        NotInstalled
         SpotrunError: the work folder cannot be had.
     """
     done = node.assignment.folder / "setup-done"
@@ -60,7 +66,7 @@ def prepare(node: Node) -> SetUp:
     node.status.change(phase="setup")
     began_s = node.clock.monotonic()
     through_faults(FETCH_WITHIN_S)(_fetch, node)
-    how, size_bytes = ("none", 0) if node.spec.setup is None else _environment(node, node.spec.setup)
+    how, size_bytes = _environment(node) if _has_environment(node) else ("none", 0)
     found = SetUp(seconds=node.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
     temporary = done.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(found))
@@ -74,21 +80,25 @@ def _fetch(node: Node) -> None:
     workdir.fetch(node.store, node.created.workdir_sha256, node.assignment.work)
     if node.created.start_sha256 is not None:
         start_file.fetch(node.store, node.created.start_sha256, node.assignment.folder)
-    if node.spec.setup is not None:
+    if _has_environment(node):
         environment.make(node.assignment.folder)
 
 
-def _environment(node: Node, command: str) -> tuple[str, int]:
+def _has_environment(node: Node) -> bool:
+    return node.spec.setup is not None or environment.lacks_torch()
+
+
+def _environment(node: Node) -> tuple[str, int]:
     """How the environment came to be, and the size of what is packed of it, 0 where nothing is."""
     if not node.spec.pack_setup:
-        _run(node, command)
+        _run(node)
         return "run", 0
     offering = node.recorder.state.launches[node.assignment.launch].intent.offering
     key = environment.key_of(node.spec, node.created.workdir_sha256, offering.accelerators)
     size_bytes = _unpacked(node, key)
     if size_bytes is not None:
         return "unpacked", size_bytes
-    return "run", _run_and_pack(node, command, key, watched=not cloud_named(offering.cloud).here)
+    return "run", _run_and_pack(node, key, watched=not cloud_named(offering.cloud).here)
 
 
 # -- from the cache -----------------------------------------------------------------------------------------------
@@ -129,7 +139,7 @@ def _unpack(node: Node, key: str, packed: setup_cache.PackedSetup) -> None:
 # -- by the command --------------------------------------------------------------------------------------------------
 
 
-def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
+def _run_and_pack(node: Node, key: str, *, watched: bool) -> int:
     """
     The size of the packed set-up that is on its way into the store; 0 where there is none.
 
@@ -138,7 +148,7 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     side_effects = SideEffects(Path.home()) if watched else None
     before = diff_archive.survey(node.assignment.folder, FOLDERS)
     began_s = time.monotonic()
-    _run(node, command)
+    _run(node)
     took_s = time.monotonic() - began_s
     changed = diff_archive.between(node.assignment.folder, before, diff_archive.survey(node.assignment.folder, FOLDERS))
     why_not = _why_not_packed(node, changed, side_effects)
@@ -180,7 +190,16 @@ def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB"
 
 
-def _run(node: Node, command: str) -> None:
+def _run(node: Node) -> None:
+    """PyTorch first: the user's command may build on it."""
+    if environment.lacks_torch() and (failure := _failure_of(node, environment.torch_command())):
+        raise NotInstalled(f"the installation of PyTorch {failure}")
+    if node.spec.setup is not None and (failure := _failure_of(node, node.spec.setup)):
+        raise SetupFailed(f"setup {failure}", hint="correct setup, then launch again")
+
+
+def _failure_of(node: Node, command: str) -> str:
+    """How it ended if not well, else ""."""
     before = node.console.size_bytes()
     output = node.console.open()
     try:
@@ -202,6 +221,7 @@ def _run(node: Node, command: str) -> None:
     watchdog.start()
     exit_code = process.wait()
     watchdog.cancel()
-    if exit_code != 0:
-        reason = reason_in(node.console.tail(OUTPUT_BYTES, since=before)) or "it printed nothing"
-        raise SetupFailed(f"setup ended with exit code {exit_code}: {reason}", hint="correct setup, then launch again")
+    if exit_code == 0:
+        return ""
+    reason = reason_in(node.console.tail(OUTPUT_BYTES, since=before)) or "it printed nothing"
+    return f"ended with exit code {exit_code}: {reason}"

@@ -20,6 +20,7 @@ from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
+from spotrun.address import BETWEEN_REGIONS
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
@@ -29,6 +30,11 @@ _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """A body must have left within the time-out of its connection (urllib3 sends it before the other one begins)."""
 _ABSENT = 0
+_NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
+"""
+Otherwise the library asks for the bucket beside each call, for traces that nobody reads. An instance may not ask, so
+it would ask again each time.
+"""
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
 """urllib3's own errors come through where a download breaks off; the last two are of an answer that was damaged."""
 
@@ -47,7 +53,7 @@ class GcsStore(BucketStore):
     _VERBS = Verbs("upload", "download", "list", "delete")
 
     def _open(self) -> None:
-        names = ("GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCE_METADATA_")
+        names = ("GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "API_ENDPOINT_OVERRIDE", "GCE_METADATA_")
         self._client = _client(os.getpid(), settings(*names))
         self._bucket = self._client.bucket(self._address.bucket)
 
@@ -85,6 +91,10 @@ class GcsStore(BucketStore):
     def _remove(self, name: str) -> None:
         self._bucket.blob(name).delete(timeout=_TIMEOUT, retry=None)
 
+    def region(self) -> str | Unsaid:
+        found = self.inspect().region
+        return "" if found is None else found
+
     def _facts(self) -> StoreFacts:
         """Needs storage.buckets.get, which the roles for objects do not have."""
         try:
@@ -93,7 +103,7 @@ class GcsStore(BucketStore):
             unsaid = Unsaid("storage.buckets.get is not allowed")
             return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
         return StoreFacts(
-            region=str(self._bucket.location).lower(),
+            region=_location(self._bucket),
             versioned=bool(self._bucket.versioning_enabled),
             expiries=gcs_expiries(self._bucket.lifecycle_rules, self._root),
         )
@@ -109,6 +119,12 @@ class GcsStore(BucketStore):
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(f"{what}: {error}", hint="check the network")
         return None
+
+
+def _location(bucket: Any) -> str:
+    """A region, the code of a dual- or multi-region, or the two regions of one that has no code of its own."""
+    chosen = bucket.data_locations or (bucket.location,)
+    return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))
 
 
 def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
@@ -129,4 +145,5 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """One for all stores of a process that find the same account. It reads the settings from the environment itself."""
+    os.environ.setdefault(_NO_LOOK, "true")
     return storage.Client()

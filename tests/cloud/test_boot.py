@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -18,15 +16,18 @@ import pytest
 import spotrun
 from spotrun.boot.wheel import own_wheel
 from spotrun.clock import ScaledClock
+from spotrun.clouds.aws import bootstrap as aws_bootstrap
 from spotrun.clouds.aws.bootstrap import user_data
 from spotrun.clouds.aws.cloud import CLOUD
+from spotrun.clouds.gcp import bootstrap as gcp_bootstrap
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.store.local import LocalStore
-from tests.support.ec2_machines import ENDS_A_MACHINE, Identity, Machine
+from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.locks import BOOT, CUDA, TORCH
+from tests.support.machines import ENDS_A_MACHINE
 from tests.support.own_namespaces import ENDING_PATHS, permitted
-from tests.support.small_wheels import WRONG, only_from, small_wheel
+from tests.support.small_wheels import WRONG, change_wheel, only_from, small_wheel
 
 BIN = Path(sys.executable).parent
 AT_ONCE = {"sleep": "#!/bin/bash\n"}
@@ -58,7 +59,7 @@ class Bench:
         )
         self._ended = threading.Event()
         identity = Identity("spotrun-run-0123456789", "key", "secret")
-        self.machine = Machine(folder / "disk", instance, identity, self.clock, self._ended.set)
+        self.machine = Ec2Machine(folder / "disk", instance, identity, self.clock, self._ended.set)
 
     def run(self, script: bytes, image: Mapping[str, str] | None = None, **tools: str) -> str:
         """What the machine has said once it was off."""
@@ -157,6 +158,12 @@ def test_the_time_to_live_ends_a_machine_whatever_it_does(bench: Bench) -> None:
     bench.run(script, aws="#!/bin/bash\nexec sleep 1000\n")
 
 
+@pytest.mark.parametrize("script", [aws_bootstrap.script(), gcp_bootstrap.script()], ids=["aws", "gcp"])
+def test_a_training_that_is_killed_for_its_memory_takes_its_agent_not_along(script: str) -> None:
+    """systemd would stop all of a service of which the kernel has killed one process: `man systemd.service`."""
+    assert "--property=OOMPolicy=continue" in script
+
+
 def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "run")
     CLOUD.furnish(store)
@@ -171,13 +178,7 @@ def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) ->
 def furnished(store: LocalStore, locks: Mapping[str, str], needs: str) -> None:
     """With what instances install; but the wheel's lock is another one, and spotrun needs more than it does."""
     CLOUD.furnish(store)
-    (key,) = (each.key for each in store.list("boot/") if each.key.endswith(".whl"))
-    raw = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(store.get(key))) as ours, zipfile.ZipFile(raw, "w") as altered:
-        for name in ours.namelist():
-            text = locks.get(name, ours.read(name).decode())
-            altered.writestr(name, text.replace("\nName:", f"\nRequires-Dist: {needs}\nName:", 1))
-    store.put(key, raw.getvalue())
+    change_wheel(store, locks, lambda text: text.replace("\nName:", f"\nRequires-Dist: {needs}\nName:", 1))
 
 
 def test_an_instance_installs_what_the_lock_names_and_nothing_with_another_digest(bench: Bench, tmp_path: Path) -> None:

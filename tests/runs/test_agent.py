@@ -29,6 +29,7 @@ from tests.support.eventually import eventually
 from tests.support.fault_proxy import Fault, FaultProxy, Request
 from tests.support.object_stores import RunningServer
 from tests.support.repository import JOBS
+from tests.support.small_wheels import only_from
 
 
 def steps_of(run: AgentRun) -> list[int]:
@@ -505,6 +506,18 @@ def test_a_plain_command_trains_on_in_its_notice_and_may_save_by_itself(start: S
     log = run.log(node)
     assert ("saved\n" in log, "not reached" in log) == (True, False)
     assert run.state.terminal is None, "a command that was told to end has not come to its end"
+
+
+def test_an_instance_that_cannot_install_pytorch_leaves_the_run_to_another(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, text in {**only_from(tmp_path), "SPOTRUN_INSTALLS_TORCH": "1", "PIP_RETRIES": "0"}.items():
+        monkeypatch.setenv(name, text)
+    run = start()
+    node = run.launch()
+    node.powers_off()
+    assert "power off: the installation of PyTorch ended with exit code 1" in run.log(node)
+    assert not run.state.attempts
 
 
 def test_a_setup_that_fails_is_told(start: Start):

@@ -61,7 +61,8 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: Path):
     sources = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "spotrun").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
     assert {name.partition("/")[0] for name in names} == {"spotrun", "spotrun-0.1.0.dist-info"}
-    assert {"spotrun/py.typed", "spotrun/boot/lock.txt", "spotrun/boot/torch.txt", "spotrun/boot/cuda.txt"} <= names
+    assert {"spotrun/py.typed", *(f"spotrun/boot/{name}.txt" for name in ("lock", "gcp", "torch", "cuda"))} <= names
+    assert {"spotrun/boot/install.sh", *(f"spotrun/clouds/{name}/start.sh" for name in ("aws", "gcp"))} <= names
     assert "Apache License" in read(wheel, "licenses/LICENSE")
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent import diff_archive, environment, side_effects
 from spotrun.agent.node import Assignment, Node
-from spotrun.agent.setup import prepare
+from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.trainer_process import training_command, user_environment
 from spotrun.checkpoint import pruning
 from spotrun.clouds.local.processes import carrying, kill_all
@@ -32,6 +32,7 @@ from spotrun.store.local import LocalStore
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.eventually import eventually
 from tests.support.histories import offering
+from tests.support.small_wheels import WRONG, only_from, small_wheel
 
 SETUP = """
 set -e
@@ -310,6 +311,50 @@ def test_another_accelerator_sets_up_anew(machines: Callable[..., Machines]) -> 
     run.one_that_packs(accelerators="A10G:1")
     assert prepare(run.another(accelerators="T4:1")).how == "run"
     assert prepare(run.another(accelerators="A10G:1")).how == "unpacked"
+
+
+# -- PyTorch where the image has none --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock of a package of one line, which is to be had, on a machine that is told to install it."""
+    index, lock = tmp_path / "index", tmp_path / "torch.txt"
+    lock.write_text(f"stone==1.0 --hash=sha256:{small_wheel(index, 'stone')}\n")
+    monkeypatch.setattr(environment, "_torch_locks", lambda: [lock])
+    for name, text in {**only_from(index), environment.TORCH_VARIABLE: "1"}.items():
+        monkeypatch.setenv(name, text)
+    return lock
+
+
+@pytest.mark.usefixtures("torch_lock")
+@pytest.mark.parametrize("setup", [None, "python -c 'import stone' && echo once >> $COUNTER"])
+def test_pytorch_is_installed_once_a_run_and_unpacked_afterwards(
+    machines: Callable[..., Machines], setup: str | None
+) -> None:
+    run = machines(setup=setup)
+    nodes = [run.one_that_packs(), run.another()]
+    assert prepare(nodes[1]).how == "unpacked"
+    assert run.times == (setup is not None)
+    for node in nodes:
+        assert said(node, "python", "-c", "import stone, msgspec; print(stone.VALUE)") == "1"
+
+
+def test_another_pytorch_is_another_pack(machines: Callable[..., Machines], torch_lock: Path) -> None:
+    run = machines()
+    run.one_that_packs()
+    torch_lock.write_text(f"# a newer spotrun\n{torch_lock.read_text()}")
+    assert prepare(run.another()).how == "run"
+
+
+def test_a_pytorch_with_another_digest_is_not_the_users_fault(
+    machines: Callable[..., Machines], torch_lock: Path
+) -> None:
+    torch_lock.write_text(f"stone==1.0 --hash=sha256:{WRONG}\n")
+    run = machines()
+    with pytest.raises(NotInstalled, match="installation of PyTorch ended with exit code 1"):
+        prepare(run.another())
+    assert run.times == 0
 
 
 # -- in the store ----------------------------------------------------------------------------------------------------

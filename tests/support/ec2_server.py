@@ -46,7 +46,7 @@ from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import PARAMETER, Reference
 from tests.support.aws_templates import ACCOUNT, REGION
-from tests.support.ec2_machines import Identity, Machine
+from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import SpotRequests
 from tests.support.manual_clock import ManualClock
@@ -88,7 +88,7 @@ class Ec2Account:
         self._refusals: list[tuple[str, str, int]] = []
         self._lost: list[str] = []
         self._launches: dict[str, tuple[dict[str, str], bytes, str]] = {}
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, Ec2Machine] = {}
         self._ends: dict[str, tuple[str, str]] = {}
         self._folder = tempfile.TemporaryDirectory()
         self.calls: list[tuple[str, dict[str, str]]] = []
@@ -375,7 +375,7 @@ class Ec2Account:
             return
         ended = partial(self.end, instance.instance_id, "Client.InstanceInitiatedShutdown")
         identity = Identity(role, *self.credentials)
-        machine = Machine(Path(self._folder.name) / instance.instance_id, instance, identity, self.clock, ended)
+        machine = Ec2Machine(Path(self._folder.name) / instance.instance_id, instance, identity, self.clock, ended)
         self._machines[instance.instance_id] = machine
         machine.start(user_data, self.image, self.tools)
 

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.repository import ROOT
 
-BOOT, TORCH, CUDA = (f"spotrun/boot/{name}.txt" for name in ("lock", "torch", "cuda"))
+BOOT, GCP, TORCH, CUDA = (f"spotrun/boot/{name}.txt" for name in ("lock", "gcp", "torch", "cuda"))
 EXAMPLES, TESTS = "locks/examples.txt", "locks/tests.txt"
 PEERS, WANTED_PEERS = "locks/peers.txt", "benchmarks/peers.in"
 CPU_BUILD = "locks/torch-cpu.txt"
@@ -26,6 +26,7 @@ CPU_BUILD = "locks/torch-cpu.txt"
 HEADS = {
     BOOT: "What spotrun and Lightning need, on an instance too.\n"
     "PyTorch is not here but in torch.txt: an image has one that fits its driver.",
+    GCP: "What instances on Google Cloud need besides.",
     TORCH: "PyTorch and what it alone needs: for make, and for an instance whose image has none that spotrun takes.",
     CUDA: "What PyTorch needs on Linux besides, unless it is a CPU build.",
     EXAMPLES: "What the examples need besides what is in spotrun/boot.",
@@ -33,7 +34,7 @@ HEADS = {
     PEERS: "What the peers of a benchmark need, in a folder of their own.",
 }
 """What each file says of itself."""
-EXTRAS = {BOOT: ("aws", "lightning"), EXAMPLES: ("examples",), TESTS: ("dev",)}
+EXTRAS = {BOOT: ("aws", "lightning"), GCP: ("gcp",), EXAMPLES: ("examples",), TESTS: ("dev",)}
 """The extras of pyproject.toml whose needs are met when a file and those before it are installed."""
 LAYERS = [name for name in HEADS if name != PEERS]
 """What `make` installs into .venv."""

@@ -1,7 +1,7 @@
 """
 A network, a process tree and a view of the disk of its own, for a machine that is a process tree on this one.
 
-Inside, the metadata service is where it is on EC2, at 169.254.169.254; process 1 is the machine's, and the commands
+Inside, the metadata service is where clouds have it, at 169.254.169.254; process 1 is the machine's, and the commands
 that end a machine are shims under their absolute paths too. Nothing is added to the networks outside: connections go
 through sockets that were made inside and are served from here. It takes root.
 """
@@ -40,7 +40,8 @@ if [[ -e /proc/sysrq-trigger ]]; then
     mount --bind "$NOTHING" /proc/sysrq-trigger
     mount -o remount,ro,bind /proc/sysrq-trigger
 fi
-unset ENDING TOOLS NOTHING
+mount --bind "$HOSTS" /etc/hosts
+unset ENDING TOOLS NOTHING HOSTS
 echo ready
 read -r _
 exec >>"$1.log" 2>&1 </dev/null
@@ -71,12 +72,23 @@ class Namespaces:
     def __init__(self) -> None:
         self._listening: list[socket.socket] = []
 
-    def start(self, script: Path, tools: Path, environment: Mapping[str, str], ways: Iterable[Way]) -> None:
-        """`script` is run as root inside, and says what it has to say into a file beside it, SCRIPT.log."""
-        nothing = script.with_suffix(".nothing")
+    def start(
+        self,
+        script: Path,
+        tools: Path,
+        environment: Mapping[str, str],
+        ways: Iterable[Way],
+        hosts: Iterable[str] = (),
+    ) -> None:
+        """
+        `script` is run as root inside, and says what it has to say into a file beside it, SCRIPT.log. `hosts` are names
+        of the metadata service.
+        """
+        nothing, known = script.with_suffix(".nothing"), script.with_suffix(".hosts")
         nothing.touch()
+        known.write_text(f"127.0.0.1 localhost\n{METADATA[0]} {' '.join(hosts)}\n")
         paths = {os.path.realpath(path) for path in ENDING_PATHS if Path(path).exists()}
-        masked = {"ENDING": " ".join(sorted(paths)), "TOOLS": str(tools), "NOTHING": str(nothing)}
+        masked = {"ENDING": " ".join(sorted(paths)), "TOOLS": str(tools), "NOTHING": str(nothing), "HOSTS": str(known)}
         process = subprocess.Popen(
             [*_UNSHARE, "bash", "-c", _INSIDE, "bash", str(script)],
             cwd=script.parent,

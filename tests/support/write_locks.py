@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from tests.support.locks import BOOT, CUDA, EXAMPLES, EXTRAS, HEADS, LAYERS, PEERS, TESTS, TORCH, WANTED_PEERS
+from tests.support.locks import BOOT, CUDA, EXAMPLES, EXTRAS, GCP, HEADS, LAYERS, PEERS, TESTS, TORCH, WANTED_PEERS
 from tests.support.repository import ROOT
 
 OLDEST_PYTHON = "3.11"
@@ -48,6 +48,7 @@ def _write_layers(versions: Path, without_torch: Path, options: Sequence[str]) -
     spotrun = _with(EXTRAS[BOOT])
     layers = {
         BOOT: needed(*spotrun, "--excludes", str(without_torch)),
+        GCP: needed(*spotrun, *_with(EXTRAS[GCP]), "--excludes", str(without_torch)),
         CUDA: {name for name in every if name.startswith(_OF_CUDA)},
         TORCH: needed(*spotrun),
         EXAMPLES: needed(*spotrun, *_with(EXTRAS[EXAMPLES])),

@@ -16,6 +16,7 @@ from tests.support.locks import (
     CUDA,
     EXAMPLES,
     EXTRAS,
+    GCP,
     HEADS,
     LAYERS,
     PEERS,
@@ -29,7 +30,12 @@ from tests.support.locks import (
 )
 from tests.support.repository import ROOT
 
-BEFORE = {BOOT: (TORCH, CUDA), EXAMPLES: (BOOT, TORCH, CUDA), TESTS: (BOOT, TORCH, CUDA, EXAMPLES)}
+BEFORE = {
+    BOOT: (TORCH, CUDA),
+    GCP: (BOOT, TORCH, CUDA),
+    EXAMPLES: (BOOT, TORCH, CUDA),
+    TESTS: (BOOT, GCP, TORCH, CUDA, EXAMPLES),
+}
 DIGEST = f"    --hash=sha256:{'ab' * 32}"
 
 

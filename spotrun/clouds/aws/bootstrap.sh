@@ -26,7 +26,9 @@ if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" ]]; then
     exit 1
 fi
 
-# A service: its end, whatever it comes from, is the end of the instance.
+# A service: its end, whatever it comes from, is the end of the instance. The end of a training for which there was too
+# little memory is none: its agent sees to that.
 systemd-run --unit=spotrun --property="ExecStopPost=systemctl poweroff" --property=LimitNOFILE=65536 \
+    --property=OOMPolicy=continue \
     --setenv=SPOTRUN_RUN --setenv=SPOTRUN_RUN_UID --setenv=SPOTRUN_LAUNCH --setenv=SPOTRUN_INSTANCE_DIR \
     --setenv=HOME=/root --setenv=PATH /bin/bash "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" || systemctl poweroff

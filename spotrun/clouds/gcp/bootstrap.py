@@ -1,0 +1,22 @@
+"""The startup-script of an instance: see spotrun.clouds.startup."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.resources import files
+
+from spotrun.clouds.gcp.notices import NOTICE_VARIABLE
+from spotrun.clouds.startup import startup
+from spotrun.instance import LaunchRequest
+
+SCRIPT_MAX_BYTES = 256 * 1024
+"""https://cloud.google.com/compute/docs/metadata/setting-custom-metadata"""
+
+
+def startup_script(request: LaunchRequest, notice: timedelta) -> str:
+    """What runs first on the instance, as root. `notice` is what its launch asked for; the agent has to know."""
+    return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
+
+
+def script() -> str:
+    return files(__package__).joinpath("bootstrap.sh").read_text("utf-8")

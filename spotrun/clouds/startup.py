@@ -1,0 +1,29 @@
+"""
+What an instance executes first: a constant script, with checked values before it.
+
+Everybody on the instance can read it, so it holds no secret. No text of the user's reaches its shell: the run's address
+is base64, and the other values are numbers and letters that spotrun made.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+
+from spotrun.instance import LaunchRequest
+
+_UID_PATTERN = re.compile(r"[a-z0-9]{1,64}")
+
+
+def startup(request: LaunchRequest, script: str, more: Mapping[str, int] | None = None) -> str:
+    """`script` with what it has to know of `request`, and with the numbers of `more`."""
+    assert _UID_PATTERN.fullmatch(request.run_uid), request.run_uid
+    values = {
+        "SPOTRUN_TIME_TO_LIVE_S": str(int(request.time_to_live.total_seconds())),
+        "SPOTRUN_RUN_UID": request.run_uid,
+        "SPOTRUN_LAUNCH": str(int(request.launch)),
+        "SPOTRUN_RUN_URI_BASE64": base64.b64encode(request.run_uri.encode()).decode(),
+        **{name: str(int(value)) for name, value in (more or {}).items()},
+    }
+    return "\n".join(["#!/bin/bash", *(f"{name}={text}" for name, text in values.items()), script])

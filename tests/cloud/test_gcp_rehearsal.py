@@ -1,0 +1,146 @@
+"""
+The dress rehearsal: a run on Compute Engine from its launch to its bill, against servers that speak Google's protocols.
+
+Compute Engine is tests/support/gce_server.py, whose instances execute their startup-script; objects are in
+fake-gcs-server, behind a gate that knows each instance by its token. Everything between them is what a real project
+would get: this very wheel out of the run's folder, the bootstrap, the agent, the notices. The image has no PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from spotrun.folder.ledger import key_of
+from spotrun.offering import CapacityType
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, RunState
+from tests.support import gce_operations as kinds
+from tests.support.gce_bills import dollars
+from tests.support.gcp_instance import instance
+from tests.support.gcp_sandbox import REGION, TYPE, Gcp, gcp_sandbox
+from tests.support.object_stores import RunningServer
+from tests.support.sandbox import final_tensors
+
+A, B, C = (f"{REGION}-{letter}" for letter in "abc")
+SPOT = "SPOT"
+EPOCHS = 50
+"""Enough that a machine that has to install everything is there before the end."""
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Gcp]:
+    with gcp_sandbox(tmp_path, monkeypatch, servers("gs")) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Gcp) -> None:
+    sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
+    sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
+    for zone in (A, B):
+        sandbox.project.stock_out(zone, TYPE, SPOT)
+    runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
+
+    first = sandbox.trains_on(runner)
+    its_token_reaches_what_an_instance_may(sandbox)
+    sandbox.extended_notice = False
+    sandbox.project.preempt(first)
+    second = sandbox.trains_on(runner, before=first)
+    sandbox.project.timings.shutdown = timedelta(seconds=30)
+    sandbox.project.preempt(second)
+    third = sandbox.trains_on(runner, before=second)
+    sandbox.project.stock_out(C, TYPE, SPOT)
+    sandbox.project.preempt_at_once(third)
+    sandbox.trains_on(runner, before=third)
+    for zone in (A, B, C):
+        sandbox.project.restock(zone, TYPE, SPOT)
+    output, _ = runner.communicate(timeout=240)
+    assert runner.returncode == 0, output
+
+    state = sandbox.state("stormy")
+    it_lost_what_it_was_to_lose_and_came_back_to_spot(sandbox, state)
+    its_set_up_was_paid_once(state)
+
+    quiet = dict(line.split(" ", 1) for line in sandbox.trace.with_suffix(".calm").read_text().splitlines())
+    assert {str(step): lines for step, lines in sandbox.trace_by_step().items()} == {
+        step: {f"{step} {rest}"} for step, rest in quiet.items()
+    }
+    assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
+    its_bill_is_what_google_charges(sandbox)
+    nothing_of_it_is_left(sandbox, [first, second, third])
+
+
+def its_token_reaches_what_an_instance_may(sandbox: Gcp) -> None:
+    """With the token that its metadata give out: its own run's folder and no other's, and no entry is written twice."""
+    runs = {name: sandbox.run(name) for name in ("stormy", "calm")}
+    written = runs["stormy"].store.get(key_of(0)).decode()
+    with instance(sandbox.gate, sandbox.account("stormy")) as one:
+        assert one.ask(runs["stormy"].uri, "get", key_of(0)) == written
+        for verb, *arguments in (("put", key_of(0), "another"), ("delete", key_of(0)), ("put", "boot/start.sh", "x")):
+            assert one.ask(runs["stormy"].uri, verb, *arguments)[0] == "StoreError"
+        for verb, key in (("get", key_of(0)), ("list", "")):
+            assert one.ask(runs["calm"].uri, verb, key)[0] == "StoreError"
+    assert runs["stormy"].store.get(key_of(0)).decode() == written
+    sandbox.gate.denied.clear()
+
+
+def it_lost_what_it_was_to_lose_and_came_back_to_spot(sandbox: Gcp, state: RunState) -> None:
+    attempts = list(state.attempts.values())
+    pools = [state.launch_of(attempt).intent.offering.pool for attempt in attempts]
+    assert [attempt.end.cause for attempt in attempts if attempt.end is not None][:3] == [Cause.INTERRUPTED] * 3
+    assert attempts[2].notice is None
+    assert notice_of(attempts[0]) > timedelta(seconds=100)
+    assert notice_of(attempts[1]) < timedelta(seconds=30)
+    assert [pool.zone for pool in pools[:3]] == [C] * 3
+    refused = [zone for zone in asked_for(sandbox, "SPOT") if zone != C]
+    assert refused[:1] in ([A], [B])
+    assert asked_for(sandbox, "SPOT")[:2] == [refused[0], C], "the refusal said where there is some"
+    capacity = [pool.capacity_type for pool in pools]
+    assert CapacityType.ON_DEMAND in capacity
+    assert capacity[0] is capacity[-1] is CapacityType.SPOT
+
+
+def notice_of(attempt: Attempt) -> timedelta:
+    assert attempt.notice is not None
+    assert attempt.notice.deadline_at is not None
+    assert attempt.notice_at is not None
+    return attempt.notice.deadline_at - attempt.notice_at
+
+
+def asked_for(sandbox: Gcp, market: str) -> list[str]:
+    """The zones of all inserts that were carried out, in their order."""
+    asked = sandbox.gce.calls("compute.instances.insert")
+    return [each.arguments["zone"] for each in asked if each.body["scheduling"]["provisioningModel"] == market]
+
+
+def its_set_up_was_paid_once(state: RunState) -> None:
+    """PyTorch is a part of it."""
+    setups = [attempt.setup for attempt in state.attempts.values() if attempt.setup is not None]
+    assert [setup.how for setup in setups] == ["run", *["unpacked"] * (len(state.attempts) - 1)]
+
+
+def its_bill_is_what_google_charges(sandbox: Gcp) -> None:
+    bill = sandbox.call_json("report", "stormy")
+    told = Decimal(bill["total"]["spot_usd"]) + Decimal(bill["total"]["on_demand_usd"])
+    assert abs(dollars(sandbox.project.charges) - Fraction(told)) < Fraction(1, 10**6)
+    parts = [*bill["epochs"], bill["unfinished"]]
+    assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
+
+
+def nothing_of_it_is_left(sandbox: Gcp, taken: list[str]) -> None:
+    """By a client that is not ours. Google took what it gave notice of, with its disk."""
+    log = sandbox.project.operations.known(sandbox.project.now)
+    assert [each.target.rpartition("/")[2] for each in log if each.kind == kinds.PREEMPTED] == taken
+    libcloud = sandbox.libcloud()
+    assert libcloud.list_nodes("all") == []
+    assert libcloud.list_volumes("all") == []
+    assert sandbox.gate.project.accounts == {}
+    assert [*sandbox.gate.project.members()] == []
+    assert {*sandbox.gate.denied} == set(), "the roles that we ship allow all that a run asks for"
