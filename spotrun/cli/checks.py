@@ -28,9 +28,12 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
     named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
-        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
+        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp] [JOB.yaml]")
     if named is None and wish != Wish():
-        raise SpecInvalid("options that describe instances need a cloud", hint="spotrun doctor aws --region …")
+        raise SpecInvalid(
+            "options that describe instances need a cloud",
+            hint="spotrun doctor aws --region …",
+        )
     if store is not None:
         require_store(store)
     flags = {"checkpoint.uri": None if store is None else address.absolute(store)}
@@ -51,7 +54,7 @@ def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
 
 
 def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Finding]:
-    yield from cloud.findings(spec, wish)
+    yield from cloud.findings(spec, wish._replace(store=uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
 

@@ -16,21 +16,20 @@ def doctor(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[aws] [JOB.yaml]", help="aws checks your AWS account. With JOB.yaml, also what that job needs."
+            metavar="[aws|gcp] [JOB.yaml]", help="Check your account there. With JOB.yaml, also what that job needs."
         ),
     ] = None,
     store: LaunchStoreOption = None,
-    region: Annotated[
-        str | None, typer.Option("--region", metavar="REGION", help="AWS: where you want to rent.")
-    ] = None,
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Where you want to rent.")] = None,
     accelerators: Annotated[
-        str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="AWS: the accelerators that you want.")
+        str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="The accelerators that you want.")
     ] = None,
     instance_type: Annotated[
-        str | None, typer.Option("--instance-type", metavar="TYPE", help="AWS: the instance type that you want.")
+        str | None, typer.Option("--instance-type", metavar="TYPE", help="The instance type that you want.")
     ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", metavar="IMAGE", help="AWS: an ami-… or the SSM parameter that names one.")
+        str | None,
+        typer.Option("--image", metavar="IMAGE", help="An ami-… or SSM parameter on aws, a path on gcp."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,0 +1,171 @@
+"""What a project says before anything is rented in it: who is asking, what they may do, and what surrounds them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from spotrun.clouds.gcp.calls import COMPUTE, IAM, RESOURCES, STORAGE, Call, Google
+from spotrun.clouds.gcp.config import OWN_ACCOUNT
+from spotrun.clouds.gcp.description import last_part
+from spotrun.clouds.gcp.instances import look
+from spotrun.clouds.gcp.names import read_name
+from spotrun.errors import CloudError
+
+ASKED_AT_ONCE_MAX = 100
+"""https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions"""
+OF_IAP = frozenset(("35.235.240.0/20",))
+"""Whence Identity-Aware Proxy connects, after it has checked who asks: https://cloud.google.com/iap/docs/using-tcp-forwarding"""
+_ACCOUNT = "serviceAccount:"
+
+
+class Rule(NamedTuple):
+    """A rule of a firewall that lets something in. `is_of_iap` if it comes through Identity-Aware Proxy alone."""
+
+    name: str
+    is_of_iap: bool
+
+
+def caller(google: Google) -> str:
+    """The address of the login; "" if Google does not tell. Whether the login is good is told by other calls."""
+    with contextlib.suppress(CloudError):
+        return google.caller()
+    return ""
+
+
+def project_facts(google: Google, project: str) -> Mapping[str, Any]:
+    """
+    What Compute Engine says of the project, among it the quotas that are of no region.
+
+    Raises:
+        CloudError: nobody is logged in; the API or billing is off; there is no such project, or no right to see it.
+    """
+    return google.ask(f"look at the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
+
+
+def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
+    """
+    Those of some permissions that the caller has in the project. Google evaluates no condition on a name for this.
+
+    Raises:
+        CloudError: Resource Manager does not answer.
+    """
+    path = f"v3/projects/{quote(project, safe=':')}:testIamPermissions"
+    found: set[str] = set()
+    for some in _chunks(sorted(permissions)):
+        body = {"permissions": some}
+        answer = google.ask("say what you may do in the project", Call(RESOURCES, "POST", path, body=body))
+        found.update(answer.get("permissions", ()))
+    return found
+
+
+def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
+    """An instance of spotrun's runs, as Google lists it; None if there is none, or nobody may list them."""
+    try:
+        records = look(google, project, None).records.values()
+    except CloudError:
+        return None
+    return next((record.row for record in records if record.row is not None and read_name(record.name)), None)
+
+
+def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
+    """Those of some permissions that the caller has on an instance, whose name conditions are evaluated for."""
+    place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
+    call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
+    return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))
+
+
+def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
+    """
+    The same in a bucket.
+
+    Raises:
+        CloudError: Cloud Storage does not answer, or there is no such bucket.
+    """
+    found: set[str] = set()
+    for some in _chunks(sorted(permissions)):
+        call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", {"permissions": some})
+        found.update(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
+    return found
+
+
+def bucket_facts(google: Google, bucket: str) -> Mapping[str, Any]:
+    return google.ask(f"look at gs://{bucket}", Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}"))
+
+
+def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
+    """All regions that Google has for the project, each with its quotas."""
+    rows = google.items("list regions and their quotas", Call(COMPUTE, "GET", f"projects/{project}/regions"))
+    return {str(row["name"]): row for row in rows}
+
+
+def network_of(google: Google, subnetwork: str) -> str:
+    """The name of the network that a subnetwork is in, by its path."""
+    found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
+    return last_part(found["network"])
+
+
+def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
+    """What lets something into a network."""
+    rows = google.items("list rules of firewalls", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
+    return [
+        Rule(row["name"], _is_of_iap(row)) for row in rows if _lets_in(row) and last_part(row["network"]) == network
+    ]
+
+
+def other_accounts(google: Google, project: str) -> list[str]:
+    """The addresses of the project's service accounts that no run has, and that work."""
+    call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
+    found = google.items("list service accounts", call, "accounts")
+    others = (str(row["email"]) for row in found if not row.get("disabled", False))
+    return sorted(email for email in others if not email.startswith(OWN_ACCOUNT))
+
+
+def look_at_account(google: Google, email: str) -> None:
+    """
+    Raises:
+        NotThere: there is no service account of this address, or none that the caller may see.
+    """
+    google.ask(
+        f"look at the service account {email}", Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
+    )
+
+
+def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
+    """
+    By address, the roles that the project's policy grants to service accounts.
+
+    Raises:
+        CloudError: the caller may not read it.
+    """
+    path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
+    policy = google.ask("read the policy of the project", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))
+    found: dict[str, set[str]] = {}
+    for email, role in _grants_to_accounts(policy):
+        found.setdefault(email, set()).add(role)
+    return found
+
+
+_WITH_CONDITIONS = {"options": {"requestedPolicyVersion": 3}}
+
+
+def _grants_to_accounts(policy: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for binding in policy.get("bindings", ()):
+        for member in binding.get("members", ()):
+            if member.startswith(_ACCOUNT):
+                yield member.removeprefix(_ACCOUNT), binding["role"]
+
+
+def _chunks(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), ASKED_AT_ONCE_MAX):
+        yield names[start : start + ASKED_AT_ONCE_MAX]
+
+
+def _lets_in(rule: Mapping[str, Any]) -> bool:
+    return rule.get("direction", "INGRESS") == "INGRESS" and "allowed" in rule and not rule.get("disabled", False)
+
+
+def _is_of_iap(rule: Mapping[str, Any]) -> bool:
+    return frozenset(rule.get("sourceRanges", ())) == OF_IAP

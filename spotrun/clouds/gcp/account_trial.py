@@ -1,0 +1,60 @@
+"""Whether a run can have a service account of its own: one is made, as for a run, and removed again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+
+from spotrun.clock import Clock
+from spotrun.clouds.identities import SETTLES_WITHIN, Identities, trial_uid
+from spotrun.doctor.finding import Finding, ok, waits
+from spotrun.errors import CloudError, CloudUnavailable
+from spotrun.units import to_the_second
+
+LOOK_AGAIN_S = 5.0
+DENIED_WITHIN = timedelta(seconds=20)
+"""What is denied to the maker of a new account is mostly denied for good. A run waits longer: nobody sits beside it."""
+NAME = "service account"
+
+
+def account_trial(accounts: Identities, store_uri: str, clock: Clock) -> Iterator[Finding]:
+    """
+    Raises:
+        CloudError: it cannot be made, or not be limited to its run's folder, or not be removed.
+    """
+    uid = trial_uid(clock.now())
+    try:
+        yield from _made(accounts, uid, f"{store_uri.rstrip('/')}/doctor-{uid}", clock)
+    except BaseException:
+        with contextlib.suppress(CloudError):  # the first reason is the one to report
+            accounts.remove(uid)
+        raise
+    accounts.remove(uid)
+    yield ok(NAME, "a run can have one of its own, limited to its folder; the trial's is removed again")
+
+
+def _made(accounts: Identities, uid: str, run_uri: str, clock: Clock) -> Iterator[Finding]:
+    """As one runner does, and then as a second one, which looks at what is there."""
+    for patience in (DENIED_WITHIN, SETTLES_WITHIN):
+        yield from _settled(partial(accounts.make, uid, run_uri), clock, patience)
+
+
+def _settled(ask: Callable[[], object], clock: Clock, patience: timedelta) -> Iterator[Finding]:
+    """Ask until Google knows the new account everywhere. Who has to wait is told once what for."""
+    until, told = clock.now() + patience, False
+    while True:
+        try:
+            ask()
+        except CloudUnavailable as error:
+            if clock.now() >= until:
+                raise
+            if not told:
+                at_most = to_the_second(until - clock.now())
+                what = f"for Google to know the new service account everywhere, {at_most} at most ({error.message})"
+                yield waits(NAME, what)
+            told = True
+        else:
+            return
+        clock.sleep(LOOK_AGAIN_S)

@@ -1,0 +1,77 @@
+"""What a bucket says about itself that only a bucket of Google's has. What any store says is checked for any store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from spotrun.clouds.gcp import account_checks
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.error_codes import NotThere
+from spotrun.doctor.finding import Finding, failed, ok, warned
+from spotrun.errors import CloudError
+from spotrun.units import count_of
+
+_MAKE = "name one that exists by --store (infra/gcp/README.md makes one)"
+
+
+def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
+    """
+    Raises:
+        CloudError: there is no such bucket, or the caller may not look at it.
+    """
+    try:
+        facts = account_checks.bucket_facts(google, bucket)
+    except NotThere as error:
+        raise CloudError(f"there is no bucket gs://{bucket}", hint=_MAKE) from error
+    yield from _soft_delete(facts, bucket)
+    yield from _retention(facts, bucket)
+    if own_accounts:
+        yield from _access(facts, bucket)
+    yield from _distance(facts, regions)
+
+
+def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """https://cloud.google.com/storage/docs/soft-delete"""
+    kept = timedelta(seconds=int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)))
+    if kept:
+        hint = f"gcloud storage buckets update gs://{bucket} --clear-soft-delete"
+        what = f"each checkpoint that a run deletes is kept, and billed, for {count_of(max(1, kept.days), 'more day')}"
+        yield warned("soft delete", what, hint)
+    else:
+        yield ok("soft delete", "off: what is deleted is gone, and costs nothing")
+
+
+def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """https://cloud.google.com/storage/docs/bucket-lock"""
+    held = timedelta(seconds=int(facts.get("retentionPolicy", {}).get("retentionPeriod", 0)))
+    if held or facts.get("defaultEventBasedHold", False):
+        error = CloudError(
+            f"nothing in gs://{bucket} can be overwritten or deleted for a while after it was written",
+            hint=f"gcloud storage buckets update gs://{bucket} --clear-retention-period, or use another bucket",
+        )
+        yield failed("retention", error)
+
+
+def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    access = facts.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
+    if access.get("enabled", False):
+        yield ok("bucket access", "uniform, so a run's folder can have a policy of its own")
+        return
+    error = CloudError(
+        f"access to gs://{bucket} is not uniform, so no folder in it can have a policy of its own",
+        hint=f"gcloud storage buckets update gs://{bucket} --uniform-bucket-level-access, or name gcp.service_account",
+    )
+    yield failed("bucket access", error)
+
+
+def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
+    """The first region is compared for any store."""
+    location = str(facts.get("location", "")).lower()
+    if facts.get("locationType", "region") != "region" or not location:
+        return
+    far = [region for region in regions[1:] if region != location]
+    if far:
+        hint = f"leave out the regions other than {location}, or weigh what each checkpoint costs that crosses over"
+        yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

@@ -1,0 +1,41 @@
+"""Whether Google tells what the types of a job cost. A run does without, by the table that is shipped with spotrun."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.price_list import read_part_prices
+from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, spot_prices
+from spotrun.doctor.finding import Finding, ok, warned
+from spotrun.errors import CloudError
+from spotrun.instance import PriceSegment
+
+_NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or go without: spot is rented all the same"
+_LATER = "a run goes on with that; look again later"
+
+
+def price_findings(google: Google, project: str, region: str, types: Sequence[str], now: datetime) -> Iterator[Finding]:
+    """Of spot. `advice.capacityHistory` is in Preview, and is asked type by type."""
+    found = spot_prices(google, project, region, types, now - KEPT_BY_GOOGLE, now)
+    for name in types:
+        yield _judged(f"{name} in {region}", found.segments.get(name, ()), found.troubles.get(name, ""))
+
+
+def price_list_finding(google: Google, regions: Collection[str]) -> Finding:
+    """On demand."""
+    try:
+        read_part_prices(google, regions)
+    except CloudError as error:
+        what = f"prices on demand are from the shipped table: {error.message}"
+        return warned("price list", what, error.hint or _LATER)
+    return ok("price list", "prices on demand are today's")
+
+
+def _judged(what: str, past: Sequence[PriceSegment], trouble: str) -> Finding:
+    if not past:
+        why = f"{what} has the price of the catalog or of the shipped table: {trouble}"
+        return warned("spot prices", why, _NO_PAST)
+    prices = [segment.usd_per_hour for segment in past]
+    return ok("spot prices", f"{what}: ${prices[-1]:.4f} an hour, in a year ${min(prices):.4f} to ${max(prices):.4f}")

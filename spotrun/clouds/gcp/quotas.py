@@ -1,0 +1,83 @@
+"""
+Which quotas an instance counts against, and what they are. https://cloud.google.com/compute/resource-usage
+
+Those of CPUs and GPUs are of a region, with one of all GPUs in all regions beside them. Spot has quotas of its own,
+whose names begin with PREEMPTIBLE_; where none was granted, it takes from those of on demand. GPUs later than A100 and
+L4 have theirs in Cloud Quotas, which is another API: what Compute Engine does not tell is unknown, and not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from spotrun.offering import CapacityType, Offering
+
+ALL_GPUS = "GPUS_ALL_REGIONS"
+_PREEMPTIBLE = "PREEMPTIBLE_"
+_CPUS = "CPUS"
+_SHARE_CPUS = ("e2", "n1")
+"""Families that count against CPUS; others have a quota of their own, if any."""
+
+
+class Limit(NamedTuple):
+    limit: float
+    usage: float
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.limit - self.usage)
+
+
+class Quota(NamedTuple):
+    """`metric` is Google's name. Without a region it is of all regions together."""
+
+    metric: str
+    region: str | None
+
+    def __str__(self) -> str:
+        return self.metric if self.region is None else f"{self.metric} in {self.region}"
+
+
+class Limits:
+    """What Compute Engine tells of a project's quotas, and of those of its regions."""
+
+    def __init__(self, project: Mapping[str, Any], regions: Mapping[str, Mapping[str, Any]]) -> None:
+        self._known = {Quota(metric, None): limit for metric, limit in _told(project)}
+        for region, row in regions.items():
+            self._known |= {Quota(metric, region): limit for metric, limit in _told(row)}
+
+    def of(self, quota: Quota) -> Limit | None:
+        """None if it is not told."""
+        return self._known.get(quota)
+
+    def used_by(self, offering: Offering) -> dict[Quota, int]:
+        """The quotas that one more instance takes from, and how much of each."""
+        return dict(self._used_by(offering))
+
+    def _used_by(self, offering: Offering) -> Iterator[tuple[Quota, int]]:
+        name, _, count = offering.accelerators.partition(":")
+        if name:
+            yield self._of_market(f"NVIDIA_{name.upper().replace('-', '_')}_GPUS", offering), int(count)
+            yield Quota(ALL_GPUS, None), int(count)
+        metric = self._cpus_of(offering)
+        if metric is not None:
+            yield self._of_market(metric, offering), offering.cpus
+
+    def _of_market(self, metric: str, offering: Offering) -> Quota:
+        preemptible = Quota(_PREEMPTIBLE + metric, offering.region)
+        granted = self.of(preemptible)
+        spot = offering.capacity_type is CapacityType.SPOT
+        return preemptible if spot and granted is not None and granted.limit > 0 else Quota(metric, offering.region)
+
+    def _cpus_of(self, offering: Offering) -> str | None:
+        family = offering.instance_type.partition("-")[0]
+        own = f"{family.upper()}_{_CPUS}"
+        if self.of(Quota(own, offering.region)) is not None:
+            return own
+        return _CPUS if family in _SHARE_CPUS else None
+
+
+def _told(row: Mapping[str, Any]) -> Iterator[tuple[str, Limit]]:
+    for each in row.get("quotas", ()):
+        yield str(each["metric"]), Limit(float(each["limit"]), float(each.get("usage", 0)))

@@ -1,0 +1,122 @@
+"""Whether the caller may do what a run does. Each right that is missing is named, before a run would miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+
+from spotrun.clouds.gcp import account_checks
+from spotrun.clouds.gcp.calls import Google
+from spotrun.doctor.finding import Finding, failed, findings_of, ok, unknown, warned
+from spotrun.errors import AccessDenied, CloudError
+from spotrun.units import count_of
+
+PROJECT, BUCKET, END = "project permissions", "bucket permissions", "terminate"
+GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to who you are"
+_END = "see that spotrunEnd of infra/gcp is granted too: without it an instance ends at its time limit alone"
+NEEDED = (
+    "compute.disks.create",
+    "compute.disks.list",
+    "compute.disks.setLabels",
+    "compute.globalOperations.list",
+    "compute.images.get",
+    "compute.images.getFromFamily",
+    "compute.images.useReadOnly",
+    "compute.instances.create",
+    "compute.instances.get",
+    "compute.instances.list",
+    "compute.instances.setLabels",
+    "compute.instances.setMetadata",
+    "compute.instances.setServiceAccount",
+    "compute.machineTypes.list",
+    "compute.projects.get",
+    "compute.subnetworks.get",
+    "compute.subnetworks.use",
+    "compute.subnetworks.useExternalIp",
+    "compute.zoneOperations.get",
+    "compute.zones.list",
+    "iam.serviceAccounts.actAs",
+)
+"""What no run can do without."""
+FOR_ACCOUNTS = (
+    "iam.serviceAccounts.create",
+    "iam.serviceAccounts.delete",
+    "iam.serviceAccounts.get",
+    "iam.serviceAccounts.list",
+)
+"""What a run needs to have a service account of its own."""
+ASIDE: Mapping[str, str] = {
+    "compute.advice.capacityHistory": "no spot prices of the past, and not how often spot is taken",
+    "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
+    "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
+    "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
+}
+"""What a run can do without, and what is lost then."""
+_END_INSTANCE = "compute.instances.delete"
+UNDER_CONDITION = ("compute.disks.delete", _END_INSTANCE)
+"""Granted for names that begin with `spotrun-`. Google evaluates no such condition for the project."""
+IN_BUCKET = (
+    "storage.buckets.get",
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.get",
+    "storage.objects.list",
+)
+FOR_FOLDERS = (
+    "storage.managedFolders.create",
+    "storage.managedFolders.delete",
+    "storage.managedFolders.getIamPolicy",
+    "storage.managedFolders.setIamPolicy",
+)
+"""What a run needs to keep its service account to its own folder."""
+
+
+def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
+    """`own_accounts`: whether each run has a service account of its own."""
+    needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
+    asked = {*needed, *ASIDE, *UNDER_CONDITION}
+    try:
+        granted = account_checks.granted(google, project, asked)
+    except CloudError as error:
+        yield unknown(PROJECT, f"what you may do cannot be asked: {error.message}", error.hint or GRANT)
+        return
+    yield _of(PROJECT, needed, granted, "of the project")
+    for right, loss in ASIDE.items():
+        if right not in granted:
+            yield warned(PROJECT, f"{right} is missing: {loss}", GRANT)
+    yield from findings_of(END, partial(_of_ending, google, project, granted))
+
+
+def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> Iterator[Finding]:
+    """
+    Raises:
+        CloudError: there is no such bucket, or Cloud Storage does not answer.
+    """
+    needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
+    granted = account_checks.granted_in_bucket(google, bucket, needed)
+    yield _of(BUCKET, needed, granted, f"of gs://{bucket}")
+
+
+def _of(name: str, needed: Collection[str], granted: Collection[str], where: str) -> Finding:
+    missing = sorted({*needed} - {*granted})
+    if missing:
+        return failed(name, AccessDenied(f"missing {where}: {', '.join(missing)}", hint=GRANT))
+    return ok(name, f"all {count_of(len(needed), 'right')} {where} that a run needs; conditions are not evaluated")
+
+
+def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
+    """A condition on the name keeps what runners may end to spotrun's own, and hides the right from the project."""
+    hidden = sorted({*UNDER_CONDITION} - {*granted})
+    if not hidden:
+        yield ok(END, "you may end instances and delete disks")
+        return
+    ours = account_checks.one_of_ours(google, project)
+    if ours is None:
+        what = f"no instance of spotrun's runs is here, for which Google would say: {', '.join(hidden)}"
+        yield unknown(END, f"whether you may end one is not known: {what}", _END)
+        return
+    name = str(ours["name"])
+    if _END_INSTANCE in account_checks.granted_on(google, project, ours, hidden):
+        yield ok(END, f"you may end {name}")
+    else:
+        yield failed(END, AccessDenied(f"you may not end {name}: {_END_INSTANCE} is missing", hint=_END))
