@@ -9,6 +9,7 @@ import typer
 
 from spotrun.cli.options import StoreOption, YesOption
 from spotrun.errors import CloudError, RunNotFound, SpecInvalid, StoreError, StoreUnavailable
+from spotrun.instance import InstanceState
 from spotrun.units import count_of, shown
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from spotrun.clouds.driver import CloudDriver
     from spotrun.clouds.guards import Guards
     from spotrun.clouds.identities import Identities
+    from spotrun.clouds.leftovers import Leftover, Leftovers
     from spotrun.instance import Instance
 
     Runs = Callable[[], "Known"]
@@ -49,7 +51,10 @@ def reap(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", metavar="REGION", help="AWS: which region to look at. Repeatable.", show_default="us-east-1"
+            "--region",
+            metavar="REGION",
+            help="AWS: which region to look at. Repeatable. Google Cloud shows all of a project's at once.",
+            show_default="us-east-1",
         ),
     ] = None,
     lost: Annotated[
@@ -63,8 +68,8 @@ def reap(
     Living instances of runs that are not in the store are named: another store may have the run. With --run those of
     one such run are ended, if its folder is lost.
 
-    On AWS this also removes roles of ended runs, and what a doctor left behind. If one region does not answer, the
-    others are reaped all the same.
+    This also removes what a cloud keeps of ended runs: roles on AWS; service accounts and disks on Google Cloud; what a
+    doctor left behind. If one region does not answer, the others are reaped all the same.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
@@ -78,6 +83,7 @@ def reap(
     else:
         _end_instances(found, account.driver, account.guards, runs, yes)
         _name_strangers(found, runs, store or DEFAULT_STORE)
+        _remove_leftovers(account.leftovers, runs, yes)
         _remove_identities(account.identities, runs, yes)
     if unseen is not None:
         raise unseen
@@ -166,10 +172,12 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
     Whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because unknown
-    does not mean dead.
+    does not mean dead. What has switched itself off is started by nobody.
     """
     if run is None:
         return True
+    if instance.state is InstanceState.STOPPED:
+        return False
     try:
         state = run.ledger.refresh()
     except StoreUnavailable:
@@ -178,6 +186,31 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
         return True
     launch = state.launches.get(instance.launch)
     return state.terminal is None and launch is not None and launch.closed is None and launch.condemned is None
+
+
+# -- what instances have left ------------------------------------------------------------------------------------------
+
+
+def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
+    """Those of runs that are over, and the names of others."""
+    from spotrun.cli.asking import confirm
+
+    found = leftovers.found()
+    unused = [each for each in found if _is_of_the_past(runs().runs.get(each.run_uid), each)]
+    for each in found:
+        known = runs().runs.get(each.run_uid)
+        whose = f"of {known.id}" if known else f"of run {each.run_uid}, which is not in the store: delete it by hand"
+        print(f"{each.what}, {whose}" + (", which has ended" if each in unused else ""))
+    if not unused:
+        return
+    confirm(yes, f"Delete {count_of(len(unused), 'disk')}?", default=True, declined="nothing was deleted")
+    for each in unused:
+        leftovers.remove(each)
+    print(f"deleted {len(unused)}")
+
+
+def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
+    return run is not None and _is_over(run, leftover.what)
 
 
 # -- identities ------------------------------------------------------------------------------------------------------
@@ -192,19 +225,19 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     now, unused = system_clock().now(), {}
     for uid in _identified(identities):
         if is_left_trial(uid, now):
-            unused[uid] = f"the role of the trial {uid}"
-        elif (run := runs().runs.get(uid)) is not None and _is_over(run):
-            unused[uid] = f"the role of {run.id}"
+            unused[uid] = f"the {identities.noun} of the trial {uid}"
+        elif (run := runs().runs.get(uid)) is not None and _is_over(run, f"the {identities.noun}"):
+            unused[uid] = f"the {identities.noun} of {run.id}"
     for what in unused.values():
         print(f"{what}, which has ended")
     if not unused:
         return
-    confirm(yes, f"Remove {count_of(len(unused), 'role')}?", default=True, declined="nothing was removed")
+    confirm(yes, f"Remove {count_of(len(unused), identities.noun)}?", default=True, declined="nothing was removed")
     print(f"removed {sum(_is_removed(identities, uid, what) for uid, what in unused.items())}")
 
 
 def _is_removed(identities: Identities, uid: str, what: str) -> bool:
-    """Remove a role. A failure is printed, so that the others are still removed."""
+    """Remove one. A failure is printed, so that the others are still removed."""
     try:
         identities.remove(uid)
     except CloudError as error:
@@ -214,25 +247,25 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """The uids that have a role. An account with one role for all runs may not allow the question."""
+    """The uids that have one. An account with one for all runs may not allow the question."""
     try:
         return identities.runs()
     except CloudError as error:
-        print(f"cannot look for roles of runs: {error.message}")
+        print(f"cannot look for the {identities.noun} of each run: {error.message}")
         return []
 
 
-def _is_over(run: OpenRun) -> bool:
+def _is_over(run: OpenRun, what: str) -> bool:
     """
     Whether the run has ended and has no living instance in any of its regions; an instance may still be ending.
 
-    A run that is not in this store, or cannot be read, keeps its role. So does one that is being created.
+    A run that is not in this store, or cannot be read, keeps what it has: `what`. So does one that is being created.
     """
     try:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
     except (CloudError, StoreUnavailable) as error:
-        print(f"the role of {run.id} stays, as nobody can tell whether it is used: {error.message}")
+        print(f"{what} of {run.id} stays, as nobody can tell whether it is used: {error.message}")
         return False
     except (StoreError, SpecInvalid):
         return False

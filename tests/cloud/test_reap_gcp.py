@@ -1,0 +1,158 @@
+"""`spotrun reap --cloud gcp`: what runs that are over have left in a project goes, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.cli.reap import reap
+from spotrun.cli.runs import OpenRun, open_run
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.driver import GcpDriver
+from spotrun.clouds.gcp.run_accounts import RunAccounts
+from spotrun.creation import create_run
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
+from tests.support.gce_launches import CONFIG, offered, request, without_a_price_list
+from tests.support.gce_server import GceServer
+from tests.support.gcp_gate import RUNNERS_TOKEN, gate_before
+from tests.support.manual_clock import ManualClock
+from tests.support.object_stores import BUCKET
+
+HERE = "us-central1"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime.now(UTC).replace(microsecond=0))
+
+
+@pytest.fixture
+def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GceServer]:
+    """A project with Compute Engine and IAM; nobody stores anything in its bucket."""
+    with GceServer(clock) as server, gate_before("http://127.0.0.1:9") as gate:
+        gate.reach(monkeypatch, tmp_path)
+        server.logins.tokens[RUNNERS_TOKEN] = "user:ada@example.com"
+        for name, text in server.environment.items():
+            monkeypatch.setenv(name, text)
+        without_a_price_list(server, monkeypatch)
+        yield server
+        assert server.faults == []
+
+
+def run_in(folder: Path, name: str) -> OpenRun:
+    job = folder / f"{name}.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {folder}/runs}}\n")
+    return open_run(create_run(load_spec(job), "a test"), None)
+
+
+def reaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    reap(store=f"{folder}/runs", yes=True, cloud="gcp", region=[HERE], lost=None)
+    return capsys.readouterr().out
+
+
+def launched(driver: GcpDriver, run_uid: str) -> str:
+    asked = request(offered(driver))
+    return driver.launch(replace(asked, run_uid=run_uid, token=f"{run_uid}-7")).instance_id
+
+
+def test_an_orphan_is_ended_and_the_instance_of_a_run_that_is_not_in_the_store_is_named(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = GcpDriver(CONFIG, clock)
+    orphan = launched(driver, run_in(tmp_path, "job").created.uid)
+    strangers = launched(driver, "bbbbbbbbbb")
+    clock.advance(30)
+    ended, _, unknown = reaped(tmp_path, capsys).partition("of runs that are not in")
+    assert orphan in ended
+    assert strangers not in ended
+    assert strangers in unknown
+    clock.advance(60)
+    assert {each.instance_id: each.alive for each in driver.instances()} == {orphan: False, strangers: True}
+
+
+def test_g3_what_has_switched_itself_off_is_ended_with_its_disk(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = GcpDriver(CONFIG, clock)
+    stopped = launched(driver, run_in(tmp_path, "job").created.uid)
+    clock.advance(30)
+    gce.project.power_off(stopped)
+    clock.advance(30)
+    assert "ended 1\n" in reaped(tmp_path, capsys)
+    clock.advance(60)
+    gce.project.settle()
+    assert gce.project.vms == {}
+    assert gce.project.disks == {}
+
+
+def test_g3_what_has_switched_itself_off_is_wanted_by_no_run_that_goes_on(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path, "job")
+    driver = GcpDriver(CONFIG, clock)
+    asked = offered(driver)
+    event = run.ledger.append(
+        lambda _: ev.LaunchIntended(
+            offering=asked,
+            time_to_live_s=7200,
+            price_ceiling_usd_per_hour=asked.price_usd_per_hour,
+            on_demand_usd_per_hour=asked.price_usd_per_hour,
+            not_after=clock.now() + timedelta(minutes=10),
+            reason="cheapest",
+        )
+    )
+    assert event is not None
+    (number,) = run.ledger.refresh().launches
+    wished = replace(request(asked, number), run_uid=run.created.uid, token=f"{run.created.uid}-{number}")
+    drained = driver.launch(wished).instance_id
+    clock.advance(30)
+    assert "no instance is unwanted" in reaped(tmp_path, capsys)
+    gce.project.power_off(drained)
+    clock.advance(30)
+    assert "ended 1\n" in reaped(tmp_path, capsys)
+
+
+def test_a_disk_that_outlived_the_instance_of_a_run_that_is_over_is_deleted_and_others_are_named(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {name: run_in(tmp_path, name) for name in ("over", "going-on")}
+    uids = {name: run.created.uid for name, run in runs.items()} | {"elsewhere": "cccccccccc"}
+    driver = GcpDriver(CONFIG, clock)
+    names = {name: launched(driver, uid) for name, uid in uids.items()}
+    clock.advance(30)
+    for instance in names.values():
+        for disk in gce.project.vm(instance).disks:
+            disk.auto_delete = False
+        driver.terminate(instance)
+    clock.advance(60)
+    runs["over"].ledger.append(lambda _: ev.RunStopped(reason="a test"))
+
+    said = reaped(tmp_path, capsys)
+
+    assert f"the disk {names['over']} of 100 GB in us-central1-a, of {runs['over'].id}, which has ended" in said
+    assert f"the disk {names['elsewhere']} of 100 GB in us-central1-a, of run cccccccccc, which is not in the" in said
+    assert "deleted 1\n" in said
+    clock.advance(60)
+    gce.project.settle()
+    assert {disk.name for disk in gce.project.disks.values()} == {names["going-on"], names["elsewhere"]}
+
+
+def test_the_accounts_of_runs_that_are_over_are_removed_and_no_others(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {name: run_in(tmp_path, name) for name in ("over", "going-on")}
+    accounts = RunAccounts(Google(clock), clock)
+    for name, run in runs.items():
+        accounts.make(run.created.uid, f"gs://{BUCKET}/runs/{name}-{run.created.uid}")
+    runs["over"].ledger.append(lambda _: ev.RunStopped(reason="a test"))
+
+    said = reaped(tmp_path, capsys)
+
+    assert f"the service account of {runs['over'].id}, which has ended" in said
+    assert "removed 1\n" in said
+    assert accounts.runs() == [runs["going-on"].created.uid]
