@@ -35,6 +35,7 @@ LOCKED := $(PIP) --require-hashes --no-deps --only-binary :all:
 PEERS_PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-conflicts --target .peers
 LOCKS := spotrun/boot/torch.txt spotrun/boot/lock.txt locks/examples.txt
 SOURCES := pyproject.toml Makefile $(LOCKS) spotrun/boot/cuda.txt locks/torch-cpu.txt
+DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 
 # A venv knows its own path: one that was copied along from elsewhere must not install into the original.
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
@@ -81,7 +82,7 @@ planned: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py
 
 calls: .venv/.installed-dev
-	@.venv/bin/python -m tests.batteries.aws_calls
+	@.venv/bin/python -m tests.batteries.calls
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.chaos
@@ -178,14 +179,14 @@ endef
 	$(call INSTALL,$(LOCKS),.[examples])
 	@touch $@
 
-.venv/.installed-dev: $(SOURCES) locks/tests.txt $(MOVED) | .venv/bin/python
+.venv/.installed-dev: $(SOURCES) $(DEV_LOCKS) $(MOVED) | .venv/bin/python
 	@echo "installing torch, then spotrun and what its tests need, into .venv"
-	$(call INSTALL,$(LOCKS) locks/tests.txt,.[dev])
+	$(call INSTALL,$(LOCKS) $(DEV_LOCKS),.[dev])
 	@touch .venv/.installed $@
 
 # By what the last lock has: a need that is new in pyproject.toml is in none yet.
 lock: | .venv/bin/python
-	@$(LOCKED) -r spotrun/boot/lock.txt -r locks/tests.txt
+	@$(LOCKED) -r spotrun/boot/lock.txt $(addprefix -r ,$(DEV_LOCKS))
 	@.venv/bin/python -m tests.support.write_locks $(LOCK_ARGS)
 
 clean:

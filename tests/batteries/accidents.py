@@ -1,16 +1,13 @@
 """
-Battery: each call that a runner makes to AWS, with each error code that may be its answer, and with errors of the SDK.
+Battery: each call that a runner makes to its cloud, with each error that may be its answer.
 
-    make accidents                                                        all of them
+    make accidents                                                        all of them, of AWS and of Google
     python -m tests.batteries.accidents --call run_instances --every 5
-    python -m tests.batteries.accidents --kept build/accidents            after a Ctrl-C: again, and it goes on
+    python -m tests.batteries.accidents --cloud gcp --kept build/accidents    after a Ctrl-C: again, and it goes on
 
 Each happens to a run that trains: once; for half a minute, also to a new runner, in a notice, and to the first runner
 after a week without one; and for ever, with and without an interruption. And it happens from the start to a run that
 begins. In none does a runner end, is an instance left, or does the ledger differ from what the account was charged.
-
-The codes of an operation are those of the SDK's service model. EC2's model has none: there, and everywhere else too,
-the codes that spotrun knows by name are tried, and those after which the SDK would ask again.
 """
 
 from __future__ import annotations
@@ -19,26 +16,22 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 import pytest
 import typer
-from botocore import exceptions as sdk
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
 
-from spotrun.clouds.aws.error_codes import ERRORS_BY_CODE
-from tests.support import aws_accidents as accidents
-from tests.support.aws_accidents import ASKED_AGAIN, CALLS, HALF_A_MINUTE_S, Error, broken
-from tests.support.plain_aws_run import PlainAwsRun
+from tests.support import accidents, aws_accidents, gcp_accidents
+from tests.support.accidents import HALF_A_MINUTE_S
+from tests.support.plain_run import PlainRun
 
-Suffering = Callable[[PlainAwsRun, str, Error], bool]
+Suffering = Callable[[PlainRun, str, Any], bool]
 FROM_THE_START = "from the start"
 HOWS: dict[str, Suffering] = {
     "once": partial(accidents.passes, seconds=0.0),
@@ -49,36 +42,40 @@ HOWS: dict[str, Suffering] = {
     "for ever": accidents.stays,
     "for ever, and it completes": accidents.is_never_mended,
 }
-SDK_ERRORS: dict[str, Error] = {
-    "ReadTimeoutError": lambda: sdk.ReadTimeoutError(endpoint_url="https://aws"),
-    "EndpointConnectionError": lambda: sdk.EndpointConnectionError(endpoint_url="https://aws"),
-    "NoCredentialsError": sdk.NoCredentialsError,
-    "CredentialRetrievalError": lambda: sdk.CredentialRetrievalError(provider="a", error_msg="b"),
-    "UnauthorizedSSOTokenError": sdk.UnauthorizedSSOTokenError,
-    "PaginationError": lambda: sdk.PaginationError(message="the same token twice"),
-    "RuntimeError": lambda: RuntimeError("of the SDK"),
-}
-SERVER_ERRORS = ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "ServiceFailure")
-ENDED_BEFORE = "IdempotentInstanceTerminated"
-"""EC2 says so only of an instance that it has started; three in a row that end before they train fail a run."""
 WITHIN_S = 60
 """Of this machine's time: an accident takes a tenth of a second."""
 CHUNK = 20
 
 
+class CloudOfAccidents(NamedTuple):
+    """What a run calls there, and how that fails, by name. `passes_soon` says whether such an error ends by itself."""
+
+    calls: Sequence[str]
+    new_run: Callable[[pytest.MonkeyPatch], PlainRun]
+    errors_of: Callable[[str], Mapping[str, object]]
+    passes_soon: Callable[[str, str], bool]
+
+
+CLOUDS = {
+    "aws": CloudOfAccidents(
+        [call for calls in aws_accidents.CALLS.values() for call in calls],
+        aws_accidents.new_run,
+        aws_accidents.errors_of,
+        aws_accidents.passes_soon,
+    ),
+    "gcp": CloudOfAccidents(
+        gcp_accidents.CALLS, gcp_accidents.new_run, gcp_accidents.errors_of, gcp_accidents.passes_soon
+    ),
+}
+
+
 class Accident(NamedTuple):
     """One that is not over within some seconds is a failure too."""
 
+    cloud: str
     call: str
     error: str
-    status: int
     how: str
-
-    @property
-    def passes(self) -> bool:
-        """By itself, and soon."""
-        by_sdk = self.error in ("ReadTimeoutError", "EndpointConnectionError")
-        return by_sdk or self.status >= 500 or self.error in ASKED_AGAIN
 
 
 class Outcome(NamedTuple):
@@ -93,25 +90,9 @@ class TookTooLong(BaseException):
     """No Exception: those of a call are the SDK's to whoever made it."""
 
 
-def accidents_of(service: str, call: str) -> Iterator[Accident]:
-    known = sorted({*ERRORS_BY_CODE, *ASKED_AGAIN, "NeverHeardOf"} - {ENDED_BEFORE})
-    codes = (
-        dict.fromkeys(known, 400)
-        | dict.fromkeys(SERVER_ERRORS, 500)
-        | _of_the_model(service, call)
-        | dict.fromkeys(SDK_ERRORS, 0)
-    )
-    for error, status in codes.items():
-        yield from (Accident(call, error, status, how) for how in (*HOWS, FROM_THE_START))
-
-
-def _of_the_model(service: str, call: str) -> dict[str, int]:
-    """The codes of an operation, each with its HTTP status."""
-    model = ServiceModel(Loader().load_service_model(service, "service-2"))
-    (operation,) = [name for name in model.operation_names if name.lower() == call.replace("_", "")]
-    shapes = model.operation_model(operation).error_shapes
-    told = [(shape.error_code, shape.metadata.get("error", {})) for shape in shapes]
-    return {code: error.get("httpStatusCode", 400) for code, error in told}
+def accidents_of(cloud: str, call: str) -> Iterator[Accident]:
+    for error in CLOUDS[cloud].errors_of(call):
+        yield from (Accident(cloud, call, error, how) for how in (*HOWS, FROM_THE_START))
 
 
 # -- one accident ----------------------------------------------------------------------------------------------------
@@ -122,18 +103,19 @@ def suffer(accident: Accident) -> Outcome:
     signal.alarm(WITHIN_S)
     try:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            return Outcome(accident, _happen(accident, accidents.new_run(monkeypatch)), "")
+            return Outcome(accident, _happen(accident, CLOUDS[accident.cloud].new_run(monkeypatch)), "")
     except (Exception, TookTooLong, pytest.fail.Exception) as trouble:  # noqa: BLE001  a traceback is what must not be
         return Outcome(accident, True, f"{type(trouble).__name__}: {trouble}")
     finally:
         signal.alarm(0)
 
 
-def _happen(accident: Accident, run: PlainAwsRun) -> bool:
-    call, name, status, how = accident
-    error = SDK_ERRORS[name] if name in SDK_ERRORS else broken(name, status)
+def _happen(accident: Accident, run: PlainRun) -> bool:
+    cloud, call, name, how = accident
+    error = CLOUDS[cloud].errors_of(call)[name]
     if how == FROM_THE_START:
-        return accidents.is_there_from_the_start(run, call, error, by_itself=accident.passes)
+        by_itself = CLOUDS[cloud].passes_soon(call, name)
+        return accidents.is_there_from_the_start(run, call, error, by_itself=by_itself)
     return HOWS[how](run, call, error)
 
 
@@ -145,6 +127,7 @@ def _give_up(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(
+    clouds: Annotated[list[str] | None, typer.Option("--cloud", help="Only this cloud. Repeatable.")] = None,
     calls: Annotated[list[str] | None, typer.Option("--call", help="Only this call. Repeatable.")] = None,
     every: Annotated[int, typer.Option(min=1, help="Only each so many of them.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="How many side by side.")] = 2,
@@ -154,13 +137,13 @@ def main(
 ) -> None:
     ends_s, outcomes, left = time.monotonic() + 60 * minutes, [], []
     with ProcessPoolExecutor(jobs) as pool:
-        for service, call in [(service, call) for service, found in CALLS.items() for call in found]:
-            if calls and call not in calls:
+        for name, call in [(name, call) for name, cloud in CLOUDS.items() for call in cloud.calls]:
+            if (clouds and name not in clouds) or (calls and call not in calls):
                 continue
             if time.monotonic() >= ends_s:
                 left.append(call)
                 continue
-            found = _of_call(pool, [*accidents_of(service, call)][::every], kept and kept / f"{call}-{every}.json")
+            found = _of_call(pool, [*accidents_of(name, call)][::every], kept and kept / f"{call}-{every}.json")
             print(_line(call, found), flush=True)
             outcomes += found
     print(summary(outcomes))
@@ -183,7 +166,7 @@ def _of_call(pool: ProcessPoolExecutor, chosen: Sequence[Accident], kept: Path |
 
 def _line(call: str, outcomes: Sequence[Outcome]) -> str:
     wrong, met = sum(bool(each.wrong) for each in outcomes), sum(each.met for each in outcomes)
-    return f"{call:36} {len(outcomes):5} accidents, {met:5} met a call, {wrong:5} did harm"
+    return f"{call:46} {len(outcomes):5} accidents, {met:5} met a call, {wrong:5} did harm"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -23,9 +24,10 @@ from typing import Any, NamedTuple
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from spotrun.clouds.aws.calls import Patience, Region
+from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.clock_skew import keep_right
 from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.patience import Patience
 from tests.support.manual_clock import ManualClock
 from tests.support.plain_charges import Charge
 
@@ -133,6 +135,22 @@ class PlainAws:
         return {name: told for name, told in row.items() if name not in of_its_end} | {"State": {"Name": "running"}}
 
     @property
+    def asked(self) -> Counter[str]:
+        return Counter(operation for operation, _ in self.calls)
+
+    @property
+    def rented(self) -> list[str]:
+        return [row["InstanceId"] for row in self.rows]
+
+    @property
+    def left(self) -> list[str]:
+        return [*self.alive, *self.schedules]
+
+    @property
+    def identities_left(self) -> list[str]:
+        return [*self.roles, *self.profiles]
+
+    @property
     def alive(self) -> list[str]:
         return [row["InstanceId"] for row in self.rows if row["State"]["Name"] == "running"]
 
@@ -158,6 +176,12 @@ class PlainAws:
     def spot_costs(self, usd_per_hour: float) -> None:
         """From now on."""
         self._spot.append((self.clock.now(), usd_per_hour))
+
+    def interrupt(self, instance_id: str) -> None:
+        self.end(instance_id, INTERRUPTED)
+
+    def power_off(self, instance_id: str) -> None:
+        self.end(instance_id, POWERED_OFF)
 
     def end(self, instance_id: str, reason: str, at: datetime | None = None) -> None:
         """EC2 tells when a user or the instance itself did it; of an interruption only its spot request knows that."""

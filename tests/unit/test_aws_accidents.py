@@ -14,16 +14,18 @@ import pytest
 from botocore import exceptions as sdk
 from msgspec.structs import replace
 
-from spotrun.clouds.aws.calls import ASIDE
+from spotrun.clouds.patience import ASIDE
 from spotrun.errors import AccessDenied
 from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
-from tests.support import aws_accidents as accidents
-from tests.support.aws_accidents import FIRST_LOOK, FOR_EVER_S, HALF_A_MINUTE_S, Error, broken
+from tests.support import accidents, aws_accidents
+from tests.support.accidents import FOR_EVER_S, HALF_A_MINUTE_S
+from tests.support.aws_accidents import broken
 from tests.support.plain_aws import CONFIG, REGION, refusal
-from tests.support.plain_aws_run import PASS_S, PlainAwsRun
+from tests.support.plain_aws_run import Error, PlainAwsRun
+from tests.support.plain_run import PASS_S
 
-CALLS = tuple(call for calls in accidents.CALLS.values() for call in calls)
+CALLS = tuple(call for calls in aws_accidents.CALLS.values() for call in calls)
 ERRORS: dict[str, Error] = {  # one for each way in which errors are met
     "broken": broken("InternalError", 500),
     "denied": broken("UnauthorizedOperation", 403),
@@ -39,7 +41,7 @@ NOBODY = ("denied", "unknown caller")
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> PlainAwsRun:
-    return accidents.new_run(monkeypatch)
+    return aws_accidents.new_run(monkeypatch)
 
 
 WAYS = (
@@ -93,7 +95,7 @@ def test_an_account_that_forbids_a_call_from_the_start_on_says_so(run: PlainAwsR
 
 @pytest.mark.parametrize("kind", NOBODY)
 def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind: str) -> None:
-    accidents.happens(run, FIRST_LOOK, ERRORS[kind], FOR_EVER_S)
+    run.fails("describe_instances", ERRORS[kind], FOR_EVER_S)
     with pytest.raises(AccessDenied) as raised:
         run.goes_on(10)
     assert raised.value.hint
@@ -110,7 +112,7 @@ def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind:
     ids=["not known yet", "not allowed yet", "no policy yet", "not made yet"],
 )
 def test_p14_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, call: str, error: Error) -> None:
-    accidents.happens(run, call, error, 150)
+    run.fails(call, error, 150)
     run.goes_on(140)
     assert "AWS refused" in (run.ticks[-1].waiting_for or "")
     assert run.trains_within(30)
@@ -135,9 +137,9 @@ def test_p29_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkey
 @pytest.mark.parametrize("call", ["create_schedule", "get_caller_identity"])
 def test_a_side_call_that_hangs_holds_no_pass(run: PlainAwsRun, call: str) -> None:
     """A guard is armed beside the run, and its runner has to see a notice meanwhile."""
-    accidents.happens(run, "create_schedule", ERRORS["denied"], HALF_A_MINUTE_S)
+    run.fails("create_schedule", ERRORS["denied"], HALF_A_MINUTE_S)
     assert run.trains_within(60)
-    accidents.happens(run, call, ERRORS["hangs"], FOR_EVER_S)
+    run.fails(call, ERRORS["hangs"], FOR_EVER_S)
     run.runner, passes_s = run.new_runner(), []
     for _ in range(240):
         before_s = run.clock.monotonic()
@@ -149,7 +151,7 @@ def test_a_side_call_that_hangs_holds_no_pass(run: PlainAwsRun, call: str) -> No
 
 
 def test_p14_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
-    fault = accidents.happens(run, "create_role", ERRORS["broken"], FOR_EVER_S)
+    fault = run.fails("create_role", ERRORS["broken"], FOR_EVER_S)
     run.goes_on(1200)
     assert "InternalError" in (run.ticks[-1].waiting_for or "")
     fault.ends()
@@ -166,7 +168,7 @@ def test_what_iam_shows_although_it_says_that_there_is_none_is_told_as_left(run:
 
 
 def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun) -> None:
-    accidents.happens(run, "create_role", sdk.NoCredentialsError, FOR_EVER_S)
+    run.fails("create_role", sdk.NoCredentialsError, FOR_EVER_S)
     run.goes_on(10)
     assert run.state.terminal is not None
     assert "aws sso login" in run.state.terminal.detail
@@ -174,7 +176,7 @@ def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun)
 
 
 def test_a_profile_that_may_not_have_its_role_is_told_in_the_words_of_iam(run: PlainAwsRun) -> None:
-    accidents.happens(run, "add_role_to_instance_profile", broken("LimitExceeded", 409), FOR_EVER_S)
+    run.fails("add_role_to_instance_profile", broken("LimitExceeded", 409), FOR_EVER_S)
     run.goes_on(10)
     assert "LimitExceeded: by the test" in (run.ticks[-1].waiting_for or "")
 
@@ -183,7 +185,7 @@ def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: Pl
     assert run.trains_within(60)
     assert run.training is not None
     run.aws.frozen.add(run.training.instance_id)
-    accidents.happens(run, "terminate_instances", ERRORS["denied"], FOR_EVER_S)
+    run.fails("terminate_instances", ERRORS["denied"], FOR_EVER_S)
     run.completes(powers_off=False)
     run.goes_on(400)
     assert not run.ticks[-1].done

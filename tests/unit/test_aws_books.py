@@ -11,7 +11,8 @@ import pytest
 
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
-from tests.support.plain_aws_run import PASS_S, PlainAwsRun
+from tests.support.plain_aws_run import PlainAwsRun
+from tests.support.plain_run import PASS_S
 
 WEEK_S = 7 * 86_400.0
 HEARTBEATS_APART_S = 600.0

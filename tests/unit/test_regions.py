@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from spotrun.clouds.regions import REST_FIRST_S, REST_MAX_S, Regions
+from spotrun.clouds.regions import REST_FIRST_S, REST_MAX_S, Regions, regions_of
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 from tests.support.manual_clock import ManualClock
 
@@ -89,3 +89,15 @@ def test_what_may_pass_wins_over_what_does_not(asked: Asked) -> None:
     asked.down[WEST] = AccessDenied("OptInRequired")
     with pytest.raises(AccessDenied):
         asked()
+
+
+def test_a_zone_is_in_the_region_with_whose_name_its_own_begins() -> None:
+    names = ("us-east-1", "us-east1", "us-east10", "us-west-2")
+    assert regions_of(("us-east-1a", "us-east10-b", "us-west-2-lax-1a"), names) == {
+        "us-east-1",
+        "us-east10",
+        "us-west-2",
+    }
+    assert regions_of(("us-east1",), names) == {"us-east1"}
+    assert regions_of((), names) == set()
+    assert regions_of(None, names) is None

@@ -1,0 +1,167 @@
+"""
+The ledger of a run on Google Cloud, and what its project was charged: runners that were away for a week, machines whose
+clock is off, lists that are late, and an API that sees a guest's death minutes after it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from spotrun.run import events as ev
+from spotrun.run.events import Entry
+from tests.support.gce_calls import wished
+from tests.support.gce_supply import SPOT
+from tests.support.plain_gcp_run import PlainGcpRun
+from tests.support.plain_run import PASS_S, UID
+
+WEEK_S = 7 * 86_400.0
+HEARTBEATS_APART_S = 600.0
+LATE = timedelta(seconds=60)
+A, B, C = "us-central1-a", "us-central1-b", "us-central1-c"
+L4 = "g2-standard-4"
+
+
+@pytest.fixture(params=["spot", "on-demand"])
+def run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> PlainGcpRun:
+    """It trains, and has done so for a minute."""
+    run = PlainGcpRun(monkeypatch, spot_policy=request.param)
+    assert run.trains_within(60)
+    run.goes_on(60)
+    return run
+
+
+def comes_back(run: PlainGcpRun) -> ev.InstanceGone:
+    """The runner that was away for a week sees what the ledger says of the instance that trained."""
+    run.is_alone(WEEK_S, HEARTBEATS_APART_S)
+    run.goes_on(300)  # an agent has some minutes to be heard again
+    gone = next(iter(run.state.launches.values())).gone
+    assert gone is not None
+    return gone
+
+
+@pytest.fixture(params=[True, False], ids=["operations are kept", "operations are forgotten"])
+def remembers(request: pytest.FixtureRequest, run: PlainGcpRun) -> bool:
+    """Google keeps operations for some days, and does not say for how many."""
+    if not request.param:
+        run.google.project.operations.kept = timedelta(days=1)
+    return bool(request.param)
+
+
+# -- a week without a runner -------------------------------------------------------------------------------------------
+
+
+def test_a_week_in_which_its_time_to_live_ended_it_is_billed_as_it_was_charged(
+    run: PlainGcpRun, remembers: bool
+) -> None:
+    gone = comes_back(run)
+    assert bool(gone.bounded_by) is not remembers
+    assert [*run.misbooked()] == []
+
+
+def test_a_week_in_which_it_completed_and_powered_off_is_billed_with_its_disk(
+    run: PlainGcpRun, remembers: bool
+) -> None:
+    """Nothing that Google does ends the disk of what has switched itself off. The runner that is back does."""
+    run.is_alone(3000, HEARTBEATS_APART_S)
+    run.completes()
+    run.is_alone(WEEK_S, HEARTBEATS_APART_S)
+    assert run.account.left != []
+    assert run.ends_within(300)
+    assert [*run.misbooked()] == []
+    assert run.left_behind == []
+
+
+@pytest.mark.parametrize("run", ["on-demand"], indirect=True)
+def test_a_week_in_which_it_hung_until_its_time_to_live_is_billed_as_it_was_charged(
+    run: PlainGcpRun, remembers: bool
+) -> None:
+    run.is_hung = True
+    hung_at = run.clock.now()
+    gone = comes_back(run)
+    assert gone.bounded_by == ("" if remembers else "its time-to-live")
+    assert [*run.misbooked()] == []
+    assert remembers or (gone.stopped_at is not None and gone.stopped_at <= hung_at)
+
+
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_heartbeat(
+    run: PlainGcpRun, remembers: bool
+) -> None:
+    run.is_alone(2 * 3600.0, HEARTBEATS_APART_S)
+    run.is_interrupted()
+    assert comes_back(run).bounded_by == ("" if remembers else "its last heartbeat")
+    heartbeat_usd = 0.42 * HEARTBEATS_APART_S / 3600
+    (ended, charged_usd), *_ = run.account.charged_usd.items()
+    within_usd = charged_usd / 100 if remembers else heartbeat_usd
+    assert abs(run.booked_usd[ended] - charged_usd) <= within_usd
+
+
+# -- clocks, and lists -------------------------------------------------------------------------------------------------
+
+
+def lives(run: PlainGcpRun) -> list[Entry]:
+    """It trains, loses spot, goes on on demand as there is no other, and completes; all its entries but commits."""
+    assert run.trains_within(240)
+    run.goes_on(60)
+    run.clock.advance(1800)
+    run.google.project.price(L4, "us-central1", Decimal("0.55"), run.clock.now())
+    run.goes_on(60)
+    run.clock.advance(1800)
+    run.goes_on(60)
+    for zone in (A, B, C):
+        run.google.project.stock_out(zone, L4, SPOT)
+    run.is_interrupted()
+    assert run.trains_within(1000)
+    run.goes_on(120)
+    run.clock.advance(1800)
+    run.goes_on(60)
+    run.completes()
+    assert run.ends_within(240)
+    assert [*run.misbooked()] == []
+    assert run.left_behind == []
+    return [entry for entry in run.entries if not isinstance(entry.event, ev.CheckpointCommitted)]
+
+
+def decisions(entries: list[Entry]) -> list[tuple[str, str]]:
+    return [(ev.kind(entry.event), str(getattr(entry.event, "offering", ""))) for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def right() -> list[Entry]:
+    """The entries with exact clocks, and lists that are up to date."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return lives(PlainGcpRun(monkeypatch, ahead=timedelta()))
+
+
+@pytest.mark.parametrize("minutes", [-4.0, 4.0])
+def test_p30_a_clock_that_is_off_bends_neither_bill_nor_decisions(
+    monkeypatch: pytest.MonkeyPatch, right: list[Entry], minutes: float
+) -> None:
+    wrong = lives(PlainGcpRun(monkeypatch, ahead=timedelta(minutes=minutes)))
+    assert decisions(wrong) == decisions(right)
+    apart = [abs(one.at - other.at) for one, other in zip(wrong, right, strict=True)]
+    assert max(apart) <= timedelta(seconds=PASS_S + 1)
+
+
+@pytest.mark.parametrize("minutes", [-4.0, 0.0, 4.0])
+def test_lists_that_are_a_minute_late_bend_neither_bill_nor_decisions(
+    monkeypatch: pytest.MonkeyPatch, right: list[Entry], minutes: float
+) -> None:
+    late = PlainGcpRun(monkeypatch, ahead=timedelta(minutes=minutes))
+    late.google.stale = LATE
+    assert decisions(lives(late)) == decisions(right)
+
+
+@pytest.mark.parametrize("label", ["spotrun-nano-usd-per-hour", "spotrun-launch", "spotrun-cpus"])
+def test_p31_odd_labels_of_somebody_elses_instance_change_no_decision(
+    monkeypatch: pytest.MonkeyPatch, right: list[Entry], label: str
+) -> None:
+    run = PlainGcpRun(monkeypatch, ahead=timedelta())
+    labels = {"spotrun-run": UID[::-1], label: "nan"}
+    plain = {"provisioningModel": "STANDARD", "onHostMaintenance": "MIGRATE"}
+    run.google.project.insert(B, wished("foreign", "e2-medium", plain, labels=labels), "somebody", None)
+    run.google.foreign.add("foreign")
+    assert decisions(lives(run)) == decisions(right)
