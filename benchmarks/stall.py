@@ -1,7 +1,7 @@
 """
 What a checkpoint costs a training that keeps 2,000 attributes and 100 files, beside one that keeps nothing.
 
-    python -m benchmarks.stall [--rounds 5] [--seed 1]
+    python -m benchmarks.stall [--model tiny] [--rounds 5] [--seed 1]
 
 Both train the same network under an agent that stores nothing, so that only the trainer is measured. Each round trains
 both, in a random order. A stall is what benchmarks/checkpoint takes for one; its processor time is that of the training
@@ -23,13 +23,12 @@ from benchmarks.arguments import at_least
 from benchmarks.checkpoint.figures import over, quartiles, stalls_cpu_s, stalls_s
 from benchmarks.checkpoint.measurement import Iteration, Measurement, read
 from benchmarks.checkpoint.ours import SCRIPT, words_of
-from benchmarks.checkpoint.plan import BURDENS, EVERY_STEPS, MEASURED, ROUNDS_MIN, Burden
+from benchmarks.checkpoint.plan import BURDENS, EVERY_STEPS, MEASURED, PLANS, ROUNDS_MIN, Burden
 from spotrun.folder import work_files
 from spotrun.trainer_link import Committed, FilesRule, Resume, SnapshotTaken
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Spawner
 
-MODEL = "tiny"
 PLAIN, BURDENED = "nothing", "2,000 attributes and 100 files"
 KEPT = {PLAIN: Burden(), BURDENED: BURDENS["ours_all"]}
 
@@ -54,13 +53,13 @@ class Measuring(Agent):
             self.kill()
 
 
-def measured(folder: Path, burden: Burden) -> Measurement:
+def measured(folder: Path, model: str, burden: Burden) -> Measurement:
     work, before = folder / "work", folder / "before.json"
     work.mkdir(parents=True)
     (work / "train.py").write_text(SCRIPT)
     work_files.remember(work, before)
     agent = Measuring(
-        folder, words_of(MODEL, folder, burden), FilesRule(work=str(work), before=str(before), exclude=())
+        folder, words_of(model, folder, burden), FilesRule(work=str(work), before=str(before), exclude=())
     )
     with contextlib.chdir(work):
         how = agent.attempt()
@@ -71,11 +70,11 @@ def measured(folder: Path, burden: Burden) -> Measurement:
     return Measurement(found["state_bytes"], iterations, agent.saves, paused=[], peak_bytes=0)
 
 
-def rounds_of(folder: Path, rounds: int, seed: int) -> list[dict[str, Measurement]]:
+def rounds_of(folder: Path, model: str, rounds: int, seed: int) -> list[dict[str, Measurement]]:
     order, found = random.Random(seed), []
     for number in range(rounds):
         names = order.sample(list(KEPT), len(KEPT))
-        found.append({name: measured(folder / f"{number}-{name[:1]}", KEPT[name]) for name in names})
+        found.append({name: measured(folder / f"{number}-{name[:1]}", model, KEPT[name]) for name in names})
         print(f"round {number + 1} of {rounds} is done", file=sys.stderr, flush=True)
     return found
 
@@ -97,12 +96,13 @@ def told(found: list[dict[str, Measurement]]) -> str:
 def main() -> None:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--model", choices=PLANS, default="tiny", help="what is trained")
     parser.add_argument("--rounds", type=at_least(1), default=ROUNDS_MIN, help=f"with fewer than {ROUNDS_MIN}: noise")
     parser.add_argument("--seed", type=int, default=1, help="of the order within each round")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="spotrun-stall-") as folder:
-        print(told(rounds_of(Path(folder), args.rounds, args.seed)))
+        print(told(rounds_of(Path(folder), args.model, args.rounds, args.seed)))
 
 
 if __name__ == "__main__":
