@@ -65,7 +65,7 @@ def test_libcloud_finds_what_there_is(libcloud: Any) -> None:
     sizes = {each.name: each for each in libcloud.list_sizes(ZONE)}
     assert (sizes["g2-standard-8"].ram, sizes["g2-standard-8"].extra["guestCpus"]) == (32768, 8)
     assert "a3-highgpu-8g" not in {each.name for each in libcloud.list_sizes("us-east1-b")}
-    assert {each.name for each in libcloud.ex_list_subnetworks("us-central1")} == {"default", "spotrun-nodes"}
+    assert {each.name for each in libcloud.ex_list_subnetworks("us-central1")} == {"default", "spotrun"}
     assert {each.name for each in libcloud.ex_list_networks()} == {"default", "spotrun"}
     assert libcloud.list_nodes("all") == []
 
@@ -156,7 +156,7 @@ def insert(gce: GceServer, name: str = "one", request_id: str | None = None) -> 
         machine_type=f"zones/{ZONE}/machineTypes/g2-standard-4",
         labels=OWN,
         disks=[compute_v1.AttachedDisk(boot=True, auto_delete=True, initialize_params=disk)],
-        network_interfaces=[compute_v1.NetworkInterface(subnetwork="regions/us-central1/subnetworks/spotrun-nodes")],
+        network_interfaces=[compute_v1.NetworkInterface(subnetwork="regions/us-central1/subnetworks/spotrun")],
         scheduling=compute_v1.Scheduling(
             provisioning_model="SPOT",
             instance_termination_action="DELETE",
@@ -272,7 +272,7 @@ CREATE = f"""
     instances create one --zone={ZONE} --machine-type=g2-standard-4 --provisioning-model=SPOT
     --instance-termination-action=DELETE --max-run-duration=2h --maintenance-policy=TERMINATE --labels=spotrun-run=abc
     --image-family=common-cu129-ubuntu-2404-nvidia-580 --image-project=deeplearning-platform-release
-    --boot-disk-size=100GB --boot-disk-type=pd-balanced --subnet=spotrun-nodes --no-service-account --no-scopes
+    --boot-disk-size=100GB --boot-disk-type=pd-balanced --subnet=spotrun --no-service-account --no-scopes
     --format=json(name,status)"""
 
 

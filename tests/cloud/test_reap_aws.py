@@ -182,7 +182,7 @@ def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAcco
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(str(tmp_path))
     assert "no instance is unwanted" in said
-    assert "cannot look for roles of runs" in said
+    assert "cannot look for the role of each run" in said
 
 
 def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
@@ -219,4 +219,4 @@ def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at
 
 def test_roles_that_cannot_be_listed_are_said_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
     account.refuse("ListRoles", "InternalFailure", 500, times=10)
-    assert "cannot look for roles of runs" in reap(str(tmp_path))
+    assert "cannot look for the role of each run" in reap(str(tmp_path))
