@@ -9,9 +9,6 @@ from spotrun.clouds.gcp.notices import NOTICE_VARIABLE
 from spotrun.clouds.startup import startup
 from spotrun.instance import LaunchRequest
 
-SCRIPT_MAX_BYTES = 256 * 1024
-"""https://cloud.google.com/compute/docs/metadata/setting-custom-metadata"""
-
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
     """What runs first on the instance, as root. `notice` is what its launch asked for; the agent has to know."""

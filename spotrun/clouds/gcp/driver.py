@@ -117,15 +117,12 @@ class GcpDriver:
     def terminate(self, instance_id: str) -> None:
         name = read_name(instance_id)
         record = self._snapshot(None if name is None else name.run_uid).records.get(instance_id)
-        if record is None:
-            return
-        instance = self._instance(record)
-        zone = instance.offering.zone if instance is not None else ""
-        if not zone or (instance is not None and not instance.alive):
+        instance = None if record is None else self._instance(record)
+        if record is None or instance is None or not instance.alive:
             return
         asked_first = self._ending.get(instance_id, _Ending(self._clock.monotonic()))
         self._ending[instance_id] = asked_first._replace(why_not=why_not_ended(record.operations))
-        place = f"projects/{self._project}/zones/{zone}/instances/{instance_id}"
+        place = f"projects/{self._project}/zones/{instance.offering.zone}/instances/{instance_id}"
         try:
             self._google.ask(f"end {instance_id}", Call(COMPUTE, "DELETE", place, {"requestId": new_request_id()}))
         except NotThere:
