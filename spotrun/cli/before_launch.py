@@ -21,7 +21,7 @@ from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.market.quotes import Quotes
-from spotrun.market.wishes import too_dear, unmet, wishes_of
+from spotrun.market.wishes import not_listed, too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.report.unattended import attended_to, left_alone
@@ -29,6 +29,7 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
+from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
@@ -53,7 +54,10 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
     unborn = newborn(spec, clock, _asked(folder, region_of) or "")
-    offered = cloud_of(spec).driver(spec, clock).offerings(must_see=())  # its own market, which begins with it
+    driver = cloud_of(spec).driver(spec, clock)
+    offered = driver.offerings(must_see=())  # its own market, which begins with it
+    if offered and not driver.remarks:
+        _require_types(spec, offered)
     offerings = suitable(offered, spec)
     created = unborn.created
     observations = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
@@ -87,10 +91,31 @@ def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError | Spec
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """What `resources` asks for and its cloud never rents out; None if there is no such thing."""
-    found = unmet(_offered_for(spec), wishes_of(spec.resources))
+    """What a job asks for and its cloud never rents out; None if there is no such thing."""
+    offered = _offered_for(spec)
+    found = _not_listed(spec, offered) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "
     return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
+
+
+def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
+    """
+    Raises:
+        SpecInvalid: one of the types that the job lists is not among what was offered, nor among all that there is.
+    """
+    if _not_listed(spec, offered) is None:
+        return
+    cloud = cloud_of(spec)
+    everything = cloud.driver(cloud.of_any_type(spec), clock_of(spec)).offerings(must_see=())
+    if (found := _not_listed(spec, everything)) is not None:
+        raise SpecInvalid(found.message, hint=found.suggestion, key=found.at)
+
+
+def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
+    """An entry of the types that the section of the job's cloud lists, unless `resources` names the one to look at."""
+    cloud = cloud_of(spec)
+    types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
+    return not_listed(offered, (cloud.name, "instance_types"), types)
 
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
@@ -129,13 +154,11 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 
 def _offered_for(spec: RunSpec) -> Sequence[Offering]:
-    """All that the cloud rents out; of another instance type too, if it has none of the one that `spec` names."""
-    clock = clock_of(spec)
-    if offered := cloud_of(spec).driver(spec, clock).offerings(must_see=()):
+    """All that the cloud rents out; of other types and accelerators too, if it has none of those that `spec` names."""
+    cloud, clock = cloud_of(spec), clock_of(spec)
+    if offered := cloud.driver(spec, clock).offerings(must_see=()):
         return offered
-    resources = spec.resources.model_copy(update={"instance_type": None})
-    any_type = spec.model_copy(update={"resources": resources})
-    return cloud_of(spec).driver(any_type, clock).offerings(must_see=())
+    return cloud.driver(cloud.of_any_type(spec), clock).offerings(must_see=())
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:

@@ -66,6 +66,9 @@ def offers(
         everything = cloud_named(cloud).offers(Wish(wish.regions)).quotes or cloud_named(cloud).offers(Wish()).quotes
         missing = unmet([quote.offering for quote in everything], wishes)
         reason, hint = (missing.message, missing.suggestion) if missing else ("nothing is offered there", None)
+        for kind in (*wish.instance_types, *([] if wanted is None else [wanted])):
+            if (never := cloud_named(cloud).never_rented(kind)) is not None:
+                reason, hint = never.message, hint if kind == wanted else never.suggestion
         raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "ask in another --region")
     if as_json:
         print_json(shown.as_json(found, sort))

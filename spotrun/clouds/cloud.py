@@ -150,6 +150,20 @@ class Cloud(CloudRules[RunSpec], Protocol):
     def billing(self, spec: RunSpec) -> BillingRule:
         """From when to when an instance is billed, how that is rounded, and what is free."""
 
+    def types_listed(self, spec: RunSpec) -> Sequence[str]:
+        """The types that the section of this cloud narrows a job to; none if it does not."""
+        return ()
+
+    def of_any_type(self, spec: RunSpec) -> RunSpec:
+        """The same job with no word about types and accelerators: what is there for it in the places that it names."""
+        return spec.model_copy(
+            update={"resources": spec.resources.model_copy(update={"instance_type": None, "accelerators": None})}
+        )
+
+    def never_rented(self, kind: str) -> Unreadable | None:
+        """Why an instance type, or accelerators, of this name is never rented out here; None if it may be."""
+        return None
+
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """The band of each `REGION/TYPE` that the cloud publishes, such as "<5%"; read when a run is created."""
         return {}
@@ -233,6 +247,19 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
     region, zone = spec.resources.region, spec.resources.zone
     if region and zone and not zone.lower().startswith(region.lower()):
         yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
+
+
+def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
+    """A refusal of each type and accelerator of a job that its cloud never rents out."""
+    one, accelerators = spec.resources.instance_type, spec.resources.accelerators
+    named: list[tuple[tuple[str | int, ...], object]] = [
+        (("resources", "instance_type"), one),
+        (("resources", "accelerators"), accelerators),
+        *(((cloud.name, "instance_types", index), name) for index, name in enumerate(cloud.types_listed(spec))),
+    ]
+    for at, kind in named:
+        if kind is not None and (refused := cloud.never_rented(str(kind))) is not None:
+            yield Unreadable(refused.message, refused.suggestion, at=at)
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:

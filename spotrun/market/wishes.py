@@ -15,21 +15,24 @@ from spotrun.units import Amount, Unreadable
 LIKE = 0.8
 """Two names are a mistake for one another from this ratio on: V101:1 and V100:1, but no two regions."""
 NAMED_MAX = 12
+SEVERAL = 2
+"""From so many counts of one accelerator on, nobody can tell which was meant."""
 
 
 class Wish(NamedTuple):
     """One thing that is asked of an offering: under which key, in which words, and what offerings have there."""
 
-    key: tuple[str, ...]
+    key: tuple[str | int, ...]
     words: str
     fits: Callable[[Offering], bool]
     has: Callable[[Offering], str]
 
 
-def named(key: tuple[str, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Wish:
+def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Wish:
     """One of these names, in small or capital letters."""
     names = {each.casefold() for each in wanted}
-    return Wish(key, f"{key[-1]} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
+    word = next(str(part) for part in reversed(key) if isinstance(part, str))
+    return Wish(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
 
 
 def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
@@ -47,6 +50,12 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
         yield _sized("cpus", resources.cpus, lambda found: found.cpus)
     if resources.memory is not None:
         yield _sized("memory", resources.memory, lambda found: found.memory_gib)
+
+
+def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
+    """The first entry of a list of types that nobody has, whatever the others are; None if each is there."""
+    wishes = (named((*key, index), (name,), lambda found: found.instance_type) for index, name in enumerate(types))
+    return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
 
 def wishes_by_flags(
@@ -101,13 +110,20 @@ def _refusal(wish: Wish, reason: str, offered: Sequence[Offering]) -> Unreadable
         return Unreadable(reason, "leave it out", at=wish.key)
     wanted = wish.words.partition(" ")[2]
     meant = [] if wanted.partition(":")[0].upper() in PEAK_TFLOPS else _like(wanted, [*cheapest])
-    meant += [each for each in cheapest if each.partition(":")[0].casefold() == wanted.partition(":")[0].casefold()]
-    if meant:
+    same = [each for each in cheapest if each.partition(":")[0].casefold() == wanted.partition(":")[0].casefold()]
+    meant = meant or same
+    if meant and len(same) < SEVERAL:
         return Unreadable(reason, f"did you mean {meant[0]}, from {_price(cheapest[meant[0]])}?", at=wish.key)
-    names = sorted(cheapest)
+    names = sorted(same or cheapest, key=_by_count)
     listed = ", ".join(f"{name.strip()} from {_price(cheapest[name])}" for name in names[:NAMED_MAX])
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return Unreadable(reason, f"there is {listed}{more}", at=wish.key)
+
+
+def _by_count(name: str) -> tuple[str, int, str]:
+    """`L4:2` is before `L4:10`."""
+    kind, _, count = name.partition(":")
+    return kind, int(count) if count.isdecimal() else 0, name
 
 
 def _like(wanted: str, known: list[str]) -> list[str]:

@@ -573,6 +573,17 @@ def test_a_job_in_a_region_that_aws_does_not_have_is_refused_with_its_line(
     assert {action for action, _ in account.calls} == {""}, "the bucket alone is asked"
 
 
+@pytest.mark.parametrize("types", ["g4dn.xlrge", "g4dn.xlarge, g4dn.xlrge"])
+def test_a_listed_type_that_aws_does_not_have_is_refused_with_its_line(
+    account: GuardedAccount, sandbox: Sandbox, types: str
+) -> None:
+    mistyped = job(sandbox, make_bucket(account))
+    mistyped.write_text(mistyped.read_text().replace(", ".join(TYPES), types))
+    told = sandbox.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
+    assert f"examined.yaml:5: aws.instance_types[{types.count(',')}]: " in told
+    assert "did you mean g4dn.xlarge, from $" in told
+
+
 @pytest.mark.parametrize(
     "words",
     [

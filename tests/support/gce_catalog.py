@@ -55,6 +55,7 @@ class MachineKind(NamedTuple):
 
 
 _L4, _A100 = Gpu("nvidia-l4", 1, "NVIDIA_L4_GPUS"), Gpu("nvidia-tesla-a100", 1, "NVIDIA_A100_GPUS")
+_L4S = Gpu("nvidia-l4", 2, "NVIDIA_L4_GPUS")
 _H100 = Gpu("nvidia-h100-80gb", 8, "NVIDIA_H100_GPUS")
 _RTX = Gpu("nvidia-rtx-pro-6000", 1, "NVIDIA_RTX_PRO_6000_GPUS")
 _HYPERDISK = ("hyperdisk-balanced",)
@@ -68,6 +69,7 @@ KINDS: Mapping[str, MachineKind] = {
         MachineKind("e2-standard-4", 4, 16384, Decimal("0.1340"), Decimal("0.0536")),
         MachineKind("g2-standard-4", 4, 16384, Decimal("0.706832"), Decimal("0.3973"), _L4),
         MachineKind("g2-standard-8", 8, 32768, Decimal("0.8536"), Decimal("0.4799"), _L4),
+        MachineKind("g2-standard-24", 24, 98304, Decimal("1.9982"), Decimal("1.1233"), _L4S),
         MachineKind("g4-standard-48", 48, 184320, Decimal("4.4999"), Decimal("1.7998"), _RTX, _SOME, _HYPERDISK),
         MachineKind("n1-standard-1", 1, 3840, Decimal("0.0475"), Decimal("0.0100")),
         MachineKind("n2-standard-4", 4, 16384, Decimal("0.1942"), Decimal("0.0470")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -15,7 +16,7 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws import secret_tags
 from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, never_rented_kinds, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
@@ -35,6 +36,10 @@ PLUGIN = "session-manager-plugin"
 PLUGIN_HELP = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
 )
+
+
+_ARM = re.compile(r"(a1|[a-z]+[0-9]+g[a-z]*|p6e-gb[0-9]+)[.].*")
+"""https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html: the letter g after the generation."""
 
 
 class Aws(Cloud):
@@ -59,6 +64,7 @@ class Aws(Cloud):
             advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
             yield Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
+        yield from never_rented_kinds(self, spec)
         one, types = spec.resources.instance_type, spec.aws.instance_types
         if one and types and one not in types:
             advice = "remove one of them"
@@ -73,6 +79,20 @@ class Aws(Cloud):
 
     def interrupts(self, spec: RunSpec) -> bool:
         return True
+
+    def types_listed(self, spec: RunSpec) -> Sequence[str]:
+        return spec.aws.instance_types
+
+    def of_any_type(self, spec: RunSpec) -> RunSpec:
+        return super().of_any_type(spec.model_copy(update={"aws": spec.aws.model_copy(update={"instance_types": ()})}))
+
+    def never_rented(self, kind: str) -> Unreadable | None:
+        if not _ARM.fullmatch(kind.lower()):
+            return None
+        return Unreadable(
+            f"{kind} has Arm processors, for which spotrun has neither image nor packages",
+            "name one with x86 processors, like g5.xlarge with a GPU or c7i.2xlarge without",
+        )
 
     # -- a run ---------------------------------------------------------------------------------------------------
 

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from difflib import get_close_matches
 from importlib.resources import files
-from string import digits
 
 from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, never_rented_kinds, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.gcp.config import GcpConfig, config_of, region_of
+from spotrun.clouds.gcp.config import GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
+from spotrun.clouds.gcp.refusals import impossible_types, misnamed, never_rented, unknown_region
 from spotrun.clouds.guards import NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
-from spotrun.errors import CloudError, CloudNotInstalled, StoreError, needs_extra
+from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid, StoreError, needs_extra
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import gcp_rule
 from spotrun.run.events import BillingRule
-from spotrun.run.volume_prices import PD_BALANCED
 from spotrun.secrets.reference import ENVIRONMENT, Reference
-from spotrun.spec.model import GcpSpec, ResourcesSpec, RunSpec
-from spotrun.spec.values import ON_DEMAND
+from spotrun.spec.model import GcpSpec, RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
-
-_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}-[a-z]")
-_NO_SPOT = re.compile(r"(a4x|x4)-.*|.*-metal")
-"""https://cloud.google.com/compute/docs/instances/spot#limitations"""
-_MACHINES_APART = "n1-"
-_GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
-"""GPUs that are attached to machines of N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
 
 
 class Gcp(Cloud):
@@ -63,8 +51,9 @@ class Gcp(Cloud):
             advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
             yield Unreadable(f"{uri} is out of reach of instances on gcp", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
-        yield from _misnamed(spec)
-        yield from _impossible_types(spec)
+        yield from misnamed(spec)
+        yield from impossible_types(spec)
+        yield from never_rented_kinds(self, spec)
 
     def secret(self, name: str) -> Reference:
         """None is read there: `refusals` says so. A variable of this machine is what a person may mean."""
@@ -76,6 +65,15 @@ class Gcp(Cloud):
 
     def interrupts(self, spec: RunSpec) -> bool:
         return True
+
+    def types_listed(self, spec: RunSpec) -> Sequence[str]:
+        return spec.gcp.instance_types
+
+    def of_any_type(self, spec: RunSpec) -> RunSpec:
+        return super().of_any_type(spec.model_copy(update={"gcp": spec.gcp.model_copy(update={"instance_types": ()})}))
+
+    def never_rented(self, kind: str) -> Unreadable | None:
+        return never_rented(kind)
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +137,12 @@ class Gcp(Cloud):
             from spotrun.clouds.gcp.disks import Disks
         return Account(_driver(config, clock), NoGuards(), _identities(config, clock), Disks(Google(clock)))
 
+    def require_regions(self, regions: Sequence[str]) -> None:
+        for unknown in filter(None, map(unknown_region, regions)):
+            raise SpecInvalid(unknown.message, hint=unknown.suggestion)
+
     def offers(self, wish: Wish) -> Quotes:
+        self.require_regions(wish.regions)
         regions = tuple(map(str.lower, wish.regions)) or GcpSpec().regions
         types = tuple(map(str.lower, wish.instance_types))
         return _quotes(GcpConfig(regions=regions, instance_types=types), system_clock(), wish.accelerators)
@@ -169,64 +172,6 @@ class Gcp(Cloud):
 
 
 CLOUD = Gcp()
-
-
-def _misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Names that no region or zone of Google's has."""
-    region, zone = spec.resources.region, spec.resources.zone
-    if zone and not _ZONE.fullmatch(zone.lower()):
-        yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
-    elif zone:
-        yield from _no_region(region_of(zone), ("resources", "zone"))
-    if region:
-        yield from _no_region(region, ("resources", "region"))
-    for index, name in enumerate(spec.gcp.regions):
-        yield from _no_region(name, ("gcp", "regions", index))
-
-
-def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
-    """One that begins as none that is known. With another number at its end it may be new: Google knows."""
-    if not _REGION.fullmatch(name.lower()):
-        yield Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1", at=at)
-        return
-    known = {each.rstrip(digits): each for each in sorted(PD_BALANCED, reverse=True)}
-    stem = name.lower().rstrip(digits)
-    if stem not in known:
-        meant = get_close_matches(stem, known, 1)
-        hint = f"did you mean {known[meant[0]]}?" if meant else "`gcloud compute regions list` has their names"
-        yield Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun", at=at)
-
-
-def _impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
-    if one and types and one not in types:
-        yield Unreadable(
-            f"leaves out resources.instance_type, {one}", "remove one of them", at=("gcp", "instance_types")
-        )
-    if one:
-        yield from _no_spot(one, resources, ("resources", "instance_type"))
-    for index, name in enumerate(types if one is None else ()):
-        yield from _no_spot(name, resources, ("gcp", "instance_types", index))
-    yield from _gpus_apart(resources)
-
-
-def _no_spot(kind: str, resources: ResourcesSpec, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
-    if _NO_SPOT.fullmatch(kind.lower()) and resources.spot_policy != ON_DEMAND:
-        advice = "set spot_policy: on-demand, or name another type"
-        yield Unreadable(f"Google has no spot capacity of {kind}", advice, at=at)
-
-
-def _gpus_apart(resources: ResourcesSpec) -> Iterator[Unreadable]:
-    one, wanted = resources.instance_type, resources.accelerators
-    if wanted is None:
-        return
-    if one and one.lower().startswith(_MACHINES_APART):
-        advice = "name a type whose GPUs are a part of it, like g2-standard-8, or no type"
-        yield Unreadable(f"{one} has its GPUs apart, which is not built yet", advice, at=("resources", "instance_type"))
-    elif wanted.name.upper() in _GPUS_APART:
-        advice = "name one that is a part of its type, like L4:1"
-        what = f"{wanted.name} comes apart from its machine on gcp, which is not built yet"
-        yield Unreadable(what, advice, at=("resources", "accelerators"))
 
 
 def _sdk() -> AbstractContextManager[None]:

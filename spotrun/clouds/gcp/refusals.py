@@ -1,0 +1,95 @@
+"""What a job on Compute Engine may not name. Nobody is asked over the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from spotrun.clouds.gcp.config import region_of
+from spotrun.run.volume_prices import PD_BALANCED
+from spotrun.spec.model import ResourcesSpec, RunSpec
+from spotrun.spec.values import ON_DEMAND
+from spotrun.units import Unreadable
+
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}")
+_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}-[a-z]")
+_NO_SPOT = re.compile(r"x4-.*|.*-metal")
+"""https://cloud.google.com/compute/docs/instances/spot#limitations"""
+_ARM = re.compile(r"(t2a|[cn][0-9]a|a[0-9]x)(-.*)?")
+"""https://cloud.google.com/compute/docs/instances/arm-on-compute"""
+_TPU = re.compile(r"(tpu|ct[0-9]|v[0-9]+[ep]?(lite)?pod).*")
+"""https://cloud.google.com/tpu/docs/supported-tpu-configurations: names of accelerators, and of machine types."""
+_MACHINES_APART = "n1-"
+_GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
+"""GPUs that are attached to machines of N1: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
+
+
+def never_rented(kind: str) -> Unreadable | None:
+    """Why no machine type or accelerators of this name are ever rented; None if they may be."""
+    name = kind.partition(":")[0]
+    if _ARM.fullmatch(name.lower()):
+        return Unreadable(
+            f"{kind} has Arm processors, for which spotrun has neither image nor packages",
+            "name one with x86 processors, like g2-standard-8 with a GPU or c4-standard-8 without",
+        )
+    if _TPU.fullmatch(name.lower()):
+        return Unreadable(f"{kind} is a TPU, which spotrun does not train on", "name a GPU, like L4:1")
+    if name.upper() in _GPUS_APART:
+        return Unreadable(
+            f"{name} comes apart from its machine on gcp, attached to an N1, which is not built yet",
+            "name one that is a part of its type, like L4:1",
+        )
+    return None
+
+
+def unknown_region(name: str) -> Unreadable | None:
+    """Why this is no region of Google's, with the one that was probably meant; None if it is one."""
+    written = name.lower()
+    if not _REGION.fullmatch(written):
+        return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
+    if written in PD_BALANCED:
+        return None
+    meant = get_close_matches(written, sorted(PD_BALANCED), 1)
+    hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` has their names"
+    return Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun")
+
+
+def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
+    """Names that no region or zone of Google's has."""
+    region, zone = spec.resources.region, spec.resources.zone
+    if zone and not _ZONE.fullmatch(zone.lower()):
+        yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
+    elif zone:
+        yield from _no_region(region_of(zone), ("resources", "zone"))
+    if region:
+        yield from _no_region(region, ("resources", "region"))
+    for index, name in enumerate(spec.gcp.regions):
+        yield from _no_region(name, ("gcp", "regions", index))
+
+
+def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
+    if (unknown := unknown_region(name)) is not None:
+        yield Unreadable(unknown.message, unknown.suggestion, at=at)
+
+
+def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
+    """Types that contradict what else the job says."""
+    one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
+    if one and types and one not in types:
+        yield Unreadable(
+            f"leaves out resources.instance_type, {one}", "remove one of them", at=("gcp", "instance_types")
+        )
+    if one:
+        yield from _no_spot(one, resources, ("resources", "instance_type"))
+    for index, name in enumerate(types if one is None else ()):
+        yield from _no_spot(name, resources, ("gcp", "instance_types", index))
+    if one and resources.accelerators is not None and one.lower().startswith(_MACHINES_APART):
+        advice = "name a type whose GPUs are a part of it, like g2-standard-8, or no type"
+        yield Unreadable(f"{one} has its GPUs apart, which is not built yet", advice, at=("resources", "instance_type"))
+
+
+def _no_spot(kind: str, resources: ResourcesSpec, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
+    if _NO_SPOT.fullmatch(kind.lower()) and resources.spot_policy != ON_DEMAND:
+        advice = "set spot_policy: on-demand, or name another type"
+        yield Unreadable(f"Google has no spot capacity of {kind}", advice, at=at)

@@ -1,0 +1,118 @@
+"""Jobs that ask Google Cloud for what it does not rent out: each is told which words are wrong, and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spotrun.errors import SpecInvalid
+from tests.support.called_spotrun import Spotrun
+from tests.support.called_spotrun import spotrun as spotrun
+from tests.support.gcp_account import GcpAccount
+from tests.support.manual_clock import ManualClock
+from tests.support.object_stores import RunningServer
+from tests.support.repository import JOBS
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
+    with GcpAccount(ManualClock(datetime.now(UTC))) as found:
+        found.reach(tmp_path, monkeypatch)
+        yield found
+    assert found.gce.faults == []
+
+
+@pytest.fixture
+def store(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch) -> str:
+    server = servers("gs")
+    server.reach(monkeypatch)
+    return server.new_prefix()
+
+
+@pytest.fixture
+def job(tmp_path: Path, store: str) -> Callable[..., Path]:
+    def write(resources: str = "", gcp: str = "{}") -> Path:
+        path = tmp_path / "asked.yaml"
+        path.write_text(
+            f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
+            f"resources: {{cloud: gcp, {resources}}}\ngcp: {gcp}\n"
+        )
+        return path
+
+    return write
+
+
+Job = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("resources", "gcp", "problem", "advice"),
+    [
+        ("", "{instance_types: [g2-standart-4]}", "5: gcp.instance_types[0]: ", "did you mean g2-standard-4, from $"),
+        (
+            "accelerators: 'L4:1'",
+            "{instance_types: [g2-standard-8, g2-standart-4]}",
+            "5: gcp.instance_types[1]: ",
+            "did you mean g2-standard-4, from $",
+        ),
+        ("instance_type: g2-standart-4", "{}", "4: resources.instance_type: ", "did you mean g2-standard-4, from $"),
+        (
+            "accelerators: 'L4:9'",
+            "{}",
+            "4: resources.accelerators: ",
+            "there is L4:1 from $0.397336/h, L4:2 from $1.124816/h",
+        ),
+        (
+            "accelerators: 'K9:1'",
+            "{}",
+            "4: resources.accelerators: ",
+            "there is A100:1 from $1.92802/h, H100:8 from $50.609541/h, L4:1",
+        ),
+    ],
+)
+def test_what_is_not_rented_out_is_told_with_its_line_and_what_there_is(
+    account: GcpAccount, spotrun: Spotrun, job: Job, resources: str, gcp: str, problem: str, advice: str
+) -> None:
+    said = spotrun("launch", job(resources, gcp), "--dry-run")
+    assert said.code == SpecInvalid.exit_code, said.err
+    assert f"asked.yaml:{problem}" in said.err
+    assert advice in said.err
+
+
+def test_a_type_that_is_listed_and_there_is_taken(account: GcpAccount, spotrun: Spotrun, job: Job) -> None:
+    said = spotrun("launch", job("", "{instance_types: [g2-standard-8, G2-STANDARD-4]}"), "--dry-run")
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (
+            ("--accelerators", "T4:1"),
+            "T4 comes apart from its machine on gcp, attached to an N1",
+        ),
+        (("--instance-type", "c4a-standard-4"), "c4a-standard-4 has Arm processors"),
+        (("--accelerators", "tpu-v5e:1"), "tpu-v5e:1 is a TPU"),
+    ],
+)
+def test_offers_of_what_is_never_rented_say_why_and_what_there_is(
+    account: GcpAccount, spotrun: Spotrun, kind: tuple[str, str], problem: str
+) -> None:
+    said = spotrun("offers", "--cloud", "gcp", *kind)
+    assert said.code == SpecInvalid.exit_code
+    assert f"gcp has no such instances: {problem}" in said.err
+    assert "try: there is A100:1 from $" in said.err or "try: name one with x86 processors" in said.err
+
+
+@pytest.mark.parametrize(
+    "words", [("offers", "--cloud", "gcp"), ("reap", "--cloud", "gcp")], ids=lambda words: words[0]
+)
+def test_a_region_that_google_has_not_is_refused_with_the_one_that_was_meant(
+    account: GcpAccount, spotrun: Spotrun, words: tuple[str, ...]
+) -> None:
+    said = spotrun(*words, "--region", "us-east1", "--region", "us-central9")
+    assert said.code == SpecInvalid.exit_code
+    assert "Google Cloud has no region us-central9\n  try: did you mean us-central1?" in said.err
