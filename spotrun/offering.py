@@ -30,6 +30,11 @@ class CapacityType(StrEnum):
     SPOT = "spot"
     ON_DEMAND = "on_demand"
 
+    @property
+    def in_words(self) -> str:
+        """As people read and write it."""
+        return self.replace("_", "-")
+
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -64,7 +69,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
         return Pool(zone=self.zone, instance_type=self.instance_type, capacity_type=self.capacity_type)
 
     def __str__(self) -> str:
-        return f"{self.instance_type} {self.capacity_type} in {self.cloud}/{self.zone}"
+        return f"{self.instance_type} {self.capacity_type.in_words} in {self.cloud}/{self.zone}"
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, order=True):

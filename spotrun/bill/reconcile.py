@@ -260,7 +260,7 @@ class _InstanceLine:
         return Line(
             launch=self._launch.number,
             resource=_instance_id(self._launch),
-            what=f"{offering.instance_type} {offering.capacity_type} in {offering.zone}",
+            what=f"{offering.instance_type} {offering.capacity_type.in_words} in {offering.zone}",
             ours_usd=ours,
             theirs_usd=theirs,
             parts=found,

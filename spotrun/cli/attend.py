@@ -24,6 +24,7 @@ from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import RunEnded, SpecInvalid, needs_extra
 from spotrun.folder.ledger import forged
+from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.notify.news import night
 from spotrun.notify.notifier import Notifier
@@ -58,7 +59,7 @@ def show_plan(spec: RunSpec) -> None:
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)
     chosen = _first_choice(spec, unborn, world)
-    offers.show(world.offerings, chosen)
+    offers.show([each for each in world.offerings if may_be_asked(each, spec.resources)], chosen)
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")

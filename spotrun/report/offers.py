@@ -34,6 +34,6 @@ def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> Renderab
 
 
 def _cells(offering: Offering, ticked: bool) -> list[str]:
-    capacity = str(offering.capacity_type).replace("_", "-")
+    capacity = offering.capacity_type.in_words
     zone, price = f"{offering.cloud}/{offering.zone}", dollars(offering.price_usd_per_hour).removeprefix("$")
     return ["✓" if ticked else "", zone, offering.instance_type, capacity, offering.accelerators, price]

@@ -104,7 +104,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
     month = quote.over(MONTH, now)
     return [
         offering.instance_type,
-        str(offering.capacity_type).replace("_", "-"),
+        offering.capacity_type.in_words,
         offering.accelerators or NOTHING,
         dollars(offering.price_usd_per_hour),
         dollars(None if month is None else month.mean),

@@ -95,7 +95,7 @@ def offering_text(offering: Offering) -> str:
 
 
 def capacity_text(offering: Offering) -> str:
-    return "spot" if offering.capacity_type is CapacityType.SPOT else "on-demand"
+    return offering.capacity_type.in_words
 
 
 Narrated = tuple[str, str]

@@ -286,7 +286,7 @@ def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value
         said = spotrun(*verb, "--max-price", "2.50")
         assert said.code == 2
         assert said.err.startswith("error: --max-price: no on-demand offering that suits is within max_price\n")
-        assert "try: write 3.06 or more, the price of p3.2xlarge on_demand in local/" in said.err
+        assert "try: write 3.06 or more, the price of p3.2xlarge on-demand in local/" in said.err
     Path("job.yaml").write_text(job.replace("}", ", max_price: 2.50}"))
     for verb in (("launch", "job.yaml", "-y"), ("plan", "job.yaml", "--work", "1h", "--lifetimes", "20")):
         said = spotrun(*verb)
@@ -294,6 +294,26 @@ def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value
         assert said.err.startswith("error: job.yaml:2: resources.max_price: no on-demand offering")
     assert spotrun("launch", "job.yaml", "--dry-run", "--max-price", "3.06").code == 0
     assert list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("says", "shown", "hidden"),
+    [
+        ("use_spot: true", " spot ", " on-demand "),
+        ("spot_policy: spot", " spot ", " on-demand "),
+        ("use_spot: false", " on-demand ", " spot "),
+        ("spot_policy: on-demand", " on-demand ", " spot "),
+    ],
+)
+def test_a_dry_run_shows_only_what_may_be_asked_for(
+    runs: Path, spotrun: Spotrun, says: str, shown: str, hidden: str
+) -> None:
+    Path("job.yaml").write_text(f"run: make\nresources: {{cloud: local, accelerators: V100:1, {says}}}\n")
+    said = spotrun("launch", "job.yaml", "--dry-run")
+    assert said.code == 0
+    table = said.out.partition("$/h")[2]
+    assert shown in table
+    assert hidden not in table
 
 
 # -- a store that is not there ---------------------------------------------------------------------------------------

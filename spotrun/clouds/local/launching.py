@@ -174,7 +174,7 @@ class Launcher:
 
 def _no_capacity(offering: Offering) -> InsufficientCapacity:
     return InsufficientCapacity(
-        f"no {offering.capacity_type} capacity for {offering.instance_type} in {offering.zone}",
+        f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}",
         hint="add a zone or type under resources, or set spot_policy: auto",
     )
 
