@@ -34,7 +34,7 @@ def ssh(
     from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
-    shell = opened.cloud.shell(chosen(opened, instance))
+    shell = opened.cloud.shell(opened.spec, chosen(opened, instance))
     if show:
         print(shell)
     else:

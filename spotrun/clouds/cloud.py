@@ -175,8 +175,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """What tells an agent that its instance will be taken. `environment` is that of the instance."""
 
     @abstractmethod
-    def shell(self, instance: Instance) -> Shell:
-        """How a person gets onto an instance."""
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
+        """How a person gets onto an instance of a run of `spec`."""
 
     def console(self, instance: Instance) -> str | None:
         """What it has printed by itself; None where only its run's folder would tell."""

@@ -12,6 +12,8 @@ from spotrun.clock import Clock
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
+CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then ask again"
+"""Advice where nobody has answered at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from spotrun.errors import SpotrunError
+from spotrun.errors import CloudUnavailable, SpotrunError, StoreUnavailable
 
 
 class Verdict(StrEnum):
@@ -62,9 +62,14 @@ def waits(name: str, what: str) -> Finding:
 
 
 def failed(name: str, error: SpotrunError) -> Finding:
-    return Finding(
-        name=name, verdict=Verdict.FAILED, detail=error.message, hint=error.hint or "", exit_code=error.exit_code
-    )
+    hint = advice_of(error, "")
+    return Finding(name=name, verdict=Verdict.FAILED, detail=error.message, hint=hint, exit_code=error.exit_code)
+
+
+def advice_of(error: SpotrunError, otherwise: str) -> str:
+    """Of an error, or `otherwise`: but what passes by itself is no matter of rights or settings."""
+    passes = isinstance(error, CloudUnavailable | StoreUnavailable)
+    return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
 
 
 def findings_of(name: str, check: Check) -> Iterator[Finding]:

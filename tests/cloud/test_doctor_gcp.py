@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from spotrun.clouds.gcp.account_trial import LOOK_AGAIN_S
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.doctor import GcpDoctor
+from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, QuotaExceeded, StoreError
 from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
@@ -189,7 +190,26 @@ def test_billing_that_is_off_is_told(account: GcpAccount, clock: ManualClock) ->
 
 def test_a_google_that_is_down_is_no_fault_of_the_project(account: GcpAccount, clock: ManualClock) -> None:
     account.fail("compute.projects.get", BACKEND_ERROR)
-    assert "backendError" in examined(clock)["identity"].detail
+    found = examined(clock)["identity"]
+    assert "backendError" in found.detail
+    assert "may pass by itself" in found.hint
+
+
+def test_a_google_that_nobody_reaches_is_a_matter_of_the_network(
+    account: GcpAccount, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "http://127.0.0.1:9/"
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", nowhere)
+    found = examined(clock)["project permissions"]
+    assert found.verdict is Verdict.UNKNOWN
+    assert "Google cannot be reached to say what you may do" in found.detail
+    assert found.hint == CHECK_NETWORK
+    for api in ("COMPUTE", "IAM", "STORAGE"):
+        monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", nowhere)
+    found = examined(clock)["identity"]
+    assert found.verdict is Verdict.FAILED
+    assert "Google cannot be reached to look at the project" in found.detail
+    assert found.hint == CHECK_NETWORK
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(100, "ahead of"), (-100, "behind")])

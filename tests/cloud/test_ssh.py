@@ -20,9 +20,12 @@ from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError, NotInstalled
 from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
+from spotrun.spec.clouds import find_cloud
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.aws_launches import request
+from tests.support.decisions import spec as read_spec
 from tests.support.ec2_server import REGION, Ec2Account
+from tests.support.google_login import log_in
 from tests.support.histories import offering
 
 
@@ -62,7 +65,8 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsDriver, run: OpenRun
     train_on(run, first)
     found = chosen(run, None)
     assert found.instance_id == first.instance_id
-    assert str(run.cloud.shell(found)) == f"aws ssm start-session --target {first.instance_id} --region {REGION}"
+    shell = run.cloud.shell(run.spec, found)
+    assert str(shell) == f"aws ssm start-session --target {first.instance_id} --region {REGION}"
     assert chosen(run, newest.instance_id).instance_id == newest.instance_id
     cloud.terminate(first.instance_id)
     run.driver._snapshots.clear()  # type: ignore[attr-defined]
@@ -104,7 +108,8 @@ def program(path: Path, text: str) -> None:
 def test_a_program_that_is_missing_is_told_with_where_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shell = OpenRun(made(tmp_path).store.uri, "test").cloud.shell(an_instance())
+    run = OpenRun(made(tmp_path).store.uri, "test")
+    shell = run.cloud.shell(run.spec, an_instance())
     monkeypatch.setenv("PATH", str(tmp_path))
     for missing in ("aws", PLUGIN):
         with pytest.raises(NotInstalled, match=f"needs {missing}, which is not installed") as refused:
@@ -133,10 +138,21 @@ def test_on_the_local_cloud_it_is_a_shell_in_the_work_folder(tmp_path: Path, mon
     assert isinstance(run.driver, LocalDriver)
     work = run.driver.folder(an_instance().instance_id) / "work"
     work.mkdir(parents=True)
-    shell = run.cloud.shell(an_instance())
+    shell = run.cloud.shell(run.spec, an_instance())
     assert str(shell) == f"cd {work} && {tmp_path}/shell"
     opened = f"Shell({shell.command!r}, Path({str(work)!r}), {{}})"
     imports = "from pathlib import Path; from spotrun.cli.ssh import become; from spotrun.clouds.cloud import Shell"
     code = f"{imports}; become({opened})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(work)
+
+
+@pytest.mark.parametrize(("named", "project"), [("acme-training", "acme-training"), (None, "of-the-login")])
+def test_on_google_cloud_the_session_names_the_project_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, project: str
+) -> None:
+    log_in(monkeypatch, tmp_path / "login.json", token="t")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "of-the-login")
+    job = read_spec(resources={"cloud": "gcp"}, gcp={"project": named}, checkpoint={"uri": "gs://bucket/runs"})
+    words = find_cloud("gcp").shell(job, an_instance()).command
+    assert words[words.index("--project") + 1] == project

@@ -173,7 +173,7 @@ class Toy(Cloud):
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> list[RecordNotices]:
         return [RecordNotices(Path(environment["SPOTRUN_INSTANCE_RECORD"]) / "instance.json", clock)]
 
-    def shell(self, instance: Instance) -> Shell:
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         return Shell(("sh",), self._everything().folder(instance))
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:

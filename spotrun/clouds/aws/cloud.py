@@ -140,7 +140,7 @@ class Aws(Cloud):
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
         return [Ec2Notices.of(environment, clock)]
 
-    def shell(self, instance: Instance) -> Shell:
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """Through Session Manager, which needs no open port."""
         place = ("--target", instance.instance_id, "--region", instance.offering.region)
         return Shell(

@@ -25,7 +25,7 @@ from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
-from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, waits, warned
+from spotrun.doctor.finding import Finding, Verdict, advice_of, findings_of, ok, unknown, waits, warned
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -175,7 +175,7 @@ class AwsDoctor:
                 rehearse = partial(account_checks.rehearse_launch, self._region, parameters)
                 yield from self._settled(name, rehearse, IdentityUnknown, until)
         except CloudError as error:
-            raise type(error)(error.message, hint=error.hint or _DEPLOY) from error
+            raise type(error)(error.message, hint=advice_of(error, _DEPLOY)) from error
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
     def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:

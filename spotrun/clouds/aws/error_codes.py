@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
+from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -215,7 +216,8 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
     if isinstance(error, _LOGGED_OUT) or _STILL_EXPIRED in str(error):
         return CredentialsExpired(f"cannot {action}: {error}", hint=_EXPIRED)
     if isinstance(error, _UNREACHABLE):
-        return CloudUnavailable(f"AWS cannot be reached to {action}: {_without_page(str(error))}")
+        what = f"AWS cannot be reached to {action}: {_without_page(str(error))}"
+        return CloudUnavailable(what, hint=CHECK_NETWORK)
     if isinstance(error, sdk.ParamValidationError):
         return CloudError(f"the SDK of AWS refuses to {action}: {error}")
     return Unexplained(f"the SDK of AWS failed to {action}: {type(error).__name__}: {error}")

@@ -29,7 +29,7 @@ from spotrun.clouds.gcp.error_codes import (
     refused,
 )
 from spotrun.clouds.gcp.moments import told_at
-from spotrun.clouds.patience import ASIDE, PATIENT, Patience, patiently
+from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, patiently
 from spotrun.errors import CloudError, CloudUnavailable, SpotrunError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -266,7 +266,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
                 f"cannot {action}: the login has expired or was taken back: {_short(error)}", hint=LOG_IN_ANEW
             )
         case auth.GoogleAuthError() | requests.exceptions.RequestException():
-            return CloudUnavailable(f"Google cannot be reached to {action}: {_short(error)}")
+            return CloudUnavailable(f"Google cannot be reached to {action}: {_short(error)}", hint=CHECK_NETWORK)
     return Unexplained(f"Google's library failed to {action}: {type(error).__name__}: {_short(error)}")
 
 

@@ -112,19 +112,23 @@ class Gcp(Cloud):
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
         return gce_notices(environment, clock)
 
-    def shell(self, instance: Instance) -> Shell:
-        """Through Identity-Aware Proxy, which needs no open port."""
-        place = (instance.instance_id, "--zone", instance.offering.zone)
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
+        """Through Identity-Aware Proxy, which needs no open port. gcloud's own project may be another one."""
+        with _sdk():
+            from spotrun.clouds.gcp.calls import Google
+        project = Google(system_clock()).project(spec.gcp.project)
+        place = (instance.instance_id, "--project", project, "--zone", instance.offering.zone)
         return Shell(
             ("gcloud", "compute", "ssh", *place, "--tunnel-through-iap"),
             needs={"gcloud": "see https://cloud.google.com/sdk/docs/install"},
-            advice="not connected? see `gcloud auth list`, `gcloud config get project`, and ssh_members of infra/gcp",
+            advice="not connected? see `gcloud auth list`, and ssh_members of infra/gcp",
         )
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on gcp, which takes instances back by itself",
-            hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE takes a spot instance",
+            hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE --project PROJECT "
+            "takes a spot instance",
         )
 
     # -- an account ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
-from spotrun.doctor.finding import Finding, failed, findings_of, ok, unknown, warned
+from spotrun.doctor.finding import Finding, advice_of, failed, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.units import count_of
 
@@ -78,7 +78,7 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
     try:
         granted = account_checks.granted(google, project, asked)
     except CloudError as error:
-        yield unknown(PROJECT, f"what you may do cannot be asked: {error.message}", error.hint or GRANT)
+        yield unknown(PROJECT, f"what you may do cannot be asked: {error.message}", advice_of(error, GRANT))
         return
     yield _of(PROJECT, needed, granted, "of the project")
     for right, loss in ASIDE.items():

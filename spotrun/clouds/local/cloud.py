@@ -68,7 +68,7 @@ class Local(Cloud):
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
         return [Ec2Notices.of(environment, clock)]  # the metadata service of a local instance speaks as EC2's does
 
-    def shell(self, instance: Instance) -> Shell:
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         folder = self._everything().folder(instance.instance_id)
         work = folder / "work"
         return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder)
