@@ -7,6 +7,7 @@ that died: the ledger has each intention before it is carried out.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
@@ -38,7 +39,7 @@ from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.pulse import Pulse
 from spotrun.folder.room import Room
-from spotrun.folder.status_objects import AgentStatus
+from spotrun.folder.status_objects import AgentStatus, Blindness
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
@@ -126,6 +127,7 @@ class Runner:
         self._lists = Looks(clock)
         self._listed: tuple[Instance, ...] = ()
         self._unlisted = ""
+        self._blind: Blindness | None = None
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
         """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
@@ -176,6 +178,8 @@ class Runner:
             if isinstance(error, AccessDenied) and not self._has_seen_cloud:
                 raise
             tick = Tick(state=self._ledger.state, blind=error.one_line)
+            self._message = error.one_line
+            self._show_signs_of_life()
         else:
             tick = self._told(world, actions, wrote=wrote)
             if tick.done:
@@ -184,6 +188,11 @@ class Runner:
                     tick = replace(tick, remark=_joined([tick.remark or "", left]))
         self._message = tick.waiting_for or tick.remark or ""
         return tick
+
+    def _show_signs_of_life(self) -> None:
+        """A runner that is blind attends to its run all the same: no other one has to take its place."""
+        with contextlib.suppress(CloudError, StoreUnavailable):
+            self._heartbeats.silent(self._message, self._blind)
 
     def _see_and_act(self) -> tuple[World, list[Action], bool]:
         """What was seen and done, and whether an entry was written."""
@@ -241,7 +250,7 @@ class Runner:
             offerings=offerings,
             instances=instances,
             ready=self._statuses.ready(state),
-            silent=self._heartbeats.silent(self._message),
+            silent=self._heartbeats.silent(self._message, self._blind),
             open_for=self._heartbeats.open_for,
             heard=self._statuses.heard(_unlisted(state, instances)),
             no_room=self._heartbeats.refused or self._room.refused(state),
@@ -282,12 +291,14 @@ class Runner:
         try:
             self._listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
         except CloudError as error:
+            since = self._clock.now() if self._blind is None else self._blind.since
+            self._blind = Blindness(since=since, why=error.one_line)
             if not may_wait:
                 raise
             self._unlisted = f"the instances are those known before: {error.one_line}"
             self._lists.taken(lasts=LOOKS_LEFT_OUT)
         else:
-            self._has_seen_cloud, self._unlisted = True, ""
+            self._has_seen_cloud, self._unlisted, self._blind = True, "", None
             self._lists.taken()
         return self._listed
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
     from spotrun.cli.runs import OpenRun, Unreadable
     from spotrun.folder.final_status import RunStatus
+    from spotrun.folder.status_objects import Blindness
     from spotrun.run.state import RunState
 
 
@@ -167,7 +168,7 @@ def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
     budget_usd = run.created.budget_usd
     budget = None if budget_usd is None else BudgetForecast(budget_usd, status.cost_usd)
-    ended = {"attended": None, "next": None, "detail": plain(in_one_line(status.detail))}
+    ended = {"attended": None, "next": None, "blind_since": None, "detail": plain(in_one_line(status.detail))}
     return _status_facts(run, status) | _budget_facts(budget) | ended
 
 
@@ -181,7 +182,15 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
     now = run.clock.now()
     summary = summarise(state, now)
     budget = budget_forecast(state, summary, now, AgentStatuses(run.store).epochs_total(state))
-    live = {"attended": _attended(run), "next": _next(run, state), "detail": plain(_detail(state, budget))}
+    attended = _attended(run)
+    blind = _blind(run) if attended else None
+    told = [_detail(state, budget), "" if blind is None else _told_blind(run, blind)]
+    live = {
+        "attended": attended,
+        "blind_since": None if blind is None else blind.since.isoformat(),
+        "next": _next(run, state, attended=attended is not False),
+        "detail": plain("; ".join(filter(None, told))),
+    }
     return _status_facts(run, run_status(state, summary, now)) | _budget_facts(budget) | live
 
 
@@ -218,16 +227,33 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
     }
 
 
-def _next(run: OpenRun, state: RunState) -> str | None:
+def _blind(run: OpenRun) -> Blindness | None:
+    """Since when its runner is told nothing by the cloud, and why; None if it sees the run's instances."""
+    from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
+
+    status = read_status(run.store, RUNNER_KEY, RunnerStatus)
+    return None if status is None else status.blind
+
+
+def _told_blind(run: OpenRun, found: Blindness) -> str:
+    from spotrun.clock import zone
+    from spotrun.report.tables import plain
+    from spotrun.report.unattended import blind
+
+    return plain(blind(found.why, found.since, run.clock.now(), zone(run.created.time_scale)))
+
+
+def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
     """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
     from spotrun.folder.room import shortage
-    from spotrun.report.next_decision import next_decision
+    from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain
 
     if state.terminal is not None:
         return None
     try:
-        return plain(next_decision(state, run.spec, run.clock.now(), shortage(run.store, state)))
+        coming = next_decision(state, run.spec, run.clock.now(), shortage(run.store, state))
+        return plain(coming if attended else left_undone(coming, run.typed))
     except SpecInvalid:
         return None
 

@@ -11,17 +11,19 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
 
     Times are UTC; where the run has a faster clock, they are its own.
     """
-    from spotrun.cli.runs import open_run
+    from spotrun.cli.runs import attended, open_run
     from spotrun.folder.room import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
     from spotrun.report.folding import say
-    from spotrun.report.next_decision import next_decision
+    from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.why import briefly, decisions
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()
     made = decisions(opened.ledger.entries, opened.spec)
     coming = next_decision(state, opened.spec, opened.clock.now(), shortage(opened.store, state))
+    if coming and not attended(opened):
+        coming = left_undone(coming, opened.typed)
     if as_json:
         told = {"decisions": [each.to_dict() for each in made], "next": coming or None}
         print_json({"run": opened.id, "time_scale": opened.created.time_scale, **told})

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from spotrun.clock import Clock
 from spotrun.folder.attendance import other_runner
 from spotrun.folder.looks import Looks
-from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerStatus, launch_of, write_status
+from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, launch_of, write_status
 from spotrun.store.port import Store
 
 GAP = timedelta(minutes=2)
@@ -38,10 +38,10 @@ class Heartbeats:
         self.refused = ""
         """Why the store took no heartbeat of ours, and what to do; empty if it did."""
 
-    def silent(self, message: str = "") -> dict[int, timedelta]:
+    def silent(self, message: str = "", blind: Blindness | None = None) -> dict[int, timedelta]:
         """
         By launch, for how long its agent's heartbeat has not changed while ours got through; a launch without one is
-        absent. `message` goes into the runner's own heartbeat.
+        absent. `message` and `blind` go into the runner's own heartbeat.
 
         It looks first and writes second, so that no agent seems silent after a night in which this machine slept. While
         another runner attends to the run, its heartbeat stands for ours.
@@ -52,7 +52,7 @@ class Heartbeats:
         if self._looks.due():
             self._silent = self._look()
             if other_runner(self._store, self._clock) is None:
-                self._write(message)
+                self._write(message, blind)
             else:
                 self._wrote_at, self.refused = self._clock.now(), ""
             self._looks.taken()
@@ -84,10 +84,10 @@ class Heartbeats:
             self._since = newest - GAP
         self._newest, self._got_through_at = newest, self._wrote_at
 
-    def _write(self, message: str) -> None:
+    def _write(self, message: str, blind: Blindness | None) -> None:
         self._sequence += 1
         self._wrote_at = now = self._clock.now()
         host = socket.gethostname()
-        status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message)
+        status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message, blind=blind)
         refused = write_status(self._store, RUNNER_KEY, status)
         self.refused = "" if refused is None else refused.one_line

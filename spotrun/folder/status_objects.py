@@ -52,14 +52,25 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.step * self.epochs / done if done else None
 
 
+class Blindness(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when the cloud does not tell a runner which instances there are, and why."""
+
+    since: Moment
+    why: str
+
+
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does."""
+    """
+    Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does. `blind`
+    is None while it sees the run's instances.
+    """
 
     at: Moment
     pid: Pid
     host: str
     sequence: Count
     message: str = ""
+    blind: Blindness | None = None
 
 
 FOLDER = "hints/"

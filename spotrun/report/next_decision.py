@@ -31,6 +31,11 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
     return f"{coming}; {full}" if full else coming
 
 
+def left_undone(coming: str, run: str) -> str:
+    """The same of a run that has no runner. `run` is what commands find it by."""
+    return f"has no runner, so nobody does this before `spotrun resume {run}`: {coming}"
+
+
 def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
     pending, current = state.pending_launch, state.current
     if state.terminal is not None:

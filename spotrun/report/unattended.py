@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from spotrun.account.outcome import status_word
+from spotrun.report.describe import span
 from spotrun.run.state import Launch, RunState
 
 
@@ -14,6 +17,12 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
         f"{run} goes on already ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
     )
+
+
+def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
+    """A runner that the cloud tells nothing, in one line; the way out is in `why`."""
+    lasts = span(max(0.0, (now - since).total_seconds()))
+    return f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
 
 
 def left_alone(run: str, state: RunState) -> str:
