@@ -58,7 +58,7 @@ def _interruption(
     """`next_trainer` came next; `next_started` was the next to do a step."""
     end, launch = attempt.end, state.launch_of(attempt)
     assert end is not None
-    gone_at = end.known_at if launch.gone is None else min(end.known_at, launch.gone.ended_at)
+    gone_at = min(end.known_at, launch.still_from or end.known_at)
     stood_still_at = min(end.stopped_at, gone_at)
     return Interruption(
         attempt=attempt.number,

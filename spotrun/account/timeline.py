@@ -187,11 +187,10 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """When the attempt did nothing more: its last word, or the end of its instance if that came first."""
+    """When the attempt did nothing more: its last word, or the end of its machine if that came first."""
     if attempt.end is None:
         return end
-    gone = state.launch_of(attempt).gone
-    return attempt.end.known_at if gone is None else min(attempt.end.known_at, gone.ended_at)
+    return min(attempt.end.known_at, state.launch_of(attempt).still_from or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:

@@ -110,13 +110,14 @@ def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> Ru
 
 def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
     state = _no_longer_pending(_with_launch(state, event.launch, gone=event), event.launch)
+    launch = state.launches[event.launch]
     state = _settle(state, event.launch)
     current = state.current
     if current is None or current.launch != event.launch:
         return state
     end = AttemptEnd(
-        cause=_cause_of_loss(state.launches[event.launch], event),
-        stopped_at=event.stopped_at or event.ended_at,
+        cause=_cause_of_loss(launch, event),
+        stopped_at=launch.still_from or event.ended_at,
         known_at=entry.at,
         last_step=event.last_step_seen,
         detail=event.evidence,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.run import events as ev
-from spotrun.run.billing import ZERO, Meter, hourly
+from spotrun.run.billing import ZERO, Meter, hourly, switched_off_at
 from spotrun.run.events import Cause
 from spotrun.run.versions import Index, Log, Table
 
@@ -81,6 +81,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _facts(self) -> list[ev.LaunchRecorded | ev.InstanceGone]:
         return [fact for fact in (self.gone, self.recorded) if fact is not None]
+
+    @property
+    def still_from(self) -> datetime | None:
+        """From when on nothing ran on its machine, if it is gone: its disk may have outlived it, and been billed."""
+        if self.gone is None:
+            return None
+        return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
 
     def meter(self, rule: ev.BillingRule) -> Meter:
         """Its bill."""

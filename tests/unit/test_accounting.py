@@ -22,6 +22,7 @@ from spotrun.run.events import (
     Cause,
     Entry,
     EpochCompleted,
+    InstanceGone,
     LaunchRecorded,
     ResumeRequested,
     RunStopped,
@@ -154,6 +155,49 @@ def test_an_interruption_without_notice_costs_detection_a_new_start_and_rework()
     assert summary.total.interruptions == 1
     assert summary.total.steps_redone == 5
     assert summary.total.spot_usd == Decimal("0.0001") * (240 + 190)
+
+
+def test_the_time_in_which_a_machine_was_off_and_nobody_looked_is_detection_and_no_rework():
+    """It was taken, its disk is left, and the runner was dead: it comes back ten minutes later."""
+    history = History(FREE_STORAGE)
+    first = history.running()  # trains from 100
+    history.step = 10
+    history.after(100).commit(taken_s_ago=30, stall_s=1)  # taken at 170
+    history.after(50)  # off at 250
+    history.after(600).gone(first, EndedBy.CLOUD, dearer_since=(at(250), "0"))
+    history.running()  # trains from 950
+    history.after(100)
+
+    summary = summary_of(history)
+
+    assert seconds(summary.total) == {
+        "boot": 120, "setup": 50, "restore": 30, "productive": 70 - 1 + 100, "stall": 1, "rework": 80, "detect": 600,
+    }  # fmt: skip
+    (lost,) = summary.interruptions
+    assert (lost.at, lost.detection) == (at(250), timedelta(minutes=10))
+
+
+def test_the_time_between_the_last_heartbeat_and_an_end_that_nobody_saw_is_detection():
+    history = History(FREE_STORAGE)
+    first = history.running()  # trains from 100
+    history.after(100).commit(taken_s_ago=30, stall_s=1)  # taken at 170
+    history.after(50)  # heard last at 250
+    recorded = history.state.launches[first].recorded
+    history.after(3600).write(
+        InstanceGone(
+            launch=first,
+            instance_id=f"i-{first}",
+            billed_from=recorded.billed_from,
+            ended_at=at(850),
+            ended_by=EndedBy.FAULT,
+            prices=recorded.prices,
+            evidence="nobody saw it",
+            bounded_by="its time-to-live",
+            stopped_at=at(250),
+        )
+    )
+    spans = seconds(summary_of(history).total)
+    assert (spans["rework"], spans["stall"], spans["detect"]) == (80, 1, 3600)
 
 
 def test_what_was_trained_after_the_last_checkpoint_is_lost_as_soon_as_its_attempt_is_over():
