@@ -29,7 +29,7 @@ from spotrun.policy.launches import (
 )
 from spotrun.policy.patience import since_opened
 from spotrun.run.events import Cause
-from spotrun.run.reasons import in_one_line
+from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
@@ -108,8 +108,9 @@ def full_quota(state: RunState, now: datetime) -> str:
 
 
 def _refusal(rest: Rest, scale: float) -> str:
-    launch, detail = rest.launch, in_one_line(words_of_refusal(rest.launch))
-    words = f"{launch.intent.offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
+    launch, offering = rest.launch, str(rest.launch.intent.offering)
+    detail = in_brief(words_of_refusal(launch), offering)
+    words = f"{offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
     return f"{words}: asked again at {rest.until:%H:%M:%S} {zone(scale)}"
 
 

@@ -53,7 +53,11 @@ EVENT_INDENT = 22
 
 
 def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:
-    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry, ordinals)}"
+    return line_of(entry, describe(entry, ordinals))
+
+
+def line_of(entry: Entry, sentence: str) -> str:
+    return f"{timestamp(entry.at)}  {entry.number:4}  {sentence}"
 
 
 def gigabytes(size_bytes: int) -> str:

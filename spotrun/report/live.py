@@ -18,13 +18,13 @@ from spotrun.clock import Clock, zone
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
-from spotrun.report.describe import EVENT_INDENT, event_line, span, timestamp
+from spotrun.report.describe import EVENT_INDENT, span, timestamp
 from spotrun.report.folding import fold
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import dollars, plain
 from spotrun.report.view import Screen, View
-from spotrun.run.events import CheckpointRetired, Entry, OutputsStored
+from spotrun.report.watched import watched_line, worth_watching
 from spotrun.run.state import Launch, RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
@@ -63,7 +63,7 @@ class PlainView(_Watching, View[Tick]):
     def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._printed :]):
-            print(event_line(entry, tick.state.ordinals()), flush=True)
+            print(watched_line(entry, tick.state), flush=True)
         self._printed = len(entries)
         held_up = tick.waiting_for or tick.remark
         news = held_up is not None and held_up != self._held_up
@@ -141,20 +141,14 @@ class LiveView(_Watching, Screen[Tick]):
 
     def _events(self, state: RunState, room: int) -> RenderableType:
         """The newest, each whole, together on as many lines as there is room for and on `EVENTS_SHOWN` at most."""
-        ordinals = state.ordinals()
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
-            folded = fold(event_line(entry, ordinals), self.width, EVENT_INDENT)
+            folded = fold(watched_line(entry, state), self.width, EVENT_INDENT)
             if lines and len(folded) + len(lines) > min(room, EVENTS_SHOWN):
                 break
             lines = folded + lines
         return Text("\n".join(lines), overflow="ignore", no_wrap=True)
-
-
-def worth_watching(entries: list[Entry]) -> list[Entry]:
-    """Without retired checkpoints and stored files, which are frequent; `spotrun events` shows them."""
-    return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 
 
 def _fraction(status: AgentStatus) -> float:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
 """Characters. Hardly any exception's line is longer; what is gets cut between two words."""
+BRIEF_MAX = 120
+"""Characters of a reason that stands in full elsewhere."""
 DETAIL_MAX = 4096
 """Characters. No spotrun has written a longer detail; what follows is not looked at."""
 LOOKED_AT = 20
@@ -50,6 +52,17 @@ def in_one_line(detail: str) -> str:
     head, _, output = told.strip().partition("\n")
     reason = reason_in(output)
     return " ".join((head + (f": {reason}" if reason else "") + (f"; try: {advice}" if advice else "")).split())
+
+
+def in_brief(detail: str, *known: str) -> str:
+    """
+    The first words of a detail that stands in full elsewhere, without its advice. What is `known` from the sentence
+    around it is left out.
+    """
+    words = in_one_line(detail).partition("; try: ")[0]
+    for each in known:
+        words = words.replace(each, "it")
+    return shortened(words, BRIEF_MAX)
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:

@@ -108,12 +108,17 @@ class History:
     # -- launches and their instances
 
     def launch(
-        self, capacity_type: CapacityType = SPOT, price: str = "0.36", on_demand: str = "3.60", image: str = ""
+        self,
+        capacity_type: CapacityType = SPOT,
+        price: str = "0.36",
+        on_demand: str = "3.60",
+        image: str = "",
+        zone: str = "local-a",
     ) -> int:
         """Ask for an instance: a standby where an attempt is current."""
         return self.write(
             ev.LaunchIntended(
-                offering=replace(offering(capacity_type, price), image=image),
+                offering=replace(offering(capacity_type, price, zone), image=image),
                 time_to_live_s=86_400,
                 price_ceiling_usd_per_hour=Decimal(on_demand),
                 on_demand_usd_per_hour=Decimal(on_demand),

@@ -1,0 +1,43 @@
+"""Events as whoever watches a run reads them: a refusal once, in a few words. `events` and `why` have it in full."""
+
+from __future__ import annotations
+
+from spotrun.report.describe import event_line, line_of
+from spotrun.report.tables import plain
+from spotrun.run.events import CheckpointRetired, Entry, LaunchClosed, OutputsStored, RunFailed
+from spotrun.run.reasons import in_brief
+from spotrun.run.state import Launch, RunState
+
+
+def worth_watching(entries: list[Entry]) -> list[Entry]:
+    """Without retired checkpoints and stored files, which are frequent; `spotrun events` shows them."""
+    return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
+
+
+def watched_line(entry: Entry, state: RunState) -> str:
+    """One line for an event, as `event_line` has it; but what a cloud has said before is not said again."""
+    event = entry.event
+    if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
+        return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))
+    if isinstance(event, RunFailed) and (told := _told_by(event, state)) is not None:
+        return line_of(entry, f"run failed ({event.cause}): launch {told} was refused")
+    return event_line(entry, state.ordinals())
+
+
+def _why(launch: Launch, state: RunState) -> str:
+    words = _words(launch)
+    before = (each.number for each in state.launches.values() if each.number < launch.number and _words(each) == words)
+    as_before = next(before, None)
+    return f": {words}" if as_before is None or not words else f": refused as launch {as_before} was"
+
+
+def _words(launch: Launch) -> str:
+    """Why it was given up, without the names of the place that was asked."""
+    offering = launch.intent.offering
+    return "" if launch.closed is None else in_brief(launch.closed.detail, str(offering), offering.zone)
+
+
+def _told_by(event: RunFailed, state: RunState) -> int | None:
+    """The launch whose refusal ended the run."""
+    closed = {each.closed.detail: number for number, each in state.launches.items() if each.closed is not None}
+    return closed.get(event.detail) if event.detail else None
