@@ -7,16 +7,27 @@ import platform
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+from spotrun import address
 from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
-from spotrun.errors import CloudError, NotInstalled, SpecInvalid, StoreError, command_for, installer
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudUnavailable,
+    NotInstalled,
+    SpecInvalid,
+    StoreError,
+    StoreUnavailable,
+    command_for,
+    installer,
+)
 from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.travelling import require_script, told, travelling
@@ -220,6 +231,32 @@ def _imports_of(script: Path) -> set[str]:
     modules = [each.module or "" for each in tree.body if isinstance(each, ast.ImportFrom) and each.level == 0]
     modules += [name.name for each in tree.body if isinstance(each, ast.Import) for name in each.names]
     return {module.partition(".")[0] for module in modules}
+
+
+def unseen(spec: RunSpec) -> Iterator[str]:
+    """
+    Look, without changing anything, for what a launch needs beside its offerings: the bucket, and the identity that the
+    job names. Told is what could not be looked at.
+
+    Raises:
+        StoreError, CloudError: it is not there, or is not for this user; with the key of the job.
+    """
+    try:
+        _look_at_bucket(spec)
+        cloud_of(spec).require_identity(spec)
+    except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
+        yield f"not looked at: {error.one_line}"
+
+
+def _look_at_bucket(spec: RunSpec) -> None:
+    """A folder that is not there is made by the launch."""
+    uri = spec.checkpoint.uri
+    if isinstance(address.parse(uri), address.BucketAddress):
+        try:
+            open_store(uri).folders()
+        except StoreError as error:
+            error.key = error.key or ("checkpoint", "uri")
+            raise
 
 
 def earlier_run(spec: RunSpec) -> RunState | None:

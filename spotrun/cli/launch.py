@@ -56,7 +56,14 @@ def launch(
     from spotrun.cli import attend, nights
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import check_script, going_on, left_behind, require_framework, with_baseline_price
+    from spotrun.cli.before_launch import (
+        check_script,
+        going_on,
+        left_behind,
+        require_framework,
+        unseen,
+        with_baseline_price,
+    )
     from spotrun.cli.known import remember
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.cli.signals import Signalled
@@ -103,9 +110,12 @@ def launch(
             unread = check_script(spec, here=cloud_of(spec).here)
             staying = left_behind(spec, all_of_them=dry_run)
             attend.show_plan(spec)
+            notes = [*unseen(spec)]
         if cloud_of(spec).here:
             require_framework(spec)
-        for line in [*others, *(one for one in (unread, staying) if one is not None)]:
+        if dry_run and not cloud_of(spec).here:
+            notes.append(f"rights and quotas are not tried here: `spotrun doctor {spec.resources.cloud} JOB.yaml` does")
+        for line in [*others, *(one for one in (unread, staying) if one is not None), *notes]:
             say(f"note: {line}")
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)

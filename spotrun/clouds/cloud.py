@@ -146,6 +146,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         return
 
+    def require_identity(self, spec: RunSpec) -> None:
+        """
+        See whether there is the identity that a job names for all runs. Nothing is changed.
+
+        Raises:
+            CloudError: there is none of that name; or, as AccessDenied or CloudUnavailable, nobody knows.
+        """
+        return
+
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
         """From when to when an instance is billed, how that is rounded, and what is free."""

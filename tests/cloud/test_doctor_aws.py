@@ -26,7 +26,7 @@ from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.doctor.finding import Finding, Verdict
-from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
+from spotrun.errors import AccessDenied, CloudError, IdentityUnknown, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
 from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec
@@ -571,6 +571,17 @@ def test_a_job_in_a_region_that_aws_does_not_have_is_refused_with_its_line(
     assert "examined.yaml:5: aws.regions: AWS has no region eu-wset-1" in told
     assert "did you mean eu-west-1?" in told
     assert {action for action, _ in account.calls} == {""}, "the bucket alone is asked"
+
+
+def test_a_dry_run_finds_a_bucket_and_a_profile_that_are_not_there(account: GuardedAccount, sandbox: Sandbox) -> None:
+    told = sandbox.call(
+        "launch", job(sandbox, "s3://nobody-has-made-this/runs"), "--dry-run", code=StoreError.exit_code
+    )
+    assert "examined.yaml:3: checkpoint.uri: " in told
+    named = job(sandbox, make_bucket(account))
+    named.write_text(named.read_text().replace("aws: {", "aws: {instance_profile: spotrun-run-nobodys, "))
+    told = sandbox.call("launch", named, "--dry-run", code=IdentityUnknown.exit_code)
+    assert "examined.yaml:5: aws.instance_profile: there is no instance profile spotrun-run-nobodys" in told
 
 
 @pytest.mark.parametrize("types", ["g4dn.xlrge", "g4dn.xlarge, g4dn.xlrge"])

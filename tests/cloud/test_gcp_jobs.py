@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.errors import SpecInvalid
+from spotrun.errors import IdentityUnknown, SpecInvalid, StoreError
 from tests.support.called_spotrun import Spotrun
 from tests.support.called_spotrun import spotrun as spotrun
+from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_account import GcpAccount
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 from tests.support.repository import JOBS
+
+SHARED = f"trainer@{PROJECT}.iam.gserviceaccount.com"
 
 
 @pytest.fixture
@@ -34,10 +37,10 @@ def store(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def job(tmp_path: Path, store: str) -> Callable[..., Path]:
-    def write(resources: str = "", gcp: str = "{}") -> Path:
+    def write(resources: str = "", gcp: str = "{}", uri: str = store) -> Path:
         path = tmp_path / "asked.yaml"
         path.write_text(
-            f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
+            f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{uri}'}}\n"
             f"resources: {{cloud: gcp, {resources}}}\ngcp: {gcp}\n"
         )
         return path
@@ -116,3 +119,32 @@ def test_a_region_that_google_has_not_is_refused_with_the_one_that_was_meant(
     said = spotrun(*words, "--region", "us-east1", "--region", "us-central9")
     assert said.code == SpecInvalid.exit_code
     assert "Google Cloud has no region us-central9\n  try: did you mean us-central1?" in said.err
+
+
+def test_a_bucket_that_is_not_there_is_found_by_a_dry_run(account: GcpAccount, spotrun: Spotrun, job: Job) -> None:
+    said = spotrun("launch", job(uri="gs://nobody-has-made-this/runs"), "--dry-run")
+    assert said.code == StoreError.exit_code, said.err
+    assert "asked.yaml:3: checkpoint.uri: " in said.err
+    assert "make the bucket" in said.err
+
+
+def test_a_service_account_that_is_not_there_is_found_by_a_dry_run(
+    account: GcpAccount, spotrun: Spotrun, job: Job
+) -> None:
+    gcp = f"{{service_account: {SHARED}}}"
+    said = spotrun("launch", job(gcp=gcp), "--dry-run")
+    assert said.code == IdentityUnknown.exit_code, said.err
+    assert f"asked.yaml:5: gcp.service_account: there is no service account {SHARED}, or you may not see it" in said.err
+    account.google._make_account("trainer", {})
+    assert spotrun("launch", job(gcp=gcp), "--dry-run").code == 0
+
+
+def test_a_dry_run_says_what_it_could_not_look_at_and_does_not_try(
+    account: GcpAccount, spotrun: Spotrun, job: Job
+) -> None:
+    account.allowed.discard("iam.serviceAccounts.get")
+    said = spotrun("launch", job(gcp=f"{{service_account: {SHARED}}}"), "--dry-run")
+    assert said.code == 0, said.err
+    told = " ".join(said.err.split()) + " ".join(said.out.split())
+    assert "note: not looked at: Google refused to look at the service account" in told
+    assert "note: rights and quotas are not tried here: `spotrun doctor gcp JOB.yaml` does" in told

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.clock_skew import told_at
-from spotrun.clouds.aws.error_codes import NoSuchInstance
+from spotrun.clouds.aws.error_codes import NoSuchInstance, NotThere
 from spotrun.clouds.aws.request import RUN
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 
 NO_INSTANCE = "i-00000000000000000"
 """An id of the right form that no instance has."""
@@ -143,6 +144,20 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
     return {str(row["Name"]): str(row["Type"]) for row in found}
+
+
+def require_profile(region: Region, name: str) -> None:
+    """
+    Raises:
+        IdentityUnknown: there is no instance profile of this name.
+    """
+    look = partial(region.iam.get_instance_profile, InstanceProfileName=name)
+    try:
+        region.ask("look at an instance profile", look)
+    except NotThere as error:
+        key = ("aws", "instance_profile")
+        hint = "look at aws.instance_profile, or leave it out"
+        raise IdentityUnknown(f"there is no instance profile {name}", hint=hint, key=key) from error
 
 
 def ingress_rules(region: Region, group: str) -> int:

@@ -107,6 +107,13 @@ class Aws(Cloud):
             return NoIdentities()
         return _identities(self.regions(spec, Wish()), clock, spec.secret_references.values())
 
+    def require_identity(self, spec: RunSpec) -> None:
+        if spec.aws.instance_profile is not None:
+            with _sdk():
+                from spotrun.clouds.aws.account_checks import require_profile
+                from spotrun.clouds.aws.calls import Region
+            require_profile(Region(self.regions(spec, Wish())[0], self.clock(spec)), spec.aws.instance_profile)
+
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """Each answer does so; this is the first of the run."""
         with contextlib.suppress(CloudError), _sdk():

@@ -10,9 +10,10 @@ from urllib.parse import quote
 from spotrun.clouds.gcp.calls import COMPUTE, IAM, RESOURCES, STORAGE, Call, Google
 from spotrun.clouds.gcp.config import OWN_ACCOUNT
 from spotrun.clouds.gcp.description import last_part
+from spotrun.clouds.gcp.error_codes import NotThere
 from spotrun.clouds.gcp.instances import look
 from spotrun.clouds.gcp.names import read_name
-from spotrun.errors import CloudError
+from spotrun.errors import CloudError, IdentityUnknown
 
 ASKED_AT_ONCE_MAX = 100
 """https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions"""
@@ -123,14 +124,18 @@ def other_accounts(google: Google, project: str) -> list[str]:
     return sorted(email for email in others if not email.startswith(OWN_ACCOUNT))
 
 
-def look_at_account(google: Google, email: str) -> None:
+def require_account(google: Google, email: str) -> None:
     """
     Raises:
-        NotThere: there is no service account of this address, or none that the caller may see.
+        IdentityUnknown: there is no service account of this address, or none that the caller may see.
     """
-    google.ask(
-        f"look at the service account {email}", Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
-    )
+    call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
+    try:
+        google.ask(f"look at the service account {email}", call)
+    except NotThere as error:
+        what = f"there is no service account {email}, or you may not see it"
+        key = ("gcp", "service_account")
+        raise IdentityUnknown(what, hint="look at gcp.service_account, or leave it out", key=key) from error
 
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:

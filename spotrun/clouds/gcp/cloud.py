@@ -85,6 +85,13 @@ class Gcp(Cloud):
             return NoIdentities()
         return _identities(config_of(spec.resources, spec.gcp), clock)
 
+    def require_identity(self, spec: RunSpec) -> None:
+        if spec.gcp.service_account is not None:
+            with _sdk():
+                from spotrun.clouds.gcp.account_checks import require_account
+                from spotrun.clouds.gcp.calls import Google
+            require_account(Google(self.clock(spec)), spec.gcp.service_account)
+
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """Each answer does so; this is the first of the run."""
         with contextlib.suppress(CloudError), _sdk():

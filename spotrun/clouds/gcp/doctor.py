@@ -26,7 +26,7 @@ from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.capacity_checks import Capacity
 from spotrun.clouds.gcp.catalog import Catalog
 from spotrun.clouds.gcp.config import GcpConfig
-from spotrun.clouds.gcp.error_codes import BadImage, NotThere
+from spotrun.clouds.gcp.error_codes import BadImage
 from spotrun.clouds.gcp.other_accounts import NAME as OTHERS
 from spotrun.clouds.gcp.other_accounts import other_account_findings
 from spotrun.clouds.gcp.price_checks import price_findings, price_list_finding
@@ -35,7 +35,7 @@ from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, bucket_right_findings
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
+from spotrun.errors import AccessDenied, CloudError
 from spotrun.spec.model import ResourcesSpec
 
 PRICED_MAX = 3
@@ -233,11 +233,7 @@ class GcpDoctor:
             yield unknown(ACCOUNT, "none is made on trial while rights are missing, as above", GRANT)
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
-        try:
-            account_checks.look_at_account(self._google, email)
-        except NotThere as error:
-            what = f"there is no service account {email}, or you may not see it"
-            raise IdentityUnknown(what, hint="look at gcp.service_account, or leave it out") from error
+        account_checks.require_account(self._google, email)
         yield ok(ACCOUNT, f"{email} serves all runs, so none is kept apart from another")
 
 
