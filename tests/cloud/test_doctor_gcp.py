@@ -504,7 +504,8 @@ def test_other_accounts_whose_roles_nobody_may_read_are_unknown(account: GcpAcco
     others(account, "robot")
     finding = examined(clock)["other accounts"]
     assert finding.verdict is Verdict.UNKNOWN
-    assert "1 other service account, with roles or without" in finding.detail
+    assert f"1 other service account, with roles or without: robot@{PROJECT}.iam" in finding.detail
+    assert f"ask an owner of the project for `gcloud projects get-iam-policy {PROJECT} " in finding.hint
     assert "resourcemanager.projects.getIamPolicy" in finding.detail
 
 
