@@ -49,6 +49,14 @@ def test_a_second_runner_in_the_same_second_rents_nothing_twice(run: PlainGcpRun
     assert len(run.google.project.charges.running) == 2
 
 
+def test_a_launch_that_lists_do_not_show_yet_is_not_asked_for_again(run: PlainGcpRun) -> None:
+    run.google.stale = LATE
+    run.goes_on(45)
+    assert run.google.asked[INSERT] == 1
+    assert run.trains_within(240)
+    completes(run, instances=1)
+
+
 def test_p7_an_instance_that_is_not_listed_yet_is_unknown_and_not_dead(run: PlainGcpRun) -> None:
     run.google.stale = LATE
     run.goes_on(20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from spotrun.clock import Clock
@@ -35,6 +36,8 @@ SNAPSHOT_FOR_S = 1.0
 """An answer about a run serves whoever asks within this time: a project has only so many calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
+LISTED_WITHIN_S = 120.0
+"""What Google has accepted is in its lists by then, or was never made."""
 ENDS_WITHIN_S = 180.0
 """A guest has 90 s to shut down, and lists are late: https://cloud.google.com/compute/docs/instances/deleting-instance"""
 
@@ -51,7 +54,7 @@ class GcpDriver:
     Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
     It holds no run state: an instance's name and labels say whose it is. What it keeps of those it has seen only makes
-    a bill finer: when the meter of a deleted one began.
+    a bill finer, when the meter of a deleted one began, and spares calls while lists are late.
     """
 
     name = "gcp"
@@ -65,6 +68,7 @@ class GcpDriver:
         self._snapshots: dict[str | None, tuple[float, Seen]] = {}
         self._is_blind = False
         self._known: dict[str, Instance] = {}
+        self._accepted: dict[str, tuple[float, Instance]] = {}
         self._odd: dict[str, str] = {}
         self._ending: dict[str, _Ending] = {}
 
@@ -82,7 +86,7 @@ class GcpDriver:
 
     def launch(self, request: LaunchRequest) -> Instance:
         catalog = self._catalog_of(request.offering)
-        found = self._of_token(request)
+        found = self._of_token(request) or self._not_listed_yet(request)
         if found is not None:
             return found
         try:
@@ -163,6 +167,7 @@ class GcpDriver:
         prefix = name_for(request).of_token
         mine = [self._instance(record) for name, record in seen.records.items() if name.startswith(prefix)]
         for instance in (each for each in mine if each is not None):
+            self._accepted.pop(request.token, None)
             if not instance.alive and instance.billed_from is None:
                 continue  # its launch failed, and the same answer comes again
             if instance.offering.pool != request.offering.pool:
@@ -177,7 +182,7 @@ class GcpDriver:
         found = self._of_token(request)
         if found is not None:
             return found
-        return Instance(
+        pending = Instance(
             instance_id=str(name_for(request)),
             token=request.token,
             run_uid=request.run_uid,
@@ -186,6 +191,16 @@ class GcpDriver:
             state=InstanceState.PENDING,
             launched_at=self._clock.now(),
         )
+        self._accepted[request.token] = (self._clock.monotonic(), pending)
+        return pending
+
+    def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
+        """What this driver was granted a moment ago, and no list has shown since. Google need not be asked again."""
+        accepted_s, pending = self._accepted.get(request.token, (-inf, None))
+        if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
+            return pending if pending is not None and pending.offering.pool == request.offering.pool else None
+        self._accepted.pop(request.token, None)
+        return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """What a refusal says about what can be had is not asked for again for a while."""
