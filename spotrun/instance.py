@@ -73,7 +73,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     A machine as its cloud describes it. Times are the cloud's.
 
     `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
-    why it ended in the cloud's own words, "" if there are none.
+    why it ended in the cloud's own words, "" if there are none. `off_since` is when its machine was switched off, if
+    its disk is there without it, or was.
     """
 
     instance_id: str
@@ -89,6 +90,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     prices: tuple[PriceSegment, ...] = ()
     notice_deadline: datetime | None = None
     end_reason: str = ""
+    off_since: datetime | None = None
 
     @property
     def alive(self) -> bool:

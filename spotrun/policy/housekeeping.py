@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from msgspec.structs import replace
 
-from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
@@ -16,6 +17,7 @@ from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
 from spotrun.policy.unseen_ends import over_by, unseen_end
 from spotrun.run import events as ev
+from spotrun.run.billing import switched_off_at
 from spotrun.run.events import Cause
 from spotrun.run.reasons import shortened
 from spotrun.run.state import Launch
@@ -80,9 +82,17 @@ def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
         # Two runners may have seen its start and its end, each by a clock of its own.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
-        prices=instance.prices,
+        prices=_until_it_was_off(instance.prices or launch.prices, instance.off_since),
         evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
+
+
+def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
+    """A machine that was off before its disk went costs nothing itself from then on."""
+    if off_since is None or not prices or switched_off_at(prices) is not None:
+        return prices
+    charged = [each for each in prices if each.since < off_since] or prices[:1]
+    return (*charged, PriceSegment(since=off_since, usd_per_hour=Decimal(0)))
 
 
 def _told(reason: str) -> str:

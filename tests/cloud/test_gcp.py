@@ -317,6 +317,20 @@ def test_g3_what_has_switched_itself_off_is_seen_as_stopped_until_it_is_ended(
     assert gce.project.disks == {}
 
 
+def test_g3_what_somebody_else_deletes_tells_since_when_it_was_off(
+    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
+    drained = running(cloud, clock)
+    gce.project.power_off(drained.instance_id)
+    clock.advance(3600)
+    (stopped,) = GcpDriver(CONFIG, clock).instances()
+    GcpDriver(CONFIG, clock).terminate(stopped.instance_id)
+    clock.advance(60)
+    (gone,) = GcpDriver(CONFIG, clock).instances()
+    assert gone.off_since == stopped.off_since
+    assert gone.prices == stopped.prices
+
+
 def test_g4_an_api_that_is_late_says_running_and_the_end_is_known_by_its_own_moment(
     gce: GceServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.clouds.gcp.config import GcpConfig, account_address, config_of
+from spotrun.clouds.gcp.delete_ids import delete_id, off_since
 from spotrun.clouds.gcp.description import Record, instance_of, odd_labels
 from spotrun.clouds.gcp.names import NAME_MAX, Name, name_for, read_name
 from spotrun.clouds.gcp.operations import read_operations
@@ -245,6 +247,29 @@ def test_what_has_switched_itself_off_costs_its_disk_and_nothing_else() -> None:
     found = told(MADE, listed=row("TERMINATED", lastStopTimestamp=stamp(at(30))))
     assert [(each.since, each.usd_per_hour) for each in found.prices] == [(at(0.5), SPOT_PRICE), (at(30), Decimal(0))]
     assert found.ended_at is None
+
+
+def test_a_delete_tells_when_the_machine_had_been_switched_off_where_all_else_is_forgotten() -> None:
+    """A week passed before anybody looked, and whoever deleted it is another program."""
+    gone = told(MADE, operation("delete", 9000, 9001, clientOperationId=delete_id(at(30))))
+    assert [(each.since, each.usd_per_hour) for each in gone.prices] == [(at(0.5), SPOT_PRICE), (at(30), Decimal(0))]
+    assert (gone.off_since, gone.ended_at) == (at(30), at(9001))
+    assert told(MADE, operation("delete", 20, 21, clientOperationId=delete_id())).off_since is None
+    assert told(operation("delete", 9000, 9001, clientOperationId=delete_id(at(30)))).off_since == at(30)
+
+
+@given(st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))
+def test_the_id_of_a_delete_has_the_moment_and_is_another_one_each_time(moment: datetime) -> None:
+    to_the_millisecond = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    assert off_since(delete_id(moment)) == to_the_millisecond
+    assert delete_id(moment) != delete_id(moment)
+
+
+@pytest.mark.parametrize(
+    "other", [None, "", "x", str(UUID(int=1 << 100)), str(UUID(int=8 << 76 | 2 << 62)), delete_id()]
+)
+def test_another_id_tells_nothing(other: str | None) -> None:
+    assert off_since(other) is None
 
 
 def test_odd_labels_of_anybody_are_named_and_end_nothing() -> None:

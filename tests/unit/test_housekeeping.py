@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.policy.actions import Terminate
 from spotrun.run import events as ev
+from spotrun.run.billing import switched_off_at
 from spotrun.run.events import Cause
 from tests.support.decisions import decided, events_of, instance
 from tests.support.histories import History
@@ -54,3 +55,16 @@ def test_of_a_launch_that_was_refused_only_an_instance_that_ran_all_the_same_is_
     history.close(launch, Cause.CAPACITY)
     shown = ended(instance(history, launch), 60)
     assert bool(gone(history, shown if ran else replace(shown, billed_from=None, prices=()))) is ran
+
+
+@pytest.mark.parametrize("knows_prices", [True, False])
+def test_a_machine_that_was_off_before_its_disk_went_costs_nothing_from_then_on(
+    history: History, knows_prices: bool
+) -> None:
+    """Whoever ended it saw since when, and the cloud may have forgotten what it charged."""
+    shown = instance(history, 1)
+    off_since = shown.launched_at + timedelta(hours=1)
+    over = replace(ended(shown, 7 * 86_400), off_since=off_since)
+    (event,) = gone(history, over if knows_prices else replace(over, prices=()))
+    assert switched_off_at(event.prices) == off_since
+    assert event.prices[0].usd_per_hour > 0

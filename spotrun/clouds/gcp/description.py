@@ -99,6 +99,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance:
         launched_at=launched_at,
         billed_from=billed_from,
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, None),
+        off_since=stopped_at,
     )
 
 
@@ -179,12 +180,14 @@ def _ended(
     The machine ran until `end`, and its disk was there until the last operation that ended anything. One that was
     never seen to run has run since its launch succeeded: that operation ends when it runs.
     """
-    launched_at = (made or end).asked_at if seen is None else seen.launched_at
+    off_since = _off_since(seen, operations)
+    asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
+    launched_at = asked_at if seen is None else seen.launched_at
     found = _remembered(record, end, InstanceState.TERMINATED, launched_at)
     if found is None:
         return None
     ran_since = made.ended_at if made is not None and not made.failed else None
-    stopped_at = max(launched_at, _switched_off_at(seen) or end.ended_at or end.asked_at)
+    stopped_at = max(launched_at, off_since or end.ended_at or end.asked_at)
     gone = last_end(operations) or end
     ended_at = max(stopped_at, gone.ended_at or gone.asked_at)
     billed_from = (None if seen is None else seen.billed_from) or ran_since
@@ -199,15 +202,17 @@ def _ended(
         ended_by=ENDED_BY[end.kind],
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, ended_at),
         end_reason=end.told,
+        off_since=None if off_since is None else stopped_at,
     )
 
 
-def _switched_off_at(seen: Instance | None) -> datetime | None:
-    """When its machine was, if it was seen like that. Google forgets an operation sooner than a disk that is left."""
-    if seen is None or seen.state is not InstanceState.STOPPED or not seen.prices:
-        return None
-    last = seen.prices[-1]
-    return last.since if last.usd_per_hour == FREE else None
+def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
+    """
+    When its machine was switched off, if this driver saw it like that, or the one that deleted it. Google forgets an
+    operation sooner than a disk that is left.
+    """
+    told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
+    return told or next((each.off_since for each in operations if each.off_since is not None), None)
 
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:

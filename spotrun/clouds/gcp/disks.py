@@ -6,9 +6,9 @@ taken it from there.
 from __future__ import annotations
 
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import last_part
 from spotrun.clouds.gcp.error_codes import NotThere
-from spotrun.clouds.gcp.operations import new_request_id
 from spotrun.clouds.gcp.request import RUN
 from spotrun.clouds.leftovers import Leftover
 
@@ -35,7 +35,7 @@ class Disks:
         zone, _, name = leftover.handle.partition("/")
         place = f"projects/{self._project}/zones/{zone}/disks/{name}"
         try:
-            self._google.ask(f"delete the disk {name}", Call(COMPUTE, "DELETE", place, {"requestId": new_request_id()}))
+            self._google.ask(f"delete the disk {name}", Call(COMPUTE, "DELETE", place, {"requestId": delete_id()}))
         except NotThere:
             return
 

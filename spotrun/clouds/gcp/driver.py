@@ -13,6 +13,7 @@ from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.catalog import Catalog, catalogs
 from spotrun.clouds.gcp.config import GcpConfig, region_of
+from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import Record, instance_of, odd_labels, why_not_ended
 from spotrun.clouds.gcp.error_codes import (
     AddressesExhausted,
@@ -26,7 +27,6 @@ from spotrun.clouds.gcp.error_codes import (
 from spotrun.clouds.gcp.instances import Seen, look, require_seen
 from spotrun.clouds.gcp.launching import Launching
 from spotrun.clouds.gcp.names import OURS, name_for, read_name
-from spotrun.clouds.gcp.operations import new_request_id
 from spotrun.clouds.regions import Regions
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegment
@@ -128,7 +128,8 @@ class GcpDriver:
         self._ending[instance_id] = asked_first._replace(why_not=why_not_ended(record.operations))
         place = f"projects/{self._project}/zones/{instance.offering.zone}/instances/{instance_id}"
         try:
-            self._google.ask(f"end {instance_id}", Call(COMPUTE, "DELETE", place, {"requestId": new_request_id()}))
+            query = {"requestId": delete_id(instance.off_since)}
+            self._google.ask(f"end {instance_id}", Call(COMPUTE, "DELETE", place, query))
         except NotThere:
             return
         finally:

@@ -9,10 +9,10 @@ from typing import Any
 from spotrun.clock import Clock
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.error_codes import NoticeRefused, NotThere, failed
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
-from spotrun.clouds.gcp.operations import new_request_id
 from spotrun.clouds.gcp.request import insert_body, request_id
 from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
@@ -91,7 +91,7 @@ class Launching:
 
     def _end(self, request: LaunchRequest, name: str) -> None:
         """An operation may report an error although the instance exists, and is billed (G1)."""
-        call = self._call(request, "DELETE", f"instances/{name}", {"requestId": new_request_id()})
+        call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)
         except NotThere:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
-from uuid import uuid4
 
+from spotrun.clouds.gcp.delete_ids import off_since
 from spotrun.clouds.gcp.moments import moment
 from spotrun.instance import EndedBy
 
@@ -31,13 +31,11 @@ ENDED_BY = {
 """What ends an instance. Where none of these is told of one that is gone, the system did it: a fault."""
 
 
-def new_request_id() -> str:
-    """For a call that may be made again on purpose: only the tries of one call share it."""
-    return str(uuid4())
-
-
 class Operation(NamedTuple):
-    """`of` is the number of the instance, which no other one ever has; `target` is its name, and `zone` its zone."""
+    """
+    `of` is the number of the instance, which no other one ever has; `target` is its name, and `zone` its zone.
+    `off_since` is when its machine had been switched off, if spotrun deleted it and saw that.
+    """
 
     kind: str
     target: str
@@ -47,6 +45,7 @@ class Operation(NamedTuple):
     ended_at: datetime | None
     error: Mapping[str, Any] | None
     told: str
+    off_since: datetime | None = None
 
     @property
     def failed(self) -> bool:
@@ -68,7 +67,8 @@ def _read(row: Mapping[str, Any]) -> Operation | None:
     ended_at = (moment(row.get("endTime")) or asked_at) if done else None
     kind, target, zone = str(row.get("operationType", "")), place[-1], place[-3]
     error = row if done and (row.get("error") or int(row.get("httpErrorStatusCode", 0)) >= 400) else None
-    return Operation(kind, target, zone, str(row.get("targetId", "")), asked_at, ended_at, error, _told(row))
+    off = off_since(row.get("clientOperationId")) if kind == DELETE else None
+    return Operation(kind, target, zone, str(row.get("targetId", "")), asked_at, ended_at, error, _told(row), off)
 
 
 def _told(row: Mapping[str, Any]) -> str:

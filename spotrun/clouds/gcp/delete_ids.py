@@ -1,0 +1,38 @@
+"""
+The id of a call that deletes an instance. Google keeps it beside the operation, so it tells afterwards when a machine
+had been switched off: the instance is gone then, and what switched it off may be forgotten.
+
+    clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
+    a UUID of version 8 has 122 bits for whatever its maker likes: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from secrets import randbits
+from uuid import UUID, uuid4
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_OWN = 0x5B0720FF
+"""Says that the milliseconds are ours."""
+_LATEST_MS = 1 << 48
+
+
+def delete_id(off_since: datetime | None = None) -> str:
+    """Another one each time: only the tries of one call share it. `off_since` is when its machine was switched off."""
+    if off_since is None:
+        return str(uuid4())
+    milliseconds = ((off_since - _EPOCH) // _MILLISECOND) % _LATEST_MS
+    return str(UUID(int=milliseconds << 80 | 8 << 76 | randbits(12) << 64 | 2 << 62 | _OWN << 30 | randbits(30)))
+
+
+def off_since(told: object) -> datetime | None:
+    """When the machine had been switched off, by the id of the call that deleted it; None if that does not say."""
+    try:
+        found = UUID(str(told))
+    except ValueError:
+        return None
+    if found.version != 8 or (found.int >> 30) & 0xFFFFFFFF != _OWN:
+        return None
+    return _EPOCH + _MILLISECOND * (found.int >> 80)
