@@ -15,8 +15,8 @@ from spotrun.folder.removal import objects_of, remove
 from spotrun.report.describe import gigabytes
 from spotrun.report.folding import say
 from spotrun.store.opening import open_store
-from spotrun.store.port import Inspectable, Store
-from spotrun.units import count_of
+from spotrun.store.port import Inspectable, Sifted, Store
+from spotrun.units import count_of, shown, some_of
 
 
 class StillThere(SpotrunError):
@@ -114,6 +114,13 @@ def _stays(found: Removable) -> Iterator[str]:
             yield f"its role on {run.cloud.name}, unless `spotrun reap --cloud {run.cloud.name}` removes it before"
     except (CloudError, SpecInvalid) as error:
         yield f"perhaps something on its cloud, which cannot be asked: {error.message}"
+    try:
+        if isinstance(found.store, Sifted) and (strange := found.store.strange_names(f"{found.folder}/")):
+            named = some_of([shown(name.removeprefix(f"{found.folder}/")) for name in strange])
+            what = f"{count_of(len(strange), 'object')} under names that are no keys of spotrun's"
+            yield f"{what}: {named}; delete {run.uri} by hand if nobody needs them"
+    except StoreError as error:
+        yield f"perhaps objects under other names: {error.message}"
     try:
         if isinstance(found.store, Inspectable) and found.store.inspect().versioned is True:
             yield "older versions of its objects: the bucket keeps what is deleted"

@@ -106,14 +106,20 @@ class BucketStore(ABC):
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
         """In the order of keys: SeaweedFS lists folder by folder, where b/1 comes before b-1."""
+        # Some tools mark a folder by an empty object of its name: that is not ours, and no key.
+        ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
+        return sorted(ours, key=lambda stored: stored.key)
+
+    def strange_names(self, prefix: str) -> builtins.list[str]:
+        return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
+
+    def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
+        """Whatever is there, key or not."""
         with self._translated(self._VERBS.list, prefix):
-            found = [
+            return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
                 for name, size_bytes, modified_at in self._objects(self._root + prefix, after and self._root + after)
             ]
-        # Some tools mark a folder by an empty object of its name: that is not ours, and no key.
-        ours = (stored for stored in found if stored.key > after and is_key(stored.key))
-        return sorted(ours, key=lambda stored: stored.key)
 
     def folders(self) -> tuple[str, ...]:
         with self._translated(self._VERBS.list, ""):

@@ -7,6 +7,7 @@ what is absent) is done here.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import os
@@ -64,11 +65,13 @@ class LocalStore:
                 return data
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
-        top = self._folder / prefix.rpartition("/")[0]
         with self._translated(prefix):
-            keys = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
-            chosen = sorted(key for key in keys if key.startswith(prefix) and key > after and is_key(key))
+            chosen = sorted(name for name in self._names(prefix) if name > after and is_key(name))
             return [stored for key in chosen if (stored := self._stored(key)) is not None]
+
+    def strange_names(self, prefix: str) -> builtins.list[str]:
+        with self._translated(prefix):
+            return sorted(name for name in self._names(prefix) if not is_key(name))
 
     def folders(self) -> tuple[str, ...]:
         try:
@@ -79,6 +82,8 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
+        if self._is_behind_a_link(path.parent):
+            return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
             # The folders above go with their last object, as on an object store; a crowded one stays.
@@ -91,6 +96,18 @@ class LocalStore:
             there = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
             free_bytes = shutil.disk_usage(there).free
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        """Of all files below, whether or not they are keys. What a link leads to is somebody else's."""
+        top = self._folder / prefix.rpartition("/")[0]
+        if not self._is_behind_a_link(top):
+            names = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
+            yield from (name for name in names if name.startswith(prefix))
+
+    def _is_behind_a_link(self, folder: Path) -> bool:
+        """Within the store; its own folder may be wherever its user has put it."""
+        below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
+        return any(each.is_symlink() for each in below)
 
     def _path(self, key: str) -> Path:
         return self._folder / checked_key(key)

@@ -95,6 +95,14 @@ def checked_key(key: str) -> str:
 
 
 @runtime_checkable
+class Sifted(Protocol):
+    """A store that tells what it leaves out of its lists."""
+
+    def strange_names(self, prefix: str) -> list[str]:
+        """What is there below `prefix` under names that are no keys: others have put it there, and it stays."""
+
+
+@runtime_checkable
 class InPieces(Protocol):
     """A store that hands on what it reads while it reads."""
 

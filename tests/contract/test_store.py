@@ -15,7 +15,7 @@ from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
-from spotrun.store.port import InPieces, Store
+from spotrun.store.port import InPieces, Sifted, Store
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
 from tests.support.world.faults import LossyStore
@@ -58,6 +58,8 @@ def test_what_is_there_under_a_name_that_is_no_key_is_not_listed(store: Store, n
     """Training code may put it there, and a command that reads or deletes all that is listed would fail of it."""
     store.put("logs/a", b"1")
     put_under_any_name(store, name)
+    if isinstance(store, Sifted):
+        assert store.strange_names("logs/") == [name]
     assert [each.key for each in store.list("")] == ["logs/a"]
 
 

@@ -197,6 +197,17 @@ def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun
     assert spotrun("status", "--json").json == []
 
 
+def test_what_rm_cannot_delete_is_named(runs: Path, spotrun: Spotrun) -> None:
+    """Nobody reads or deletes an object whose name is no key, and who put it there is not known."""
+    folder = ended(runs, "old", "1" * 10)
+    (folder / "outputs").mkdir(exist_ok=True)
+    (folder / "outputs" / "my notes.txt").write_text("keep")
+    said = " ".join(spotrun("rm", "old", "--dry-run").out.split())
+    assert "stays: 1 object under names that are no keys of spotrun's: outputs/my notes.txt; delete " in said
+    assert spotrun("rm", "old", "-y").code == 0
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["my notes.txt"]
+
+
 def test_what_lives_or_may_live_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
     new = new_run(runs, "new", "1" * 10)
     history = History(name="lost", uid="2" * 10, spec=spec().to_dict())

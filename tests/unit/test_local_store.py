@@ -40,6 +40,34 @@ def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_af
     assert done == ["replace"]
 
 
+@pytest.mark.parametrize("place", ["setup", "run/setup", "run"])
+def test_what_is_behind_a_link_in_the_store_is_none_of_its_objects(tmp_path: Path, place: str) -> None:
+    """Training code shares the folder on the local cloud: a link of its own must lead no deletion elsewhere."""
+    elsewhere = tmp_path / "home" / "setup"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "thesis").write_text("years of work")
+    link = tmp_path / "store" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere if place.endswith("setup") else elsewhere.parent)
+    store = LocalStore(tmp_path / "store")
+    below = f"{place}/" if place.endswith("setup") else f"{place}/setup/"
+    assert store.list(below) == []
+    store.delete(f"{below}thesis")
+    assert (elsewhere / "thesis").exists()
+    store.delete(place)
+    assert not link.is_symlink(), "the link itself can be deleted"
+
+
+def test_a_store_may_itself_be_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "large-disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "large-disk")
+    store = LocalStore(tmp_path / "runs")
+    store.put("run/a", b"1")
+    assert [stored.key for stored in store.list("run/")] == ["run/a"]
+    store.delete("run/a")
+    assert store.list("") == []
+
+
 @pytest.mark.parametrize(
     ("broken", "number"), [("fsync", errno.ENOSPC), ("link", errno.EDQUOT), ("replace", errno.EROFS)]
 )
