@@ -34,17 +34,23 @@ _WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 _BLANK = r"[\x00-\x1a\x1c-\x20\x7f]+"
 _WRITTEN_BLANK = r"(?<!\\)\\++(?:[nrt]|u000[9aAdD]|x0[9aAdD]|(?=[\r\n]))"
 _HEX = "[0-9a-fA-F]"
+_NUMBERS = rf"""
+      u(?P<u>{_HEX}{{4}}) | U(?P<U>{_HEX}{{8}}) | u\{{(?P<braced>{_HEX}{{1,6}})\}}
+    | x(?P<x>{_HEX}{{2}}) | (?P<octal>[0-3][0-7]{{2}}) | (?P<blank>[bfnrt])
+"""
+_SIGNS = rf"""
+      %(?:(?P<quoted>{_HEX}{{2}}) | u(?P<quoted_u>{_HEX}{{4}}))
+    | &(?:\#(?P<decimal>\d{{1,7}}) | \#[xX](?P<hexadecimal>{_HEX}{{1,6}}) | (?P<name>[A-Za-z][A-Za-z0-9]{{1,31}}));
+"""
 _ESCAPE = re.compile(
     rf"""
-      \\++(?:
-          u(?P<high>[dD][89abAB]{_HEX}{{2}})\\++u(?P<low>[dD][c-fC-F]{_HEX}{{2}})
-        | u(?P<u>{_HEX}{{4}}) | U(?P<U>{_HEX}{{8}}) | u\{{(?P<braced>{_HEX}{{1,6}})\}}
-        | x(?P<x>{_HEX}{{2}}) | (?P<octal>[0-3][0-7]{{2}}) | (?P<blank>[bfnrt]) | )
-    | %(?:(?P<quoted>{_HEX}{{2}}) | u(?P<quoted_u>{_HEX}{{4}}))
-    | &(?:\#(?P<decimal>\d{{1,7}}) | \#[xX](?P<hexadecimal>{_HEX}{{1,6}}) | (?P<name>[A-Za-z][A-Za-z0-9]{{1,31}}));
+      \\++(?: u(?P<high>[dD][89abAB]{_HEX}{{2}})\\++u(?P<low>[dD][c-fC-F]{_HEX}{{2}}) | {_NUMBERS} | )
+    | {_SIGNS}
     """,
     re.VERBOSE | re.ASCII,
 )
+_ESCAPE_ONCE = re.compile(rf"(?P<itself>\\\\) | \\(?:{_NUMBERS}) | {_SIGNS}", re.VERBOSE | re.ASCII)
+"""Where a backslash that is meant is written as two of them: what is left has those that the value itself has."""
 _BEGUN = re.compile(
     rf"""
       (?<!\\)\\++(?:
@@ -101,6 +107,8 @@ def _decoded(found: re.Match[str]) -> str:
             return chr(int(found["octal"], 8))
         case "decimal":
             return _numbered(int(found["decimal"]))
+        case "itself":
+            return "\\"
         case "name":
             known = html5.get(f"{found['name']};")
             return found[0] if known is None else _utf8(known)
@@ -113,6 +121,7 @@ def _breaks(*patterns: str) -> Step:
 
 _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: _utf8(found[0]))
 _LETTERS = Step(_ESCAPE, _decoded)
+_LETTERS_ONCE = Step(_ESCAPE_ONCE, _decoded)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """`\\xe9` may be a byte or a letter; so the letters up to \\xff are read as the one byte that Latin-1 has for them."""
 
@@ -121,7 +130,8 @@ class Way(NamedTuple):
     """
     The steps are taken `once` and then in turn, `levels` times at most. There is nothing to read in that way where none
     of the `signs` is. Values of `least` letters are looked for, and at the end of a text `part` letters of one count as
-    its beginning. `decodes`: what is short after it is no value any more.
+    its beginning. `decodes`: what is short after it is no value any more. `undecoded`: the text alone is decoded, and
+    once, so that a value which has what looks like a written letter is found, whatever its letters are written like.
     """
 
     turn: tuple[Step, ...] = ()
@@ -131,6 +141,7 @@ class Way(NamedTuple):
     least: int = 1
     part: int = 1
     decodes: bool = False
+    undecoded: tuple[Step, ...] = ()
 
     def read(self, text: str) -> Reading | None:
         """None if nothing is another in that way."""
@@ -155,16 +166,24 @@ class Way(NamedTuple):
 
     def without(self, value: str) -> str:
         """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
-        left = self._reading(value).left
+        left = self._reading_of(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
         return left
 
     def breaks(self, value: str) -> bool:
         """Whether more than blanks is lost of a value that is read in that way."""
-        reading = self._reading(value)
+        reading = self._reading_of(value)
         kept = {*reading.places(0, len(reading.left))} if reading.left else set()
         return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
+
+    def _reading_of(self, value: str) -> Reading:
+        if not self.undecoded:
+            return self._reading(value)
+        reading = Reading(value)
+        for step in self.undecoded:
+            reading = reading.after(step)
+        return reading
 
     def _reading(self, text: str, cuts: int = 0) -> Reading:
         reading = Reading(text)
@@ -191,6 +210,7 @@ def _ways(*once: Step) -> tuple[Way, ...]:
         Way((breaks,), signs=("\\",), least=SHORT, part=PART),
         Way((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
         Way(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
+        Way((_LETTERS_ONCE, _LATIN), once, signs=SIGNS, undecoded=(*once, _LATIN)),
         Way(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
     )
 

@@ -120,3 +120,26 @@ def test_no_text_holds_up_whoever_looks_for_secrets(name: str) -> None:
         return time.process_time() - began_s
 
     assert seconds(64_000) < max(10 * seconds(16_000), 1.0)
+
+
+LETTERS = (
+    lambda letter: letter.replace("\\", "\\\\") if letter not in "%&" else f"%{ord(letter):02X}",
+    lambda letter: f"\\u{ord(letter):04x}",
+    lambda letter: f"\\x{ord(letter):02x}",
+    lambda letter: f"\\{ord(letter):03o}",
+    lambda letter: f"%{ord(letter):02X}",
+    lambda letter: f"&#{ord(letter)};",
+)
+
+
+@pytest.mark.parametrize(
+    "secret", [r"ab\x41cd\u0042efGH9", r"p\n\t\\q9Zk2Lm4", r"C:\temp\101xyzQ9", r"a%41b\u0043c&amp;d9Zk"]
+)
+def test_a_secret_that_has_what_looks_like_a_written_letter_is_hidden_whatever_each_of_its_letters_is_written_like(
+    secret: str,
+) -> None:
+    random, log, told = Random(3), OutputRedaction(forms_of_all([secret])), Redactor([secret])
+    for _ in range(100):
+        written = "".join(random.choice(LETTERS)(letter) for letter in secret)
+        assert set(log.hide(f"x {written} y".encode()).decode()) == set("x* y"), written
+        assert told.clean(f"x {written} y") == f"x {HIDDEN} y", written
