@@ -1,11 +1,14 @@
 """
 What a checkpoint costs a training that keeps 2,000 attributes and 100 files, beside one that keeps nothing.
 
-    python -m benchmarks.stall [--model tiny] [--rounds 5] [--seed 1]
+    python -m benchmarks.stall [--model tiny] [--rounds 5] [--seed 1] [--against FOLDER]
 
 Both train the same network under an agent that stores nothing, so that only the trainer is measured. Each round trains
 both, in a random order. A stall is what benchmarks/checkpoint takes for one; its processor time is that of the training
 thread, which means something on a busy machine too.
+
+With `--against`, another checkout of spotrun, each round trains both with that spotrun too. Only the trainer's process
+is of the other checkout; the agent and what is trained are of this one.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple, TypeAlias
 
 from benchmarks.arguments import at_least
 from benchmarks.checkpoint.figures import over, quartiles, stalls_cpu_s, stalls_s
@@ -26,11 +31,29 @@ from benchmarks.checkpoint.ours import SCRIPT, words_of
 from benchmarks.checkpoint.plan import BURDENS, EVERY_STEPS, MEASURED, PLANS, ROUNDS_MIN, Burden
 from spotrun.folder import work_files
 from spotrun.trainer_link import Committed, FilesRule, Resume, SnapshotTaken
+from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
-from tests.support.trainings.trainers import Spawner
+from tests.support.trainings.trainers import SITE, Spawner
 
 PLAIN, BURDENED = "nothing", "2,000 attributes and 100 files"
 KEPT = {PLAIN: Burden(), BURDENED: BURDENS["ours_all"]}
+
+
+class Variant(NamedTuple):
+    """What is trained in each round: what the training `keeps`, and by which checkout's spotrun."""
+
+    keeps: str
+    checkout: Path
+
+    def __str__(self) -> str:
+        return f"{self.keeps} by {'this spotrun' if self.checkout == ROOT else f'that of {self.checkout}'}"
+
+
+def variants(against: Path | None) -> list[Variant]:
+    return [Variant(keeps, checkout) for checkout in (ROOT, *([against] if against else [])) for keeps in KEPT]
+
+
+Round: TypeAlias = dict[Variant, Measurement]
 
 
 class Measuring(Agent):
@@ -53,7 +76,7 @@ class Measuring(Agent):
             self.kill()
 
 
-def measured(folder: Path, model: str, burden: Burden) -> Measurement:
+def measured(folder: Path, model: str, burden: Burden, checkout: Path = ROOT) -> Measurement:
     work, before = folder / "work", folder / "before.json"
     work.mkdir(parents=True)
     (work / "train.py").write_text(SCRIPT)
@@ -61,6 +84,7 @@ def measured(folder: Path, model: str, burden: Burden) -> Measurement:
     agent = Measuring(
         folder, words_of(model, folder, burden), FilesRule(work=str(work), before=str(before), exclude=())
     )
+    (folder / SITE / "spotrun").symlink_to(checkout / "spotrun")  # the first folder in which the trainer looks for it
     with contextlib.chdir(work):
         how = agent.attempt()
     if how != "killed":
@@ -70,27 +94,48 @@ def measured(folder: Path, model: str, burden: Burden) -> Measurement:
     return Measurement(found["state_bytes"], iterations, agent.saves, paused=[], peak_bytes=0)
 
 
-def rounds_of(folder: Path, model: str, rounds: int, seed: int) -> list[dict[str, Measurement]]:
+def rounds_of(folder: Path, model: str, rounds: int, seed: int, every: list[Variant]) -> list[Round]:
     order, found = random.Random(seed), []
     for number in range(rounds):
-        names = order.sample(list(KEPT), len(KEPT))
-        found.append({name: measured(folder / f"{number}-{name[:1]}", model, KEPT[name]) for name in names})
+        one = {}
+        for variant in order.sample(every, len(every)):
+            own = folder / f"{number}-{every.index(variant)}"
+            one[variant] = measured(own, model, KEPT[variant.keeps], variant.checkout)
+        found.append(one)
         print(f"round {number + 1} of {rounds} is done", file=sys.stderr, flush=True)
     return found
 
 
-def told(found: list[dict[str, Measurement]]) -> str:
+def told(found: list[Round], every: list[Variant]) -> str:
+    """What each variant took, and how much more than another one."""
     lines = []
     for what, stalls in (("processor time", stalls_cpu_s), ("length", stalls_s)):
-        each = {name: 1e3 * median(median(stalls(one[name])) for one in found) for name in KEPT}
-        effects = [effect for one in found if (effect := over(stalls(one[BURDENED]), stalls(one[PLAIN]))) is not None]
-        low, middle, high = quartiles(effects)
-        noise = " noise" if len(effects) < ROUNDS_MIN or high - low > abs(middle) else ""
-        lines.append(
-            f"{what} of a stall: {each[PLAIN]:.1f} ms with {PLAIN}, {each[BURDENED]:.1f} ms with {BURDENED},"
-            f" {middle:+.0%} ({low:+.0%} … {high:+.0%}){noise}"
-        )
+        for one in every:
+            low, middle, high = quartiles([1e3 * median(stalls(each[one])) for each in found])
+            lines.append(f"{what} of a stall with {one}: {middle:.1f} ms ({low:.1f} … {high:.1f})")
+        lines += [f"  {one} over {other}: {effect(found, stalls, one, other)}" for one, other in compared(every)]
     return "\n".join(lines)
+
+
+def compared(every: list[Variant]) -> list[tuple[Variant, Variant]]:
+    """Of each checkout the one that keeps much with the one that keeps nothing; and this one's with the other's."""
+    within = [(every[n + 1], every[n]) for n in range(0, len(every), 2)]
+    return within + list(zip(every[:2], every[2:], strict=False))
+
+
+def effect(found: list[Round], stalls: Callable[[Measurement], list[float]], one: Variant, other: Variant) -> str:
+    ratios = [ratio for each in found if (ratio := over(stalls(each[one]), stalls(each[other]))) is not None]
+    low, middle, high = quartiles(ratios)
+    noise = " noise" if len(ratios) < ROUNDS_MIN or high - low > abs(middle) else ""
+    return f"{middle:+.0%} ({low:+.0%} … {high:+.0%}){noise}"
+
+
+def checkout(text: str) -> Path:
+    """For `type=`."""
+    folder = Path(text).resolve()
+    if not (folder / "spotrun" / "__init__.py").exists():
+        raise argparse.ArgumentTypeError(f"{folder} has no folder spotrun/: it must be a checkout of spotrun")
+    return folder
 
 
 def main() -> None:
@@ -99,10 +144,12 @@ def main() -> None:
     parser.add_argument("--model", choices=PLANS, default="tiny", help="what is trained")
     parser.add_argument("--rounds", type=at_least(1), default=ROUNDS_MIN, help=f"with fewer than {ROUNDS_MIN}: noise")
     parser.add_argument("--seed", type=int, default=1, help="of the order within each round")
+    parser.add_argument("--against", type=checkout, metavar="FOLDER", help="another checkout to compare with")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="spotrun-stall-") as folder:
-        print(told(rounds_of(Path(folder), args.model, args.rounds, args.seed)))
+        every = variants(args.against)
+        print(told(rounds_of(Path(folder), args.model, args.rounds, args.seed, every), every))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""The counts that benchmarks take."""
+"""The arguments that benchmarks take."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks import fold
+from benchmarks import fold, stall
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,13 @@ def test_a_count_that_cannot_be_is_refused(
         fold.main()
     assert ended.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_checkout_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["stall", "--against", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        stall.main()
+    assert ended.value.code == 2
+    assert f"{tmp_path} has no folder spotrun/" in capsys.readouterr().err

@@ -14,6 +14,8 @@ from pathlib import Path
 from spotrun import trainer_link
 from tests.support.repository import ROOT
 
+SITE = "site"
+"""The folder of a trainer's that comes first in sys.path."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -37,7 +39,7 @@ class Zygote:
     def __init__(self, folder: Path) -> None:
         self._sock, theirs = socket.socketpair()
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([install_entry_points(folder / "site"), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([install_entry_points(folder / SITE), str(ROOT)]),
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
         }
@@ -78,7 +80,7 @@ class Spawner:
     """In place of a Zygote: a Python of its own for each trainer, as the real agent starts it."""
 
     def __init__(self, folder: Path) -> None:
-        path = [install_entry_points(folder / "site"), str(ROOT)]
+        path = [install_entry_points(folder / SITE), str(ROOT)]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
         self._running: dict[int, subprocess.Popen] = {}
 
