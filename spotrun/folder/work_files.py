@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from spotrun.folder.stored_files import is_path_inside
 
 NEVER = travelling.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
+PATHS_MAX = 1 << 14
+"""So many are judged once, as the folder is looked at again and again."""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
 TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
@@ -76,7 +79,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
         missing.discard(path)
         if not chosen(path):
             continue
-        if not is_path_inside(path) or not _is_text(path):
+        if not _is_nameable(path):
             refused[os.fsencode(path).decode(errors="backslashreplace")] = UNNAMEABLE
         elif isinstance(facts, str):
             refused[path] = facts
@@ -88,7 +91,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
             files[path] = Seen(path, stamp)
         else:
             refused[path] = NO_FILE
-    gone = sorted(path for path in missing if is_path_inside(path) and _is_text(path))
+    gone = sorted(filter(_is_nameable, missing))
     return Survey(files, refused, tuple(gone))
 
 
@@ -114,6 +117,11 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     else:
         other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
         refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)
+
+
+@lru_cache(PATHS_MAX)
+def _is_nameable(path: str) -> bool:
+    return is_path_inside(path) and _is_text(path)
 
 
 def _is_text(path: str) -> bool:

@@ -15,10 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
+PATHS_MAX = 1 << 14
+"""So many are judged once, as a folder is looked at again and again."""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
 """A bracket that fnmatch would take for itself, as none ends it."""
 
@@ -50,7 +53,7 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
     def chosen(path: str) -> bool:
         return next((wanted for wanted, fits in reversed(rules) if fits(path)), otherwise)
 
-    return chosen
+    return lru_cache(PATHS_MAX)(chosen)
 
 
 def _fits(pattern: str) -> Callable[[str], bool]:

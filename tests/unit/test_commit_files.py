@@ -36,7 +36,7 @@ from spotrun.spec.model import CheckpointFilesSpec, CheckpointSpec, OutputsSpec
 from spotrun.spec.patterns import chooser
 from spotrun.training.work_folder import freezing
 from spotrun.training.work_folder.freezing import Freezer
-from spotrun.training.work_folder.open_files import OpenFiles
+from spotrun.training.work_folder.open_files import OpenFiles, positions_of
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock
 from tests.support.mortal_store import Killed, MortalStore, files_in
@@ -220,7 +220,7 @@ def test_files_that_are_open_are_rewritten_where_they_are(run: Run) -> None:
     one = run.instance()
     with (one.work / "log").open("w") as log:
         log.write("a\nb\n")
-        positions = one.open.positions()
+        positions = positions_of(one.open.flush())
         one.save()
     two = run.instance()
     with (two.work / "log").open("w") as log, (two.work / "of-this-process").open("w") as own:

@@ -23,7 +23,7 @@ from spotrun.folder.work_files import Stamp, remember, remembered
 from spotrun.trainer_link import FilesFrozen
 from spotrun.training.work_folder import freezing
 from spotrun.training.work_folder.freezing import Freezer, Frozen
-from spotrun.training.work_folder.open_files import OpenFiles
+from spotrun.training.work_folder.open_files import OpenFiles, positions_of
 from tests.support.checkpoint_images import image_bytes
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_is_open_goes_on_where_it_was(folder: Folder, opened: Callab
     log = opened("log", mode)
     log.write(lines[0])
     log.write(lines[1])
-    positions = folder.open.positions()
+    positions = positions_of(folder.open.flush())
     saved = (folder.work / "log").read_bytes()
     log.write(lines[2])
     log.close()

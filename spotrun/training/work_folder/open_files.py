@@ -8,7 +8,7 @@ import gc
 import io
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -38,14 +38,6 @@ class OpenFiles:
             with contextlib.suppress(ValueError, OSError):  # closed by another thread, or its disk is full: not ours
                 file.flush()
         return opened
-
-    def positions(self) -> dict[str, int]:
-        """Where each stands, by path."""
-        found: dict[str, int] = {}
-        for file in self.flush():
-            with contextlib.suppress(OSError):
-                found[file.path] = os.lseek(file.fd, 0, os.SEEK_CUR)
-        return found
 
     def move(self, positions: Mapping[str, int]) -> None:
         """After the files were rewritten: go on where it says, or at the end."""
@@ -100,6 +92,15 @@ class OpenFiles:
                 kinds[kind] = _kind(kind) is not None
             if kinds[kind] and (key := by_fd.get(_descriptor(each))) is not None:
                 self._objects[key].append(weakref.ref(each))
+
+
+def positions_of(flushed: Iterable[Opened]) -> dict[str, int]:
+    """Where each stands, by path."""
+    found: dict[str, int] = {}
+    for file in flushed:
+        with contextlib.suppress(OSError):
+            found[file.path] = os.lseek(file.fd, 0, os.SEEK_CUR)
+    return found
 
 
 def _kind(kind: type) -> Any:

@@ -13,7 +13,7 @@ from spotrun.trainer_link import Committed, FilesRule, FilesTorn, FilesWanted
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent, Session
 from spotrun.training.work_folder.freezing import Freezer, Frozen
-from spotrun.training.work_folder.open_files import OpenFiles
+from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions_of
 
 
 class WorkFiles:
@@ -28,20 +28,22 @@ class WorkFiles:
         self._rule = rule
         self.folder = "" if rule is None else os.path.realpath(rule.work)
         self._open = None if rule is None else OpenFiles(self.folder)
+        self._flushed: list[Opened] = []
         self._freezer: Freezer | None = None
         if rule is not None and isinstance(agent, Session):
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
         """Where this process stands in the files that it writes, by path. Flushes them."""
-        return {} if self._open is None else self._open.positions()
+        self._flushed = [] if self._open is None else self._open.flush()
+        return positions_of(self._flushed)
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """The folder at this boundary. `positions` came before it, on all ranks."""
-        if self._freezer is None or self._open is None:
+        if self._freezer is None:
             return None
         self._hear(self._freezer)
-        return self._freezer.freeze(self._open.flush(), final=final)
+        return self._freezer.freeze(self._flushed, final=final)
 
     def _hear(self, freezer: Freezer) -> None:
         assert isinstance(self._agent, Session)
