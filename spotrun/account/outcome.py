@@ -42,17 +42,18 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Whether the run has a command without checkpoints of ours: one that says nothing of steps, and does them from its
-    first moment on.
+    Whether the run has a command that says nothing of steps, and does them from its first moment on. Its checkpoints
+    are of files alone, if it has any.
 
-    A job that names a command is taken for that until a training says its first step. A script is, once it came to its
-    end without one.
+    A job that names a command is taken for that until a training says its first step. A script is, once its agent has
+    heard nothing of it for a while, or it came to its end without a step.
     """
-    trainers = (trainer for attempt in state.attempts.values() for trainer in attempt.trainers)
-    if state.commits or any(trainer.started_at is not None for trainer in trainers):
+    trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
+    if any(commit.event.has_image for commit in state.commits) or any(trainer.started_at for trainer in trainers):
         return False
     done = state.terminal is not None and state.terminal.outcome == "completed"
-    return done or state.created.job("train").get("run") is not None
+    silent = any(trainer.began_at for trainer in trainers)
+    return done or silent or state.created.job("train").get("run") is not None
 
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:

@@ -171,10 +171,10 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """`plain`: the command says nothing of its first step, and restores nothing."""
+    """`plain`: the command says nothing of its first step, and trains from its begin on."""
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
-        started_at = trainer.resumed_at if plain else trainer.started_at
+        started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
         if started_at is None:
             continue
         following = attempt.trainers[index + 1].resumed_at if index + 1 < len(attempt.trainers) else over
@@ -233,7 +233,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     For each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
     A trainer that resumes from a commit throws away what was done after that commit's snapshot, by the trainer that
-    took it and by all that came between. The oldest commit that any later trainer chose counts.
+    took it and by all that came between. The oldest commit that any later trainer chose counts. One that goes on in
+    place throws nothing away.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -251,6 +252,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     for index, (attempt, trainer) in reversed(list(enumerate(trainers))):
         key = (attempt.number, trainer.incarnation)
         survived[key] = kept[1] if kept[0] == index else FOREVER if kept[0] > index else NEVER
+        if trainer.in_place:
+            continue
         kept = min(kept, position(None if trainer.commit is None else commits[trainer.commit]))
     return survived
 

@@ -168,7 +168,7 @@ class Totals:
         self._stored = Integral([*_stored(state, kept_until)])
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
         self._puts = Tally(
-            [(commit.at, commit.event.objects + 1) for commit in state.commits]
+            [(commit.at, commit.event.puts) for commit in state.commits]
             + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
             + [(written_at, 1) for written_at in state.entry_times]
             + [*_pack_objects(state, "run")]

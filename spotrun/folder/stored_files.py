@@ -19,6 +19,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from spotrun.run.bounds import Count, Nanoseconds
+from spotrun.spec.values import STATE_FILES_MAX
 
 FOLDER = "outputs/"
 FORMAT = 1
@@ -26,6 +27,10 @@ PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
+"""Permissions, as chmod(2) takes them."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -41,7 +46,10 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One file; `path` is relative to the work folder, and `attempt` the newest one that has seen it there."""
+    """
+    One file; `path` is relative to the work folder, and `attempt` the newest one that has seen it there. `mode` are the
+    permissions of a file of a command's state.
+    """
 
     path: str
     size_bytes: Count
@@ -49,6 +57,19 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     attempt: Count
     pieces: tuple[Piece, ...] = ()
     executable: bool = False
+    mode: Mode | None = None
+
+
+class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    path: str
+    mode: Mode
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A link at `path` to `target`, which is relative to its own folder and lies in the work folder."""
+
+    path: str
+    target: str
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,12 +81,14 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     What a list says: the files; some of those that were not taken, each with the reason; and the paths of the uploaded
-    work folder that the script has removed.
+    work folder that the script has removed. Of a command's state it has all folders and links too.
     """
 
     files: tuple[OutputFile, ...]
     left_out: tuple[LeftOut, ...] = ()
     removed: tuple[str, ...] = ()
+    folders: tuple[Folder, ...] = ()
+    links: tuple[Link, ...] = ()
     format: int = FORMAT
 
     def keys(self) -> Mapping[str, int]:
@@ -76,11 +99,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Why nobody may fetch by it; None where it is well made. Training code can write such a list."""
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
-        if len(self.files) > FILES_MAX or len({file.path for file in self.files}) < len(self.files):
+        named = [each.path for each in (*self.files, *self.folders, *self.links)]
+        if len(named) > 2 * STATE_FILES_MAX or len(set(named)) < len(named):
             return "its list names too many files, or one twice"
-        for path in (*(file.path for file in self.files), *self.removed):
+        for path in (*named, *self.removed):
             if not is_path_inside(path):
                 return f"its list names {path[:200]!r}, which is not a file inside a folder"
+        for link in self.links:
+            if not leads_inside(link.path, link.target):
+                return f"its list names {link.path[:200]!r}, a link that leads out of the folder"
         for file in self.files:
             if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
                 return "its list names objects elsewhere"
@@ -95,6 +122,19 @@ def is_path_inside(path: str) -> bool:
     plain = "\0" not in path and not {"", ".", ".."} & set(parts)
     sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
     return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES
+
+
+def leads_inside(path: str, target: str) -> bool:
+    """Whether a link at `path` to `target`, both taken as they are written, stays in whatever folder it is put in."""
+    depth = path.count("/")
+    parts = target.split("/")
+    if not target or target.startswith("/") or "\0" in target or len(target.encode(errors="surrogatepass")) > 4000:
+        return False
+    for part in parts:
+        depth += {"..": -1, "": 0, ".": 0}.get(part, 1)
+        if depth < 0:
+            return False
+    return True
 
 
 def list_key(attempt: int, digest: str) -> str:

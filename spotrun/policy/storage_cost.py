@@ -39,7 +39,7 @@ def _kept_bytes(facts: Facts) -> int:
 def requests_usd(state: RunState) -> Decimal:
     """What the store has charged for requests so far, or a little more."""
     prices = state.created.storage
-    puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
+    puts = sum(commit.event.puts for commit in state.commits) + len(state.entry_times)
     puts += sum(outputs.event.objects for outputs in state.all_outputs())
     gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
     return (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000

@@ -178,7 +178,13 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunState:
     redone = max(0, _last_step_reached(state) - event.step)
     chosen = None if event.commit is None else state.commit(event.commit)
-    trainer = Trainer(incarnation=event.incarnation, resumed_at=entry.at, commit=event.commit, step=event.step)
+    trainer = Trainer(
+        incarnation=event.incarnation,
+        resumed_at=entry.at,
+        commit=event.commit,
+        step=event.step,
+        in_place=event.in_place,
+    )
     trainers = (*state.attempts[event.attempt].trainers, trainer)
     state = _with_attempt(state, event.attempt, trainers=trainers)
     return replace(
@@ -238,6 +244,8 @@ def _with_newest_trainer(state: RunState, attempt: int, **changes: Any) -> RunSt
 
 
 def _training_started(state: RunState, entry: Entry, event: ev.TrainingStarted) -> RunState:
+    if event.began_at is not None:
+        return _with_newest_trainer(state, event.attempt, began_at=event.began_at)
     return _with_newest_trainer(state, event.attempt, started_at=entry.at)
 
 

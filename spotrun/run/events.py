@@ -429,7 +429,9 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     """
     A trainer of this attempt begins at `commit`, or at zero if that is None; later commits are cut off.
 
-    `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back.
+    `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back,
+    or with which a command has failed again. `in_place`: a command goes on with its files as the one before it has left
+    them on this instance, after that commit.
     """
 
     attempt: Count
@@ -438,14 +440,20 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     epoch: Count
     step: Count
     skipped: tuple[Count, ...] = ()
+    in_place: bool = False
 
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
-    """The first new step of a trainer is done: what came before was restore, what follows is training."""
+    """
+    The first new step of a trainer is done: what came before was restore, what follows is training.
+
+    A command that says nothing of its steps `began_at` that moment; None for a training that has done its first one.
+    """
 
     attempt: Count
     incarnation: Count
     step: Count
+    began_at: Moment | None = None
 
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
@@ -490,6 +498,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
     its `size_bytes` are its own; if that is None, all are. `files` is None where no files belong to it, as in a run of
     an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
+
+    The state folder of a command makes a checkpoint of files alone: it has no image, step 0 and no epoch.
     """
 
     attempt: Count
@@ -513,6 +523,16 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     sent_bytes: Count | None = None
     files: CommittedFiles | None = None
     fit: Count = 1
+
+    @property
+    def has_image(self) -> bool:
+        """Whether it is of a training; of a command it has files alone."""
+        return self.size_bytes > 0 or self.files is None
+
+    @property
+    def puts(self) -> int:
+        """How many objects were put for it beside its files: the parts of its image, and their manifest."""
+        return self.objects + self.has_image
 
     @property
     def stored_bytes(self) -> int:

@@ -176,7 +176,9 @@ def _check_of_trainer(state: RunState, event: Any) -> None:
 
 def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
     _check_of_trainer(state, event)
-    _require(state.attempts[event.attempt].trainers[-1].started_at is None, "already started")
+    trainer = state.attempts[event.attempt].trainers[-1]
+    _require(trainer.started_at is None, "already started")
+    _require(event.began_at is None or trainer.began_at is None, "its begin is known already")
 
 
 def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:

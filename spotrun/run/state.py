@@ -122,13 +122,18 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
-    """One trainer process of an attempt."""
+    """
+    One trainer process of an attempt. `started_at` is when its first step was done; of a command that says nothing of
+    steps, `began_at` is when it began, and `in_place` says that it went on with what the one before it had left.
+    """
 
     incarnation: int
     resumed_at: datetime
     commit: int | None
     step: int
     started_at: datetime | None = None
+    began_at: datetime | None = None
+    in_place: bool = False
     exited: ev.TrainerExited | None = None
     exited_at: datetime | None = None
 
@@ -405,15 +410,20 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def newest_outputs(self) -> Outputs | None:
         """
         The newest files that are stored. What was looked at before a checkpoint with files is never the newest again,
-        whatever becomes of that checkpoint: its objects may be gone.
+        whatever becomes of that checkpoint: its objects may be gone. A checkpoint of a command has its state alone, and a
+        look at the work folder has that too.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
             if looked is not None and commit.number < looked.number:
                 break
-            if commit.event.files is not None:
+            if commit.event.files is not None and commit.event.has_image:
                 return next((each.outputs for each in self.usable_commits() if each.outputs is not None), None)
-        return looked
+        return looked or self._newest_state()
+
+    def _newest_state(self) -> Outputs | None:
+        """Of a command whose other files were not looked at."""
+        return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
     def stored_files(self) -> int:

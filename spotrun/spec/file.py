@@ -21,7 +21,7 @@ from spotrun.errors import SpecInvalid, SpotrunError, found
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
-from spotrun.spec.values import clean_text, kind_of, name_from, read_script
+from spotrun.spec.values import STATE_FILES_MAX, clean_text, kind_of, name_from, read_script, read_state_path
 from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
 
@@ -311,13 +311,13 @@ def _leave_out_own_keys(draft: _Draft) -> None:
 
 
 def _take_run(draft: _Draft) -> None:
-    """`run:` at the top becomes train.run."""
+    """`run:` at the top becomes train.run. Beside it `train` may have what goes with a command."""
     if "run" in draft.data:
-        command = draft.data.pop("run")
-        if "train" in draft.data:
+        command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
+        if not isinstance(train, dict) or set(train) - {"state"}:
             draft.add(("run",), "cannot be combined with train", "keep one of train and run")
             return
-        draft.data["train"] = {"run": command}
+        train["run"] = command
         draft.spelled[("train", "run")] = ("run",)
         if ("run",) in draft.document.unreadable:
             draft.document.unreadable.add(("train", "run"))
@@ -447,6 +447,33 @@ def _check_workdir(draft: _Draft, workdir: Path) -> None:
     train = draft.data.get("train")
     if isinstance(train, dict) and "script" in train and ("train", "script") not in draft.document.unreadable:
         _check_script(draft, workdir, train["script"])
+    if isinstance(train, dict) and isinstance(train.get("state"), list):
+        for index, path in enumerate(train["state"]):
+            _check_state(draft, workdir, index, path)
+
+
+def _check_state(draft: _Draft, workdir: Path, index: int, value: object) -> None:
+    key: Key = ("train", "state", index)
+    try:
+        path = workdir / read_state_path(value)
+        if not path.resolve().is_relative_to(workdir.resolve()):
+            draft.add(key, "is a link out of workdir", "name a folder of workdir itself")
+        elif _count_of_files(path, STATE_FILES_MAX) > STATE_FILES_MAX:
+            draft.add(key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer, or pack them")
+    except Unreadable:
+        return
+    except (OSError, ValueError) as error:
+        draft.add(key, f"cannot be read: {shown(error, 200)}", "write a shorter path")
+
+
+def _count_of_files(folder: Path, most: int) -> int:
+    """Below it; no more than one beyond `most` is counted."""
+    found = 0
+    for _, _, names in os.walk(folder):
+        found += len(names)
+        if found > most:
+            break
+    return found
 
 
 def _check_script(draft: _Draft, workdir: Path, value: object) -> None:

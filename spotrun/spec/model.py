@@ -37,10 +37,15 @@ from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
-from spotrun.units import Unreadable, format_duration
+from spotrun.units import Steps, Unreadable, format_duration
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
+
+
+STATE_DIR = "spotrun-state"
+"""In the work folder."""
+_EVERY = ("checkpoint", "every")
 
 
 class Model(BaseModel):
@@ -50,7 +55,7 @@ class Model(BaseModel):
 
 
 class TrainSpec(Model):
-    """What to run: a Python script with arguments, or a shell command."""
+    """What to run: a Python script with arguments, or a shell command; and what it keeps in files."""
 
     script: fields.ScriptPath | None = Field(
         default=None, description="The Python script, relative to workdir: train.py. It needs no change for spotrun."
@@ -59,6 +64,13 @@ class TrainSpec(Model):
         default=(), description="The script's arguments, one list item each: [--epochs, 90]."
     )
     run: fields.Command | None = Field(default=None, description="A shell command, instead of script and args.")
+    state: tuple[fields.StatePath, ...] = Field(
+        default=(),
+        max_length=100,
+        description="Folders and files in which a command without checkpoints of spotrun's keeps what it needs to go "
+        "on, relative to workdir: [out/, model.ckpt]. They are stored whenever they are at rest, and are there again "
+        "when it starts on another instance. So is all that it writes to $SPOTRUN_STATE_DIR, without this line too.",
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TrainSpec:
@@ -69,6 +81,17 @@ class TrainSpec(Model):
         if self.run is not None and self.args:
             raise Unreadable("goes with script, not with run", "write the arguments into run", at=("args",))
         return self
+
+    @property
+    def state_dir(self) -> str:
+        """The folder that $SPOTRUN_STATE_DIR names: the first of the job's own, else one that we make."""
+        return next((path.rstrip("/") for path in self.state if path.endswith("/")), STATE_DIR)
+
+    @property
+    def state_paths(self) -> tuple[str, ...]:
+        """All that is state, $SPOTRUN_STATE_DIR included; none of these lies in another."""
+        paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir)})
+        return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
 
 class ResourcesSpec(Model):
@@ -528,6 +551,13 @@ class RunSpec(Model):
         for name in self.secrets:
             if name in self.envs:
                 raise Unreadable("is among envs too", "remove it there", at=("secrets", name))
+        return self
+
+    @model_validator(mode="after")
+    def _state_has_no_steps(self) -> RunSpec:
+        if self.train.state and isinstance(self.checkpoint.every, Steps):
+            advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
+            raise Unreadable("counts steps, and train.state is of a command without any", advice, at=_EVERY)
         return self
 
     @model_validator(mode="after")

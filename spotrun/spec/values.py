@@ -143,6 +143,12 @@ def name_from(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "run"
 
 
+PRIVATE_FOLDER = ".spotrun"
+STATE_PATH_MAX = 500
+STATE_FILES_MAX = 100_000
+"""Of a command's state, of which none is left out."""
+
+
 def read_script(value: object) -> str:
     text = clean_text(value)
     path = PurePosixPath(text)
@@ -155,6 +161,25 @@ def read_script(value: object) -> str:
     if text.startswith("-") or not path.parts:
         raise Unreadable(f"{shown(text)!r} is not a script", "write a path like train.py")
     return str(path)
+
+
+def read_state_path(value: object) -> str:
+    """A folder, with a `/` at its end if it was written so, or a file; as a path in the work folder."""
+    text = clean_text(value)
+    path = PurePosixPath(text)
+    if "://" in text:
+        raise Unreadable("must be a path inside workdir, not an address", "write a folder like out/")
+    if path.is_absolute() or text.startswith("~"):
+        raise Unreadable("must be a path inside workdir, not an absolute one", "write it relative to workdir: out/")
+    if ".." in path.parts:
+        raise Unreadable("must stay inside workdir", "remove the .., or let the command write into a folder of workdir")
+    if not path.parts:
+        raise Unreadable(f"{shown(text)!r} is the whole of workdir", "name a folder in it, like out/")
+    if set("*?[!") & set(text):
+        raise Unreadable(f"{shown(text)!r} is a pattern", "name a folder, and all that is in it counts: out/")
+    if PRIVATE_FOLDER in path.parts or len(text) > STATE_PATH_MAX:
+        raise Unreadable(f"{shown(text)!r} cannot be state", "name another folder, like out/")
+    return f"{path}/" if text.endswith("/") else str(path)
 
 
 def read_args(value: object) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
+from spotrun.spec import file as spec_file
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.market_script import Action, After, EpochAt, UploadAt, parse_trigger
@@ -678,3 +679,27 @@ def test_reading_a_spec_imports_nothing_heavy() -> None:
         "sys.exit(f'{early} {heavy}' if early or heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+def test_state_is_of_the_work_folder_and_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    def of(text: str) -> tuple[tuple[str, ...], str]:
+        job = tmp_path / "job.yaml"
+        job.write_text(text)
+        train = load_spec(job).train
+        return train.state_paths, train.state_dir
+
+    assert of("run: ./simulate") == (("spotrun-state",), "spotrun-state")
+    assert of("run: ./simulate\ntrain: {state: [a.ckpt]}") == (("a.ckpt", "spotrun-state"), "spotrun-state")
+    assert of("train: {run: ./simulate, state: [./out/, out/deep, a.ckpt]}") == (("a.ckpt", "out"), "out")
+    assert of("train: {run: ./simulate, state: ['run 1/ckpt/']}") == (("run 1/ckpt",), "run 1/ckpt")
+
+
+def test_state_of_too_many_files_is_refused_at_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec_file, "STATE_FILES_MAX", 3)
+    (tmp_path / "out" / "deep").mkdir(parents=True)
+    job = tmp_path / "job.yaml"
+    job.write_text("run: ./simulate\ntrain:\n  state:\n    - out/\n")
+    for number in range(4):
+        assert load_spec(job)
+        (tmp_path / "out" / "deep" / f"{number}.bin").touch()
+    with pytest.raises(SpecFileInvalid, match="job.yaml:4: train.state.0.*holds more than 3 files.*name a folder with"):
+        load_spec(job)
