@@ -17,9 +17,10 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.decisions import Beginning
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.ending import Ending
-from spotrun.agent.fits import afresh_after
+from spotrun.agent.fits import Start, afresh_after, told_to_trainer
 from spotrun.agent.inbox import (
     CommonPartSent,
     EntryUnwritten,
@@ -34,8 +35,10 @@ from spotrun.agent.inbox import (
     SaveAbandoned,
     Saved,
     SaveFailed,
+    SaveGivenUp,
     SaveRefused,
     SaveTorn,
+    StateFrozen,
 )
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
@@ -44,14 +47,16 @@ from spotrun.agent.pieces import Pieces
 from spotrun.agent.put_back import tidy
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.agent.refusal import Refusal
-from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, starts, still_here
+from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, put_state_back, starts, still_here
 from spotrun.agent.saver import Saver, Worker
+from spotrun.agent.state_keeper import StateKeeper
+from spotrun.agent.state_watch import StateWatch
 from spotrun.agent.trainer import Trainer
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
-from spotrun.run.events import Cause, ResumedFrom
+from spotrun.run.events import Cause, ResumedFrom, TrainerExited
 from spotrun.run.state import RunState
 
 TURN_S = 0.1
@@ -75,6 +80,7 @@ class AttemptLoop:
             node.store, node.recorder, node.clock, node.status, node.inbox, node.spec.checkpoint, self._files
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
+        self._watch = StateWatch(node, self._files)
         self._drain = Drain(node.clock)
         assignment = node.assignment
         self._journal = AttemptJournal(
@@ -104,7 +110,8 @@ class AttemptLoop:
         self._drain.read(self._state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
-        self._begin(len(attempt.trainers), lambda: ready)
+        self._keeper = StateKeeper(self._node, self._watch, self._journal, self._pace, self._saver, self._drain)
+        self._begin_newest(len(attempt.trainers), lambda: ready)
         while True:
             self._turn()
 
@@ -116,14 +123,53 @@ class AttemptLoop:
     def close(self) -> None:
         """End the trainers, with all that they started."""
         self._outputs.close()
+        self._watch.close()
         self._trainers.close()
+
+    def _begin_newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
+        newest = self._state.latest_commit()
+        if newest is None or newest.event.has_image:
+            self._begin(incarnation, ready)
+        else:
+            self._begin_command(incarnation, Beginning.NEWEST)
+
+    def _begin_command(self, incarnation: int, beginning: Beginning) -> None:
+        """Put the state of a command in its place, and start it."""
+        self._keeper.rest()
+        self._node.status.change(phase="restore")
+        try:
+            found = put_state_back(self._node, self._journal.attempt, self._files, beginning)
+        except NothingToResumeFrom as reason:
+            self._ending.failed(reason.cause, reason.detail)
+        in_place = beginning is Beginning.AS_IT_STANDS
+        resumed = ResumedFrom(
+            attempt=self._journal.attempt,
+            incarnation=incarnation,
+            commit=found.commit.number,
+            epoch=0,
+            step=0,
+            skipped=found.skipped,
+            in_place=in_place,
+        )
+        self._journal.resumed(incarnation, resumed)
+        self._saver.resume_source = found.commit.number
+        trainer = self._started(incarnation)
+        self._node.status.change(phase="train")
+        trainer.begin_at(Start(told_to_trainer(self._node, None)))
+        self._keeper.begins(trainer, put_back=not in_place)
+
+    def _started(self, incarnation: int) -> Trainer:
+        trainer = self._trainers.start(incarnation)
+        self._conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
+        self._pace.new_trainer()
+        self._torn = False
+        return trainer
 
     def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
         tidy(self._node, self._journal.attempt)
-        trainer = self._trainers.start(incarnation)
-        self._conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
-        self._pace.new_trainer()
+        self._keeper.rest()
+        trainer = self._started(incarnation)
         try:
             beginning = newest_checkpoint(self._node, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
@@ -143,8 +189,8 @@ class AttemptLoop:
         phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         self._files.begin(self._journal.attempt, {})
-        self._torn = False
         trainer.begin_at(*starts(self._node, beginning, self._files))
+        self._keeper.begins(trainer, put_back=False)
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -158,6 +204,7 @@ class AttemptLoop:
         self._follow_drain()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
         self._follow_refusal()
+        self._keeper.turn(self._now_s)
         self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on or self._torn)
         self._torn = self._torn and self._trainer.asked is None
         hold = not self._is_last_chance and self._pace.too_soon(self._now_s)
@@ -212,6 +259,11 @@ class AttemptLoop:
                 self._node.note(f"the ledger waits: {letter.detail}")
             case SaveAbandoned():
                 self._saver.settled()
+            case SaveGivenUp(reason=reason):
+                self._saver.settled()
+                self._keeper.given_up(reason)
+            case StateFrozen():
+                self._keeper.frozen(letter)
             case CommonPartSent():
                 self._saver.common_part_sent(letter.sequence)
             case _:
@@ -228,6 +280,7 @@ class AttemptLoop:
         snapshot = self._saver.settled()
         assert snapshot is not None
         self._trainer.committed(snapshot, letter.commit, letter.digest)
+        self._keeper.saved(snapshot)
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
         self._refusal.ends()
@@ -321,6 +374,8 @@ class AttemptLoop:
 
     def _end_terminated(self) -> NoReturn:
         """The command is done with what it does after SIGTERM, or its time is over."""
+        if self._trainer.final is not None:
+            self._end_drained(self._trainer.final)
         stopped_at = self._node.clock.now()
         self._trainer.kill()
         self._ending.drained(None, stopped_at)
@@ -345,6 +400,7 @@ class AttemptLoop:
                 trainer.drain(self._drain.reason)
             return
         if self._is_plain:
+            self._keeper.terminated(self._now_s)
             trainer.terminate()
             return
         stopped_at = self._node.clock.now()
@@ -356,7 +412,7 @@ class AttemptLoop:
     def _settle_exit(self) -> None:
         """What an exited trainer left is saved before its end is judged."""
         trainer = self._trainer
-        if trainer.exited is None or not self._saver.idle:
+        if trainer.exited is None or not self._saver.idle or self._keeper.awaits_the_last(self._now_s):
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
@@ -379,7 +435,7 @@ class AttemptLoop:
         trainer = self._trainer
         if trainer.finished is not None:
             return trainer.final is not None and (exited.exit_code == 0 or trainer.hung)
-        never_trained = trainer.progress is None and not self._state.commits
+        never_trained = trainer.progress is None and not any(commit.event.has_image for commit in self._state.commits)
         return never_trained and exited.exit_code == 0 and not trainer.hung
 
     def _restart_or_give_up(self, exited: Exited) -> None:
@@ -387,14 +443,25 @@ class AttemptLoop:
         cause = decisions.exit_cause(exited.exit_code, hung=trainer.hung)
         words = decisions.exit_words(exited.exit_code, cause, trainer.last_output())
         event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, str(words))
-        reason = decisions.why_give_up(self._state, event, self._node.spec.retry.max_restarts)
+        reason = self._why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))
         self._node.note(f"the trainer ended ({words.how}); it is started again")
         newest = trainer.take_newest()
         trainer.close()
+        commit = self._state.latest_commit()
+        if commit is not None and not commit.event.has_image:
+            failures = decisions.failures_in_a_row(self._state)
+            self._begin_command(trainer.number + 1, decisions.beginning_after(event, failures))
+            return
         self._node.status.change(phase="restore")
         self._begin(trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest))
+
+    def _why_give_up(self, exited: TrainerExited) -> str | None:
+        max_restarts = self._node.spec.retry.max_restarts
+        if self._keeper.is_keeping and self._state.latest_commit() is not None:
+            return decisions.why_give_up_command(self._state, exited, max_restarts)
+        return decisions.why_give_up(self._state, exited, max_restarts)
 
     # -- small things --------------------------------------------------------------------------------------------
 

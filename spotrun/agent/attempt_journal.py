@@ -94,6 +94,11 @@ class AttemptJournal:
         event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=step)
         self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
 
+    def command_began(self, incarnation: int, began_at: datetime) -> None:
+        """It says nothing of its steps, and runs."""
+        event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at)
+        self._append_later(unless(lambda state: has_begun(self._trainer(state, incarnation)), event))
+
     def epoch_completed(self, ended: EpochEnded, said: Said) -> None:
         event = EpochCompleted(
             attempt=self.attempt,
@@ -196,6 +201,10 @@ class AttemptJournal:
     def _append_later(self, decide: Decide) -> None:
         """Does not wait. If the event is refused, the inbox gets a letter."""
         self._recorder.append(decide)
+
+
+def has_begun(trainer: TrainerRecord) -> bool:
+    return trainer.started_at is not None or trainer.began_at is not None
 
 
 def _survivor(state: RunState) -> str:

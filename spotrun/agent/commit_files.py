@@ -18,6 +18,7 @@ from spotrun.agent.node import Node
 from spotrun.agent.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
 from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, SECRET_NAME, TOO_MANY, Pieces, Refused, Sending
 from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.state_commit import Known, StateStoring
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import FrozenFile, Held
 from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, LeftOut, Listing, OutputFile
@@ -34,13 +35,6 @@ class FilesTorn(Exception):
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
         self.paths = paths
-
-
-class Known(NamedTuple):
-    """A file as it was in a commit: what the list says of it, and how it looked."""
-
-    seen: Seen
-    entry: OutputFile | LeftOut
 
 
 class Stored(NamedTuple):
@@ -71,10 +65,10 @@ class CommitFiles:
         them inside of this: what it does not name may be deleted from its end on.
 
         Raises:
-            FilesTorn, Abandoned
+            FilesTorn, StateRefused, Abandoned
             StoreError: not all of it could be stored.
         """
-        if snapshot.frozen is None:
+        if snapshot.frozen is None and snapshot.state is None:
             yield None
             return
 
@@ -83,9 +77,7 @@ class CommitFiles:
                 raise Abandoned
 
         with self._pieces.sending(go_on) as sending:
-            storing = _Storing(self._node, sending, self._attempt, snapshot, self.known)
-            known = storing.all_files(SENDERS_AT_THE_END if snapshot.taken.final or control.hurried else SENDERS)
-            listing, left_out = self._listing(snapshot.frozen, known)
+            known, listing, left_out = self._sent(sending, snapshot, hurried=control.hurried)
             self._pieces.tell(left_out)
             stored = self._pieces.put_list(sending, listing)
             name = CommittedFiles(
@@ -99,6 +91,18 @@ class CommitFiles:
                 left_out=len(left_out),
             )
             yield Stored(name, listing, known)
+
+    def _sent(
+        self, sending: Sending, snapshot: Snapshot, *, hurried: bool
+    ) -> tuple[dict[str, Known], Listing, list[LeftOut]]:
+        if snapshot.state is not None:
+            state = StateStoring(sending, self._pieces, self._attempt, snapshot.state)
+            known = state.all_files(self.known)
+            return (known, *state.listing(known))
+        assert snapshot.frozen is not None
+        storing = _Storing(self._node, sending, self._attempt, snapshot, self.known)
+        known = storing.all_files(SENDERS_AT_THE_END if snapshot.taken.final or hurried else SENDERS)
+        return (known, *self._listing(snapshot.frozen, known))
 
     def committed(self, stored: Stored) -> None:
         """The ledger names it."""

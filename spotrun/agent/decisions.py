@@ -207,3 +207,71 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     if facts.interval_s is not None and facts.since_snapshot_s >= facts.interval_s:
         return "interval"
     return None
+
+
+# -- the state of a command --------------------------------------------------------------------------------------------
+
+BEGUN_AFTER_S = 60.0
+"""A command that has said nothing for so long trains without us."""
+RESTLESS_INTERVALS = 3
+"""A state that finds no rest for so many intervals between checkpoints is told of."""
+
+
+class Beginning(Enum):
+    """With which files a command begins."""
+
+    AS_IT_STANDS = auto()
+    """On the instance where the one before it has ended."""
+    NEWEST = auto()
+    ONE_BEFORE = auto()
+
+
+def failures_in_a_row(state: RunState) -> int:
+    """How often a command has failed by itself since the newest checkpoint was made, or since the run was opened."""
+    trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
+    order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
+    made = [order.get((commit.event.attempt, commit.event.incarnation), 0) for commit in state.commits]
+    exits = [(each.exited, each.exited_at) for _, each in trainers[max(made, default=0) :]]
+    failed = [at for exited, at in exits if exited is not None and exited.cause is Cause.USER_ERROR]
+    return sum(at is not None and at >= state.opened_at for at in failed)
+
+
+def beginning_after(exited: TrainerExited, failures: int) -> Beginning:
+    """
+    With what the next command begins where one has `exited` on this instance, and so many have failed in a row.
+
+    Who was killed has left its files in the middle of whatever it did.
+    """
+    if failures > 2:
+        return Beginning.ONE_BEFORE
+    by_itself = exited.cause is Cause.USER_ERROR and failures < 2
+    return Beginning.AS_IT_STANDS if by_itself else Beginning.NEWEST
+
+
+def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
+    """
+    The same as `why_give_up` for a command whose state is kept. Two failures without a checkpoint between them are at
+    the same step; with other files the next one may come further, as long as there are others.
+    """
+    failures, kept = failures_in_a_row(state), len(state.restore_candidates())
+    if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
+        return f"it failed {count_of(failures, 'time')} without a checkpoint in between"
+    if state.restarts_used > max_restarts:
+        return f"restarted {count_of(max_restarts, 'time')} already" if max_restarts else "retry.max_restarts is 0"
+    return None
+
+
+def leaving_s(state: RunState, commit_s: float | None) -> float | None:
+    """
+    From SIGTERM until the state of the command is durable: the longest that one took to end, and what saves take now or
+    have taken. None where one of both was not measured.
+    """
+    commits = [commit.event for commit in state.commits if not commit.event.has_image]
+    ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
+    saves = [event.durable_s for event in commits[-5:]] if commit_s is None else [commit_s]
+    return max(ends) + max(saves) if ends and saves else None
+
+
+def is_restless(since_s: float, interval_s: float) -> bool:
+    """Whether to tell of a state for which a checkpoint is due since `since_s` ago, and that changes all the time."""
+    return since_s >= RESTLESS_INTERVALS * interval_s

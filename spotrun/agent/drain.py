@@ -65,6 +65,10 @@ class Drain:
     at_once: bool = False
     draining_s: float | None = None
     too_short: str = ""
+    keeps_state: bool = False
+    """It is of a command whose state has to be stored once it has ended."""
+    leaving_s: float | None = None
+    """From SIGTERM until that is durable, as measured; None where it was not."""
     _plain: bool = False
 
     def notice(self, notice: NoticeHeard) -> None:
@@ -109,6 +113,10 @@ class Drain:
         if self.deadline_s is not None and not fits:
             self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
 
+    def command_ended(self) -> None:
+        """It has ended by itself after SIGTERM, and what is left of the time belongs to its state."""
+        self._plain = False
+
     def until_next_s(self, pace: Pace, *, uploading: bool = False, plain: bool = False) -> float:
         """System seconds until the stage may change by itself."""
         if self.deadline_s is None and self.draining_s is None:
@@ -118,6 +126,9 @@ class Drain:
 
     def _drain_s(self, pace: Pace, uploading: bool, plain: bool) -> float:
         assert self.deadline_s is not None
+        if plain and self.keeps_state:
+            margin_s = max(LAST_WORD_S, (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale)
+            return drain_moment(self.deadline_s, self._window_s, self.leaving_s, 0.0, margin_s)
         if plain:
             return self._kill_s() - min(TERMINATED_WITHIN_S, self._window_s / 2)
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)

@@ -35,11 +35,6 @@ def cpu_s(group: int) -> float:
     return sum(found.cpu_s for found in proc.all_stats() if found.group == group)
 
 
-def is_alive(group: int) -> bool:
-    """Whether a process of the group lives; one that is dead and not reaped does not."""
-    return any(found.group == group and not found.ended for found in proc.all_stats())
-
-
 def remember(path: Path, group: ProcessMark) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(group))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from spotrun.agent.frozen import Descriptors
+from spotrun.agent.state_freeze import FrozenState
 from spotrun.trainer_link import Message
 
 
@@ -31,10 +32,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Exited:
-    """Trainer `incarnation` and its whole process group are gone. All that it said is in the inbox already."""
+    """
+    Trainer `incarnation` and its whole process group are gone. All that it said is in the inbox already. `ended_well`:
+    with exit code 0, or, after SIGTERM, as a program ends that has caught it.
+    """
 
     incarnation: int
     exit_code: int
+    ended_well: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,28 @@ class SaveTorn:
 
 
 @dataclass(frozen=True)
+class SaveGivenUp:
+    """A command's state holds what may not be stored, like a secret. Until that changes, another try is none better."""
+
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StateFrozen:
+    """
+    The state of command `incarnation` was at rest, and here is a copy of it, made at `at`. `is_last`: it has ended.
+    `state` is None where nothing has changed since the newest checkpoint, or no copy could be made.
+    """
+
+    incarnation: int
+    state: FrozenState | None
+    at: datetime
+    at_s: float
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class SaveRefused:
     """The store takes no writes: the snapshot of `size_bytes` is kept, and saved when somebody has made room."""
 
@@ -140,6 +167,8 @@ Letter = (
     | Saved
     | SaveFailed
     | SaveTorn
+    | SaveGivenUp
+    | StateFrozen
     | SaveRefused
     | EntryUnwritten
     | SaveAbandoned

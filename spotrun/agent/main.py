@@ -114,7 +114,8 @@ def _early_trainer(node: Node) -> TrainerProcess | None:
 
     Only where a commit proves that the script has our callback: anything else would train without authority.
     """
-    if not node.recorder.state.commits or os.environ.get(EARLY_VARIABLE) == "0":
+    trained = any(commit.event.has_image for commit in node.recorder.state.commits)
+    if not trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None
     return start_trainer(node, 0)
 

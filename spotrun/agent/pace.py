@@ -78,6 +78,11 @@ class Pace:
         if self._epoch_step is not None and step >= self._epoch_step:
             self._epoch_step = None
 
+    def frozen(self, at_s: float) -> None:
+        """The state of a command was copied, for which that does not stand still."""
+        self._snapshot_s = at_s
+        self._rebalance = False
+
     def committed(self, took_s: float, at_s: float) -> None:
         self._committed_s = at_s
         self.commit_s = _smoothed(self.commit_s, took_s)

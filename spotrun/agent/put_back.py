@@ -16,8 +16,9 @@ from pathlib import Path
 from blake3 import blake3
 from msgspec.structs import replace
 
-from spotrun.agent.commit_files import CommitFiles, Known
+from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.node import Node
+from spotrun.agent.state_commit import Known
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.chosen_files import all_but

@@ -5,15 +5,19 @@ ends of the fits before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from spotrun.agent import fits
-from spotrun.agent.commit_files import CommitFiles, Known
+from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.decisions import Beginning as CommandBeginning
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
 from spotrun.agent.put_back import FilesOfCommit
+from spotrun.agent.state_commit import Known
+from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
@@ -71,8 +75,14 @@ def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: 
         if state.commits:
             node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
         return Beginning(None, None)
-    try:
+    with _reasons():
         return _newest_with_files(node, candidates, ready, Forwarding(node, trainer), known)
+
+
+@contextlib.contextmanager
+def _reasons() -> Iterator[None]:
+    try:
+        yield
     except CheckpointDamaged as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}") from error
     except StoreUnavailable as error:
@@ -81,6 +91,40 @@ def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: 
         raise NothingToResumeFrom(Cause.ACCESS, str(error)) from error
     except SpotrunError as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, str(error)) from error
+
+
+class StateFound(NamedTuple):
+    """The checkpoint whose state lies in the work folder now, and the newer ones that were left out."""
+
+    commit: Commit
+    skipped: tuple[int, ...]
+
+
+def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: CommandBeginning) -> StateFound:
+    """
+    The state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
+
+    Raises:
+        NothingToResumeFrom: with the reason.
+    """
+    candidates = [commit for commit in node.recorder.state.restore_candidates() if not commit.event.has_image]
+    skipped: list[int] = []
+    if beginning is CommandBeginning.AS_IT_STANDS:
+        files.begin(attempt, files.known)
+        return StateFound(candidates[0], ())
+    if beginning is CommandBeginning.ONE_BEFORE and len(candidates) > 1:
+        skipped.append(candidates.pop(0).number)
+    with _reasons():
+        while True:
+            commit = candidates.pop(0)
+            try:
+                files.begin(attempt, StateOfCommit(node, commit, files.known).put(attempt))
+                return StateFound(commit, tuple(skipped))
+            except CheckpointDamaged as damage:
+                if not candidates:
+                    raise
+                skipped.append(commit.number)
+                node.note(f"the state as of {commit.event.taken_at} cannot be put back: {damage.message}")
 
 
 def _newest_with_files(

@@ -15,11 +15,22 @@ from dataclasses import dataclass
 
 from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed, SaveRefused, SaveTorn
+from spotrun.agent.inbox import (
+    CommonPartSent,
+    Inbox,
+    SaveAbandoned,
+    Saved,
+    SaveFailed,
+    SaveGivenUp,
+    SaveRefused,
+    SaveTorn,
+)
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
+from spotrun.agent.state_commit import StateRefused
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
+from spotrun.checkpoint.manifest import FORMAT, Manifest
 from spotrun.checkpoint.unchanged import Unchanged, digest
 from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
@@ -44,6 +55,14 @@ class _Sent:
     uploaded: Uploaded
     versions: dict[str, str]
     image_digest: bytes | None
+
+
+_NO_IMAGE = _Sent(
+    Uploaded(manifest=Manifest(format=FORMAT, size_bytes=0, parts=()), manifest_blake3="", objects=0, sent_bytes=0),
+    versions={},
+    image_digest=None,
+)
+"""Of a command: its state is files alone."""
 
 
 class Saver:
@@ -199,15 +218,16 @@ class Worker:
         except FilesTorn as torn:
             self._inbox.put(SaveTorn(snapshot.sequence, torn.paths))
             return
+        except StateRefused as refused:
+            self._inbox.put(SaveGivenUp(snapshot.sequence, str(refused)))
+            return
         except Abandoned:
             discard(self._store, prefix)
             self._inbox.put(SaveAbandoned(snapshot.sequence))
             return
         except WritesRefused as error:
             discard(self._store, prefix)  # which makes some room
-            self._inbox.put(
-                SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.taken.size_bytes, error.one_line)
-            )
+            self._inbox.put(SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.unsent_bytes, error.one_line))
             return
         except (StoreError, CheckpointDamaged) as error:
             discard(self._store, prefix)
@@ -218,6 +238,8 @@ class Worker:
         self._retire(snapshot.attempt, resume_source)
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
+        if snapshot.arena is None:
+            return _NO_IMAGE
         size_bytes = snapshot.taken.size_bytes
 
         def sent(sent_bytes: int) -> None:
@@ -280,7 +302,8 @@ class Worker:
             return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
-        self._unchanged.committed(prefix, uploaded.manifest)
+        if snapshot.arena is not None:
+            self._unchanged.committed(prefix, uploaded.manifest)
         if files is not None:
             self._files.committed(files)
         self._stalls.accounted(snapshot)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from spotrun.agent.arenas import Arena
 from spotrun.agent.frozen import Frozen
+from spotrun.agent.state_freeze import FrozenState
 from spotrun.checkpoint import retention
 from spotrun.trainer_link import SnapshotTaken
 
@@ -15,23 +16,37 @@ from spotrun.trainer_link import SnapshotTaken
 class Snapshot:
     """
     A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
-    still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it.
+    still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it. That of a
+    command has no arena, and `state` in its place.
     """
 
     attempt: int
     incarnation: int
     sequence: int
-    arena: Arena
+    arena: Arena | None
     taken: SnapshotTaken
     taken_at: datetime
     taken_s: float
     stalled_s: float
     why: str
     frozen: Frozen | None = None
+    state: FrozenState | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What has to be stored for it, as far as that is known."""
+        return self.taken.size_bytes if self.state is None else self.state.changed_bytes
+
+    def close_files(self) -> None:
+        """They are stored, or never will be."""
+        for files in (self.frozen, self.state):
+            if files is not None:
+                files.close()
 
     @property
     def prefix(self) -> str:
-        return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{self.sequence}"
+        kind = "" if self.state is None else "state-"
+        return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{kind}{self.sequence}"
 
 
 class Stalls:

@@ -30,7 +30,11 @@ class Prefetch:
     def follow(self, state: RunState) -> None:
         """Go for the newest commit, unless another fetch is under way."""
         newest = state.latest_commit()
-        if newest is None or (self._fetching is not None and not self._fetching[1].done()):
+        if (
+            newest is None
+            or not newest.event.has_image
+            or (self._fetching is not None and not self._fetching[1].done())
+        ):
             return
         if self._fetching is None or self._fetching[0].number != newest.number:
             self._forget()

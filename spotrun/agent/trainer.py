@@ -90,7 +90,7 @@ class Trainer:
     Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the commit of the last
     snapshot, from when that is durable until another fit() does a step; `fit_wanted` the number of the fit() that waits
     for what it begins with; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
-    says that a command was asked to end.
+    says that a command was asked to end, and `has_begun` that the ledger knows since when it runs.
     """
 
     def __init__(self, node: Node, process: TrainerProcess) -> None:
@@ -101,7 +101,7 @@ class Trainer:
         self.refused: Refused | None = None
         self.final: int | None = None
         self.fit_wanted: int | None = None
-        self.terminated = False
+        self.terminated = self.has_begun = False
         self.exited: Exited | None = None
         self.hung = False
         self.stalled_s = 0.0
@@ -276,12 +276,14 @@ class Trainer:
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
         """A snapshot of this trainer became durable."""
+        if snapshot.taken.final:
+            self.final = commit
+        if snapshot.arena is None:
+            return
         self._forget_newest()
         fd = snapshot.arena.descriptor()
         self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
         self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
-        if snapshot.taken.final:
-            self.final = commit
 
     def torn(self, paths: Sequence[str]) -> None:
         """These files have to be copied at another boundary."""
@@ -311,14 +313,14 @@ class Trainer:
         if (newest := self.take_newest()) is not None:
             os.close(newest.fd)
 
-    def spend(self, snapshot: Snapshot) -> None:
-        """What its arena has in common with the other one is not needed any more."""
-        self._arenas.spend(snapshot.arena.number)
+    def spend(self, arena: Arena) -> None:
+        """What it has in common with the other one is not needed any more."""
+        self._arenas.spend(arena.number)
         self._make_room()
 
-    def release(self, snapshot: Snapshot) -> None:
-        """Its arena is not needed any more."""
-        self._arenas.free(snapshot.arena.number)
+    def release(self, arena: Arena) -> None:
+        """It is not needed any more."""
+        self._arenas.free(arena.number)
         self._make_room()
 
     def _make_room(self) -> None:

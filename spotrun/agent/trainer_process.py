@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Node
 from spotrun.agent.secret_values import kept_from_setup
+from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
 from spotrun.folder import start_file
 from spotrun.spec.model import RunSpec
@@ -30,7 +30,8 @@ from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLi
 READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
 LOOK_S = 0.05
-"""System time between two looks whether a group has ended."""
+"""System time between two looks whether a command has ended that got SIGTERM."""
+STATE_DIR = "SPOTRUN_STATE_DIR"
 
 
 def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
@@ -103,7 +104,7 @@ class TrainerProcess:
     The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
     Its messages and its end go to the inbox, the end last. Its end is that of its first process, which takes the others
-    with it; after `terminate` it is that of all.
+    with it.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -115,7 +116,7 @@ class TrainerProcess:
         self._link: TrainerLink | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = threading.Event()
-        self._terminated = False
+        self._termination: Termination | None = None
 
     def start(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, mark_path: Path
@@ -172,9 +173,16 @@ class TrainerProcess:
         self._signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM to the group. A shell dies of it at once; what it has started may have something to save."""
-        self._terminated = True
-        self._signal(signal.SIGTERM)
+        """SIGTERM to the command; when it has ended, SIGKILL to the rest of the group. Returns at once."""
+        if self._process is None or self._gone.is_set() or self._termination is not None:
+            return
+        self._termination = Termination(self._process.pid)
+        threading.Thread(target=self._await, args=(self._termination,), name="sigterm", daemon=True).start()
+
+    def _await(self, termination: Termination) -> None:
+        while not self._gone.wait(LOOK_S) and not termination.is_over:
+            pass
+        self.kill()
 
     def kill(self) -> None:
         """SIGKILL to the group: data loading workers would linger for seconds. Returns at once."""
@@ -210,15 +218,22 @@ class TrainerProcess:
 
     def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        while self._terminated and groups.is_alive(process.pid):
-            time.sleep(LOOK_S)
         groups.kill_group(process.pid)
         reader.join(READ_REST_WITHIN_S)
         exit_code = process.wait()
         self._gone.set()
         if self._link is not None:
             self._link.close()
-        self._inbox.put(Exited(self.incarnation, exit_code))
+        termination = self._termination
+        ended_well = exit_code == 0 if termination is None else termination.ended_well(exit_code)
+        self._inbox.put(Exited(self.incarnation, exit_code, ended_well))
+
+
+def _made(folder: Path) -> Path:
+    """What is in the way of it is the command's own affair."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
@@ -230,6 +245,7 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
         )
         environment |= node.secrets.values
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid)
+        environment[STATE_DIR] = str(_made(node.assignment.work / node.spec.train.state_dir))
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
     finally:

@@ -39,15 +39,16 @@ class Trainers:
 
     def spend(self, snapshot: Snapshot) -> None:
         """The saver is done with what an arena has in common with the other one."""
-        if snapshot.incarnation == self.current.number:
-            self.current.spend(snapshot)
+        if snapshot.incarnation == self.current.number and snapshot.arena is not None:
+            self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
         """The saver is done with an arena, and with the files beside it."""
-        if snapshot.frozen is not None:
-            snapshot.frozen.close()
+        snapshot.close_files()
+        if snapshot.arena is None:
+            return
         if snapshot.incarnation == self.current.number:
-            self.current.release(snapshot)
+            self.current.release(snapshot.arena)
         else:
             snapshot.arena.close()
 

@@ -99,7 +99,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Why nobody may fetch by it; None where it is well made. Training code can write such a list."""
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
-        named = [each.path for each in (*self.files, *self.folders, *self.links)]
+        named = [file.path for file in self.files]
+        named += [folder.path for folder in self.folders] + [link.path for link in self.links]
         if len(named) > 2 * STATE_FILES_MAX or len(set(named)) < len(named):
             return "its list names too many files, or one twice"
         for path in (*named, *self.removed):

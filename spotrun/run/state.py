@@ -410,8 +410,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def newest_outputs(self) -> Outputs | None:
         """
         The newest files that are stored. What was looked at before a checkpoint with files is never the newest again,
-        whatever becomes of that checkpoint: its objects may be gone. A checkpoint of a command has its state alone, and a
-        look at the work folder has that too.
+        whatever becomes of that checkpoint: its objects may be gone. That of a command has its state alone, and a look
+        at the work folder has that too.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):

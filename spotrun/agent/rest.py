@@ -1,0 +1,106 @@
+"""
+When the state of a command is at rest, and who keeps it from that. The decisions are pure; `writer_of` looks at /proc.
+
+Files that belong together, as those of a database or of a sharded save, are written one after another. So the state
+is taken only when nothing of it has changed for a while, and no process may still write to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun.folder.state_files import TOO_MANY, StateSurvey
+
+REST_S = 5.0
+"""Run time."""
+REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
+"""The same in system time: however fast run time passes, programs write as slowly as ever. Tests have less of it."""
+SURVEYS = 2
+"""A pause is at least so many surveys long, so that a state of many files does not keep a processor busy."""
+COMMAND_MAX = 40
+Files = Mapping[tuple[int, int], str]
+"""Paths by device and inode."""
+
+
+class Writer(NamedTuple):
+    """A process that may write to a file of the state. `mapped`: by its memory."""
+
+    pid: int
+    command: str
+    path: str
+    mapped: bool = False
+
+    def __str__(self) -> str:
+        how = "mapped" if self.mapped else "open"
+        return f"{self.path} is {how} for writing in {self.command} (process {self.pid})"
+
+
+class Look(NamedTuple):
+    """The state at one moment; to see it took `took_s` of system time."""
+
+    survey: StateSurvey
+    took_s: float
+
+
+def pause_s(look: Look, scale: float) -> float:
+    """System time from one look to the next."""
+    return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
+
+
+def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
+    """None where it is. Two looks at least `pause_s` apart, and who was seen to have a file open after the second."""
+    if now.survey.has_too_many:
+        return TOO_MANY
+    changed = now.survey.first_change(before.survey)
+    if changed is not None:
+        return f"{changed} is still being written"
+    return None if writer is None else str(writer)
+
+
+def writer_of(files: Files) -> Writer | None:
+    """
+    Some process of this machine that has one of the files open for writing, or mapped shared and writable. Our own is
+    left out, and so are those that this user may not look at.
+    """
+    if not files:
+        return None
+    inodes = {inode for _, inode in files}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                for path, mapped in _written_by(name, files, inodes):
+                    return Writer(int(name), _command(name), path, mapped)
+    return None
+
+
+def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str, bool]]:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            place = f"/proc/{pid}/fd/{fd}"
+            if os.lstat(place).st_mode & stat.S_IWUSR and (path := files.get(_key(place))) is not None:
+                yield path, False
+    for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
+        fields = line.split(maxsplit=5)  # address, permissions, offset, device, inode, path (proc_pid_maps(5))
+        if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and int(fields[4]) in inodes:
+            with contextlib.suppress(OSError):
+                if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
+                    yield path, True
+                continue
+            # not every user may follow that link
+            yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
+
+
+def _key(place: str) -> tuple[int, int]:
+    facts = os.stat(place)
+    return facts.st_dev, facts.st_ino
+
+
+def _command(pid: str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()[:COMMAND_MAX]
+    return "?"

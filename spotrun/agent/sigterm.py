@@ -1,0 +1,149 @@
+"""
+SIGTERM to a command, and whether it has ended by itself then, with its files as it wants them.
+
+A shell that runs a program dies of SIGTERM at once, or runs its next line when the program has ended. So it is stopped,
+and what it runs gets the signal: the program that catches it, and not the workers which that has started. Which
+processes get what is decided purely; `Termination` acts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun import proc
+
+SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
+CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
+"""A program that catches SIGTERM ends with one of these when it is done, or sends itself the signal once more."""
+_TERM_BIT = 1 << (signal.SIGTERM - 1)
+
+
+class Process(NamedTuple):
+    """`catches`: it has a handler of SIGTERM, or waits for it."""
+
+    pid: int
+    parent: int
+    is_shell: bool
+    catches: bool
+
+
+class Targets(NamedTuple):
+    """Who is stopped, who gets SIGTERM, and whose ends are the command's: each of these has caught the signal."""
+
+    stopped: tuple[int, ...]
+    terminated: tuple[int, ...]
+    judged: tuple[int, ...]
+
+
+def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
+    """Of `leader` and what it has started. If nobody catches the signal, all programs get it, and none is judged."""
+    programs = list(_programs(leader, processes))
+    catching = [pid for pid in programs if processes[pid].catches]
+    stopped = tuple(pid for pid in _above(leader, processes) if pid not in programs)
+    terminated = list(catching or programs)
+    for pid in catching:
+        if processes[pid].is_shell:  # it waits for what it runs before it acts
+            terminated += _children(pid, processes)
+    return Targets(stopped, tuple(terminated), tuple(catching))
+
+
+def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
+    """What the shells from `pid` on run; a shell that catches the signal, or runs nothing, is a program itself."""
+    process, children = processes.get(pid), _children(pid, processes)
+    if process is None:
+        return
+    if not process.is_shell or process.catches or not children:
+        yield pid
+        return
+    for child in children:
+        yield from _programs(child, processes)
+
+
+def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
+    """`pid`, if it is a shell, and the shells that it runs."""
+    process = processes.get(pid)
+    if process is not None and process.is_shell and not process.catches:
+        yield pid
+        for child in _children(pid, processes):
+            yield from _above(child, processes)
+
+
+def _children(pid: int, processes: Mapping[int, Process]) -> list[int]:
+    return [each.pid for each in processes.values() if each.parent == pid]
+
+
+class Termination:
+    """SIGTERM to a command whose first process is `leader`, sent when this is made."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self._targets = targets_of(leader, _tree(leader))
+        for pid in self._targets.stopped:
+            _send(pid, signal.SIGSTOP)
+        for pid in self._targets.terminated:
+            _send(pid, signal.SIGTERM)
+        self._statuses: dict[int, int] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that got the signal, and count, have ended. Their shells are stopped, so nobody reaps them."""
+        awaited = self._targets.judged or self._targets.terminated
+        for pid in awaited:
+            found = proc.stat(pid)
+            if found is None:
+                continue
+            if not found.ended:
+                return False
+            self._statuses.setdefault(pid, _exit_status(pid))
+        return True
+
+    def ended_well(self, leaders_code: int) -> bool:
+        """Whether each that caught the signal came to its own end. `leaders_code` is negative for a signal."""
+        codes = [
+            leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
+            for pid in self._targets.judged
+        ]
+        return bool(codes) and all(code in CODES_OF_AN_END or code == -signal.SIGTERM for code in codes)
+
+
+def _tree(leader: int) -> dict[int, Process]:
+    """It and what it has started, directly or not, as far as it lives."""
+    parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
+    found, pending = {}, [leader] if leader in parents else []
+    while pending:
+        pid = pending.pop()
+        found[pid] = Process(pid, parents[pid], _is_shell(pid), _catches(pid))
+        pending += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _is_shell(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() in SHELLS
+    return False
+
+
+def _catches(pid: int) -> bool:
+    """By its masks of signals that are caught and blocked (proc_pid_status(5))."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigBlk:"))]
+        return any(mask & _TERM_BIT for mask in masks)
+    return False
+
+
+def _exit_status(pid: int) -> int:
+    """Of a process that waits to be reaped: the last field of proc_pid_stat(5)."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").split()[-1])
+    return 1 << 8
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

@@ -1,0 +1,196 @@
+"""
+Makes checkpoints of a command's state: when it is time for one and the state rests, at a notice, and after its end.
+
+A training that talks to us has its files in its own checkpoints (commit_files.py), and nothing of this then.
+"""
+
+from __future__ import annotations
+
+from spotrun.agent import decisions
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.drain import Drain
+from spotrun.agent.inbox import StateFrozen
+from spotrun.agent.node import Node
+from spotrun.agent.pace import Pace
+from spotrun.agent.saver import Saver
+from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.state_watch import StateWatch, Wish
+from spotrun.agent.trainer import Trainer
+from spotrun.intervals import INTERVAL_MAX
+from spotrun.trainer_link import SnapshotTaken
+
+PLACE = "the state of the command"
+
+
+class StateKeeper:
+    """Of one attempt. `begins` comes before each of its commands."""
+
+    def __init__(
+        self, node: Node, watch: StateWatch, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
+    ) -> None:
+        self._node = node
+        self._journal = journal
+        self._pace = pace
+        self._saver = saver
+        self._drain = drain
+        self._watch = watch
+        self._trainer: Trainer | None = None
+        self._began_at = node.clock.now()
+        self._began_s = self._due_since_s = node.clock.monotonic()
+        self._sequence = 0
+        self._terminated_s: float | None = None
+        self._ended_s = 0.0
+        self._last_wanted = self._last_here = False
+        self._told = False
+
+    def begins(self, trainer: Trainer, *, put_back: bool) -> None:
+        """`put_back`: its state is that of the newest checkpoint."""
+        self._trainer = trainer
+        self._began_at, self._began_s = self._node.clock.now(), self._node.clock.monotonic()
+        self._due_since_s = self._began_s
+        self._terminated_s, self._last_wanted, self._last_here = None, False, False
+        if put_back:
+            self._watch.stored = self._watch.look().survey
+
+    def rest(self) -> None:
+        """Nothing is copied from here on until a command begins."""
+        self._watch.rest()
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether the state of this command is checkpointed here."""
+        trained = any(commit.event.has_image for commit in self._node.recorder.state.commits)
+        return self._trainer is not None and not self._trainer.makes_snapshots and not trained
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    def turn(self, now_s: float) -> None:
+        assert self._trainer is not None
+        self._drain.keeps_state = self.is_keeping and self._has_state
+        if self._trainer.exited is not None:
+            return
+        if not self.is_keeping or self._drain.draining_s is not None:
+            self._watch.drop()
+            return
+        self._drain.leaving_s = decisions.leaving_s(self._node.recorder.state, self._pace.commit_s)
+        if now_s - self._began_s >= max(decisions.BEGUN_AFTER_S, decisions.BEGUN_AFTER_S * self._node.clock.scale):
+            self._say_that_it_began()
+        noticed = self._drain.deadline_s is not None
+        if not (noticed or self._pace.snapshot_due(now_s)) or not self._saver.idle:
+            self._due_since_s = now_s
+            return
+        self._watch.want(Wish(self._trainer.number, is_last=False))
+        self._tell_if_restless(now_s)
+
+    @property
+    def _has_state(self) -> bool:
+        """Something was kept, or is named to be."""
+        return bool(self._node.spec.train.state) or self._watch.stored is not None
+
+    def _say_that_it_began(self) -> None:
+        assert self._trainer is not None
+        if not self._trainer.has_begun and not self._trainer.makes_snapshots:
+            self._trainer.has_begun = True
+            self._journal.command_began(self._trainer.number, self._began_at)
+
+    def _tell_if_restless(self, now_s: float) -> None:
+        trouble = self._watch.trouble
+        if trouble is None:
+            self._due_since_s = now_s
+            return
+        interval_s = self._pace.interval_s(now_s) or INTERVAL_MAX.total_seconds()
+        if not self._told and decisions.is_restless(now_s - self._due_since_s, interval_s):
+            self._tell(trouble)
+
+    def _tell(self, trouble: str) -> None:
+        self._told = True
+        self._node.note(
+            f"no checkpoint of the state for {decisions.RESTLESS_INTERVALS} intervals, as it never rests: "
+            f"{trouble}. Let the command close its files between saves, or write elsewhere what changes all the time"
+        )
+        self._journal.not_carried(0, [(PLACE, f"it never rests: {self._node.console.clean(trouble)}")])
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def terminated(self, now_s: float) -> None:
+        """It was asked to end."""
+        self._terminated_s = now_s
+        self._watch.drop()
+
+    def awaits_the_last(self, now_s: float) -> bool:
+        """Whether a copy of what the command has left is still being made. One that has failed leaves none."""
+        assert self._trainer is not None
+        exited = self._trainer.exited
+        if exited is None:
+            return False
+        if self._has_state or self._node.spec.train.run is not None:
+            self._say_that_it_began()
+        if not exited.ended_well or not self.is_keeping or self._last_here:
+            return False
+        if not self._last_wanted:
+            self._last_wanted = True
+            self._ended_s = now_s
+            self._drain.command_ended()
+            self._watch.want(Wish(self._trainer.number, is_last=True))
+        return True
+
+    # -- a copy ------------------------------------------------------------------------------------------------------
+
+    def frozen(self, letter: StateFrozen) -> None:
+        """Offers it to the saver, or lets it go where it comes too late."""
+        assert self._trainer is not None
+        if letter.is_last:
+            self._last_here = True
+            if letter.state is None and self._watch.trouble is not None:
+                self._node.note(f"the state at the command's end could not be stored: {self._watch.trouble}")
+        if letter.state is None:
+            return
+        if letter.incarnation != self._trainer.number or not self.is_keeping:
+            letter.state.close()
+            return
+        self._say_that_it_began()
+        self._pace.frozen(letter.at_s)
+        self._saver.offer(self._snapshot(letter))
+
+    def _snapshot(self, letter: StateFrozen) -> Snapshot:
+        assert self._trainer is not None
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        stalled_s = 0.0
+        if letter.is_last and self._terminated_s is not None:
+            stalled_s = max(0.0, self._ended_s - self._terminated_s)
+        return Snapshot(
+            attempt=self._journal.attempt,
+            incarnation=self._trainer.number,
+            sequence=sequence,
+            arena=None,
+            taken=_taken(final=letter.is_last),
+            taken_at=letter.at,
+            taken_s=letter.at_s,
+            stalled_s=stalled_s,
+            why=self._why(letter),
+            state=letter.state,
+        )
+
+    def _why(self, letter: StateFrozen) -> str:
+        if letter.is_last:
+            return self._drain.reason or "end of the command"
+        return self._drain.reason or "interval"
+
+    def saved(self, snapshot: Snapshot) -> None:
+        """It is a commit."""
+        if snapshot.state is not None:
+            self._watch.stored = snapshot.state.survey
+
+    def given_up(self, reason: str) -> None:
+        """The state holds what may not be stored."""
+        if not self._told:
+            self._told = True
+            self._node.note(f"no checkpoint of the command's state: {reason}")
+            self._journal.not_carried(0, [(PLACE, self._node.console.clean(reason))])
+
+
+def _taken(*, final: bool) -> SnapshotTaken:
+    """Without an image: no step, no epoch."""
+    return SnapshotTaken(
+        arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
+    )

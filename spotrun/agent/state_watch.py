@@ -1,0 +1,154 @@
+"""
+Waits beside the main loop until the state of a command is at rest, and makes a copy of it then.
+
+It works only while a copy is wanted. Whatever a look costs, it costs the command nothing but a little of the machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.inbox import StateFrozen
+from spotrun.agent.node import Node
+from spotrun.agent.pieces import stand_behind
+from spotrun.agent.rest import Look, pause_s, why_not_at_rest, writer_of
+from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
+from spotrun.folder import state_files
+from spotrun.folder.state_files import StateSurvey
+
+LAST_WITHIN_S = 60.0
+"""System time for what a command has left to come to rest: only a process that it left behind can write to it."""
+
+
+class Wish(NamedTuple):
+    """A copy of the state of command `incarnation`. `is_last`: it has ended."""
+
+    incarnation: int
+    is_last: bool
+
+
+class StateWatch:
+    """The methods are the main loop's; a thread of its own does the work. It ends with `close`."""
+
+    def __init__(self, node: Node, files: CommitFiles) -> None:
+        self._node = node
+        self._files = files
+        self._work = node.assignment.work
+        self._paths = node.spec.train.state_paths
+        self._wish: Wish | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        self._at_work = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.trouble: str | None = None
+        """Why the last look has found no rest; None if it has."""
+        self.stored: StateSurvey | None = None
+        """The state as the newest checkpoint has it."""
+
+    def want(self, wish: Wish) -> None:
+        """Idempotent; the answer is one letter, unless the wish is dropped before."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
+            self._thread.start()
+        self._set(wish)
+
+    def drop(self) -> None:
+        """No copy is wanted any more. One that is being made may still come."""
+        self._set(None)
+
+    def rest(self) -> None:
+        """The same, and returns when none is being made."""
+        self.drop()
+        with self._at_work:
+            self.trouble = None
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def look(self) -> Look:
+        began_s = time.monotonic()
+        survey = state_files.survey(self._work, self._paths)
+        return Look(survey, time.monotonic() - began_s)
+
+    def _set(self, wish: Wish | None) -> None:
+        with self._changed:
+            if self._wish != wish:
+                self._wish = wish
+                self._changed.notify()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        stand_behind()
+        while (wish := self._next()) is not None:
+            if wish.is_last:
+                self._serve_last(wish)
+            else:
+                self._serve_one(wish)
+
+    def _next(self) -> Wish | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._wish is not None)
+            return None if self._closed else self._wish
+
+    def _serve_one(self, wish: Wish) -> None:
+        before = self.look()
+        while self._pause(wish, pause_s(before, self._node.clock.scale)):
+            now = self.look()
+            with self._at_work:
+                if self._wish == wish and self._is_new(now.survey) and (state := self._copy(before, now)) is not None:
+                    self._answer(wish, state)
+                    return
+            before = now
+
+    def _serve_last(self, wish: Wish) -> None:
+        """Nothing has to rest where nobody is left."""
+        until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
+        with self._at_work:
+            state = self._copy(look, look) if self._is_new(look.survey) else None
+        while state is None and self.trouble is not None and time.monotonic() < until_s:
+            if not self._pause(wish, pause_s(look, self._node.clock.scale)):
+                return
+            before, look = look, self.look()
+            with self._at_work:
+                state = self._copy(before, look)
+        self._answer(wish, state)
+
+    def _is_new(self, survey: StateSurvey) -> bool:
+        """Whether it is not that of the newest checkpoint; without one, whether it is more than empty folders."""
+        self.trouble = None
+        if self.stored is None:
+            return bool(survey.files or survey.links)
+        return survey.first_change(self.stored) is not None
+
+    def _copy(self, before: Look, now: Look) -> FrozenState | None:
+        try:
+            writer = writer_of(state_files.by_inode(self._work, now.survey.files))
+            self.trouble = why_not_at_rest(before, now, writer)
+            if self.trouble is not None:
+                return None
+            known = {path: known.seen for path, known in self._files.known.items()}
+            folder = self._node.assignment.folder
+            return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
+        except NotAtRest as change:
+            self.trouble = str(change)
+        except OSError as error:
+            self.trouble = f"{error.filename or 'it'} cannot be copied: {error.strerror}"
+        return None
+
+    def _answer(self, wish: Wish, state: FrozenState | None) -> None:
+        now, now_s = self._node.clock.now(), self._node.clock.monotonic()
+        with self._changed:
+            if self._wish == wish:
+                self._wish = None
+        self._node.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
+
+    def _pause(self, wish: Wish, seconds: float) -> bool:
+        """Whether the wish still holds after so many seconds of system time."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._closed or self._wish != wish, seconds)
