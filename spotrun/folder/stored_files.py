@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from spotrun.run.bounds import Count, Nanoseconds
-from spotrun.spec.values import STATE_FILES_MAX
+from spotrun.units import STATE_FILES_MAX
 
 FOLDER = "outputs/"
 FORMAT = 1

@@ -145,8 +145,6 @@ def name_from(text: str) -> str:
 
 PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
-STATE_FILES_MAX = 100_000
-"""Of a command's state, of which none is left out."""
 
 
 def read_script(value: object) -> str:

@@ -89,7 +89,7 @@ class Instance:
         frozen.send(lambda message, fds: received.append((message, [os.dup(fd) for fd in fds])))
         descriptors = Descriptors([fd for _, fds in received for fd in fds])
         got = agent_frozen.received(received[0][0], descriptors)
-        return SimpleNamespace(frozen=got, taken=SimpleNamespace(final=final))
+        return SimpleNamespace(frozen=got, state=None, taken=SimpleNamespace(final=final))
 
     def save(self, snapshot: Any = None, control: UploadControl | None = None) -> int:
         """Make a snapshot durable, as the worker does; the number of its commit."""

@@ -17,6 +17,7 @@ from tests.support.doc_pages import COMMANDS, Block, blocks, pages, prints
 from tests.support.repository import ROOT
 
 NEEDED = {
+    "train.state": {"train": {"run": "./simulate"}},
     "policy.strategy": {"policy": {"deadline": "8h"}},
     "budget.warn_at": {"budget": {"max_usd": 40}},
     "checkpoint.keep_best.mode": {"checkpoint": {"keep_best": {"metric": "val_loss"}}},
