@@ -17,8 +17,6 @@ LONGEST = timedelta(days=3650)
 DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
 """How many names a sentence lists."""
-STATE_FILES_MAX = 100_000
-"""Files of a command's state, of which none can be left out."""
 HOURS_LIKELY = 48
 """A number without a unit, up to this one, probably means hours; a larger one seconds."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.folder.stored_files import is_path_inside
+from spotrun.folder.stored_files import STATE_FILES_MAX, is_path_inside
 from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, UNNAMEABLE, Stamp
-from spotrun.units import STATE_FILES_MAX
 
 TOO_MANY = f"there are more than {STATE_FILES_MAX:,} files"
 NO_STATE = "it is a link to what is not state"

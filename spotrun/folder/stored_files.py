@@ -19,12 +19,13 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from spotrun.run.bounds import Count, Nanoseconds
-from spotrun.units import STATE_FILES_MAX
 
 FOLDER = "outputs/"
 FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
+STATE_FILES_MAX = 100_000
+"""Files of a command's state, of which none is left out."""
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 

@@ -21,9 +21,9 @@ from spotrun.errors import SpecInvalid, SpotrunError, found
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
-from spotrun.spec.values import clean_text, kind_of, name_from, read_script, read_state_path
+from spotrun.spec.values import STATE_FILES_MAX, clean_text, kind_of, name_from, read_script, read_state_path
 from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
-from spotrun.units import STATE_FILES_MAX, Unreadable, shown
+from spotrun.units import Unreadable, shown
 
 _FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration", "num_nodes": "--num-nodes"}
 

@@ -145,6 +145,8 @@ def name_from(text: str) -> str:
 
 PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
+STATE_FILES_MAX = 100_000
+"""As many as a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
 
 
 def read_script(value: object) -> str:

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
+from spotrun.folder import stored_files
 from spotrun.spec import file as spec_file
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec
@@ -695,6 +696,7 @@ def test_state_is_of_the_work_folder_and_has_a_folder_of_its_own(tmp_path: Path)
 
 
 def test_state_of_too_many_files_is_refused_at_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spec_file.STATE_FILES_MAX == stored_files.STATE_FILES_MAX
     monkeypatch.setattr(spec_file, "STATE_FILES_MAX", 3)
     (tmp_path / "out" / "deep").mkdir(parents=True)
     job = tmp_path / "job.yaml"
