@@ -207,9 +207,10 @@ class Interrupting:
 
 
 def calls_of_a_freeze(work: Work) -> Iterator[int]:
+    at_rest = work.survey()
     with pytest.MonkeyPatch.context() as patch:
         counted = Interrupting(patch, -1, None)
-        work.freeze(at_rest=work.survey()).close()
+        work.freeze(at_rest=at_rest).close()
     yield from range(1, counted.calls + 1)
 
 
