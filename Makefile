@@ -93,6 +93,9 @@ best: .venv/.installed-dev
 kinds: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.kinds
 
+state-folder: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.state_folder
+
 scripts: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
 

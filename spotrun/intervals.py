@@ -5,7 +5,7 @@ How often to checkpoint, and when to stop for the last one before a deadline. Pu
 from __future__ import annotations
 
 from datetime import timedelta
-from math import sqrt
+from math import expm1, sqrt
 
 COMMIT_GAP = timedelta(seconds=30)
 """Commits are at least so far apart, the final one excepted (protocol 7)."""
@@ -14,6 +14,9 @@ STALL_SHARE_MAX = 0.035
 """CheckFreq's bound (FAST '21): checkpoints may slow training down by this much."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
 """What is assumed until interruptions are counted; the median spot lifetime in public traces is half of it."""
+
+WORK_PER_LOSS_MAX = 10
+"""Work that is longer comes through once in 22,000 times."""
 
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
@@ -45,6 +48,20 @@ def auto_interval(
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
     return max(min(best, INTERVAL_MAX), stall / STALL_SHARE_MAX, COMMIT_GAP)
+
+
+def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
+    """
+    What work that keeps nothing repeats on average until it has once come through: with losses at random,
+
+        m * (e^(work / m) - 1) - work
+
+    of a mean time m between them. None where that is beyond counting, as the work is many times as long as m.
+    """
+    ratio = work / mean_time_between_interruptions
+    if ratio > WORK_PER_LOSS_MAX:
+        return None
+    return mean_time_between_interruptions * expm1(ratio) - work
 
 
 def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:

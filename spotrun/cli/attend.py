@@ -186,7 +186,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
 
 def _show_results(run: OpenRun, state: RunState) -> None:
     files = state.stored_files
-    weights, found_by = state.latest_commit() is not None, run.typed
+    weights, found_by = state.has_weights, run.typed
     print()
     for line in how_to_get(program(), run.created.name, found_by, weights=weights, files=files):
         print(line)
@@ -235,7 +235,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 def launch_again(run: OpenRun, state: RunState) -> str:
     """How to train what has changed since the run was launched, from the run's newest checkpoint if it has one."""
-    if state.latest_commit() is None:
+    if not state.has_weights:
         return "to train a change, launch again"
     file = quote(f"{run.created.name}.ckpt")
     return (

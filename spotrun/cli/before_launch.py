@@ -76,14 +76,17 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:
-    """What to say of a job that may have no checkpoints: only Lightning trainings have any."""
+    """What to say of a job that may have no checkpoints: only Lightning trainings and named state have any."""
     script = spec.train.script
+    if spec.train.state:
+        return None
     if script is not None and "lightning" in (Path(spec.workdir) / script).read_text(errors="replace").lower():
         return None
     what = "The job is a plain command" if script is None else f"{script} does not name Lightning"
     return (
-        f"{what}: spotrun makes checkpoints of Lightning trainings only. Unless it starts one, it begins anew after "
-        "each interruption, and the time that it repeats is rework."
+        f"{what}: spotrun makes checkpoints of Lightning trainings, and of files that a job names as state. Unless it "
+        "starts one or writes into $SPOTRUN_STATE_DIR, it begins anew after each interruption, and the time that it "
+        "repeats is rework. To keep what it writes: train: {state: [out/]}."
     )
 
 

@@ -44,9 +44,12 @@ def _print_commits(commits: list[Commit]) -> None:
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
         sent = gigabytes(event.stored_bytes) if event.borrows else NOTHING
-        size, epoch = gigabytes(event.size_bytes), str(event.epoch + 1)
+        size, epoch, step = gigabytes(event.size_bytes), str(event.epoch + 1), f"{event.step:,}"
+        if event.files is not None and not event.has_image:
+            step, epoch = NOTHING, NOTHING
+            size, sent = gigabytes(event.files.size_bytes), gigabytes(event.files.sent_bytes)
         fit = [str(event.fit)] if fits else []
-        table.add_row([str(commit.number), *fit, f"{event.step:,}", epoch, size, sent, event.why, fate])
+        table.add_row([str(commit.number), *fit, step, epoch, size, sent, event.why, fate])
     print_table(table)
 
 
@@ -70,7 +73,8 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     for commit in opened.ledger.refresh().restore_candidates():
         damage = None
         try:
-            verify_commit(opened.store, commit)
+            if commit.event.has_image:
+                verify_commit(opened.store, commit)
             verify_files(opened.store, commit)
         except (CheckpointDamaged, ObjectMissing) as error:
             damage = plain(error.message)
@@ -114,6 +118,11 @@ def export_checkpoint(
         raise SpecInvalid(f"there is no folder {out.parent}", hint="make it, or name another file")
     opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
+    if not commit.event.has_image:
+        raise SpecInvalid(
+            f"checkpoint {commit.number} of {opened.id} is the state of a command, and has no weights",
+            hint=f"`spotrun fetch {opened.typed}` brings its files",
+        )
     with needs_extra("lightning", "a Lightning checkpoint"):
         from spotrun.checkpoint.snapshot import map_image
         from spotrun.lightning.checkpoint_file import export

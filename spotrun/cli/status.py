@@ -212,6 +212,8 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
         "not_carried": for_programs(status.gaps),
+        "usd_per_kept_hour": None if status.usd_per_kept_hour is None else str(status.usd_per_kept_hour),
+        "keeps_nothing": status.keeps_nothing,
     }
 
 

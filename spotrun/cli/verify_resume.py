@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, only_one, print_json, read_flag
 from spotrun.errors import NotIdentical, SpecInvalid
+
+if TYPE_CHECKING:
+    from spotrun.spec.model import RunSpec
 
 KILLS = 4
 """Unless the user says how many, or at which steps."""
@@ -50,6 +53,7 @@ def verify_resume(
     plan = KillPlan(kills=kills or KILLS, at=_steps(at), seed=seed, within=limit)
     spec = load_spec(job, arguments=arguments or ())
     with placed(job):
+        _refuse_state(spec)
         check_script(spec, here=True)
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
@@ -62,6 +66,20 @@ def verify_resume(
         say(report.text(seen), indent=2)
     if not seen.identical:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
+
+
+def _refuse_state(spec: RunSpec) -> None:
+    """
+    Raises:
+        SpecInvalid: it is a command that keeps its state in files.
+    """
+    if spec.train.state:
+        raise SpecInvalid(
+            "verify-resume kills and compares step by step, and a command with a state has no steps to it",
+            hint="launch it on the local cloud, take its instance away by `spotrun chaos RUN --no-notice`, and compare "
+            "what it leaves with what it leaves undisturbed",
+            key=("train", "state"),
+        )
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

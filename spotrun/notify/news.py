@@ -60,13 +60,21 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 def night(state: RunState, summary: RunSummary) -> News:
     """The summary of a nightly run, once it has ended and its bill is complete."""
     assert state.terminal is not None
-    epochs = count_of(len(summary.epochs), "epoch") + (
-        "" if summary.usd_per_epoch is None else f" at {dollars(summary.usd_per_epoch)}"
-    )
+    epochs = _work(summary)
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
     sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."
     at = _on_the_wall(state, state.terminal.at)
     return News(state.terminal.number, "night", at, summary.run, sentence, _figures(summary))
+
+
+def _work(summary: RunSummary) -> str:
+    """What was kept, and what one of it has cost."""
+    hour = summary.total.usd_per_productive_hour
+    if summary.plain:
+        kept = to_the_second(summary.total.productive)
+        return f"{kept} kept" + ("" if hour is None else f" at {dollars(hour)} an hour")
+    each = "" if summary.usd_per_epoch is None else f" at {dollars(summary.usd_per_epoch)}"
+    return f"{count_of(len(summary.epochs), 'epoch')}{each}"
 
 
 def _on_the_wall(state: RunState, at: datetime) -> datetime:
@@ -77,6 +85,7 @@ def _figures(summary: RunSummary) -> dict[str, Any]:
     return {
         "cost_usd": usd_text(summary.total.cost_usd),
         "usd_per_epoch": optional_usd(summary.usd_per_epoch),
+        **({"usd_per_kept_hour": optional_usd(summary.total.usd_per_productive_hour)} if summary.plain else {}),
         "savings": rounded(summary.total.savings),
         "epochs": len(summary.epochs),
         "interruptions": summary.total.interruptions,

@@ -100,7 +100,7 @@ def trend(summaries: Sequence[RunSummary]) -> str:
 
     by_name: dict[str, list[tuple[Decimal | float | None, str]]] = {
         "cost": [(run.total.cost_usd, dollars(run.total.cost_usd) + mark(run)) for run in summaries],
-        "cost per epoch": [(run.usd_per_epoch, dollars(run.usd_per_epoch) + mark(run)) for run in summaries],
+        **_price_of_work(summaries, mark),
         "wall time": [
             (run.total.wall.total_seconds(), short_duration(run.total.wall) + mark(run)) for run in summaries
         ],
@@ -108,6 +108,16 @@ def trend(summaries: Sequence[RunSummary]) -> str:
     }
     lines = [f"  {name}: {', '.join(text for _, text in series)}{_change(series)}" for name, series in by_name.items()]
     return "\n".join([f"Trend of the last {len(summaries)}, the oldest first:", *lines])
+
+
+def _price_of_work(
+    summaries: Sequence[RunSummary], mark: Callable[[RunSummary], str]
+) -> dict[str, list[tuple[Decimal | float | None, str]]]:
+    """Commands have no epochs, and what they keep is measured by time."""
+    if all(run.plain for run in summaries):
+        hours = [(run.total.usd_per_productive_hour, mark(run)) for run in summaries]
+        return {"cost per kept hour": [(usd, dollars(usd) + marked) for usd, marked in hours]}
+    return {"cost per epoch": [(run.usd_per_epoch, dollars(run.usd_per_epoch) + mark(run)) for run in summaries]}
 
 
 def _change(series: Sequence[tuple[Decimal | float | None, str]]) -> str:

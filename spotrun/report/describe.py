@@ -117,7 +117,9 @@ def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
         return "beginning at the start: there is no checkpoint to resume from"
-    skipped = f"; {len(event.skipped)} newer could not be read back" if event.skipped else ""
+    skipped = f"; {len(event.skipped)} newer could not be used" if event.skipped else ""
+    if event.in_place:
+        return "beginning again with the files as they stand on this instance"
     return f"resuming from step {event.step:,} (epoch {event.epoch + 1}){skipped}"
 
 
@@ -128,11 +130,25 @@ def _notice(event: ev.NoticeSeen) -> str:
 
 
 def _committed(event: ev.CheckpointCommitted) -> str:
+    if event.files is not None and not event.has_image:
+        return _state_committed(event, event.files)
     marks = (" (final)" if event.final else "") + (" SUSPECT: holds NaN or Inf" if event.suspect else "")
     size = gigabytes(event.size_bytes) + (f" ({gigabytes(event.stored_bytes)} sent)" if event.borrows else "")
     found = event.files if event.files is not None and event.files.files else None
     files = f" and {count_of(found.files, 'file')} of {gigabytes(found.size_bytes)}" if found is not None else ""
     return f"checkpoint durable: step {event.step:,}, {size}{files}, {span(event.durable_s)} after the snapshot{marks}"
+
+
+def _state_committed(event: ev.CheckpointCommitted, files: ev.CommittedFiles) -> str:
+    sent = f"{count_of(files.files, 'file')} of {gigabytes(files.size_bytes)}, {gigabytes(files.sent_bytes)} sent"
+    final = " (final)" if event.final else ""
+    return f"state of the command durable: {sent}, {span(event.durable_s)} after it was at rest{final}"
+
+
+def _training_started(event: ev.TrainingStarted) -> str:
+    if event.began_at is not None:
+        return "the command runs, and says nothing of steps"
+    return f"training: first new step {event.step:,} is done"
 
 
 def _not_carried(event: ev.StateNotCarried) -> str:
@@ -182,7 +198,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
     ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",
     ev.ResumedFrom: _resumed,
-    ev.TrainingStarted: lambda event: f"training: first new step {event.step:,} is done",
+    ev.TrainingStarted: _training_started,
     ev.NoticeSeen: _notice,
     ev.NoticesUnseen: lambda event: f"interruption notices cannot be seen{_detail(event.detail)}",
     ev.CheckpointCommitted: _committed,

@@ -116,12 +116,26 @@ def _bar(row: Forecast, most: float, width: int) -> str:
     return "".join(bar)
 
 
+def repeats(plan: Plan) -> str | None:
+    """What a command that keeps nothing is told; None of any other."""
+    if plan.repeats is None:
+        return None
+    every, rework = short_duration(plan.repeats.every), plan.repeats.rework
+    often = "hardly ever comes through" if rework is None else f"repeats {short_duration(rework)} of work"
+    return (
+        f"This command names no state: each loss of its instance undoes all. With one every {every} on average it "
+        f"{often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The forecast "
+        "above is of a command that goes on where it was: name its files by train: {state: [out/]}."
+    )
+
+
 def as_json(plan: Plan) -> dict[str, Any]:
     return {
         "work_s": plan.work.total_seconds(),
         "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
         "epochs": plan.epochs,
         "assumed": plan.assumed,
+        "repeats": None if plan.repeats is None else plan.repeats.as_json(),
         "forecasts": [{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
         "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
     }
@@ -147,6 +161,8 @@ def show(plan: Plan, *, known: bool) -> None:
     for each in plan.offerings:
         say(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}", indent=2)
     say(plan.assumed)
+    if (line := repeats(plan)) is not None:
+        say(line)
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
         say(f"A job that does not say how long it takes begins on demand; write {advice}")

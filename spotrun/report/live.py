@@ -137,7 +137,9 @@ class LiveView(_Watching, Screen[Tick]):
         if commit is None:
             return "no checkpoint yet"
         age = (self._clock.now() - commit.event.taken_at).total_seconds()
-        return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
+        files = commit.event.files
+        what = f"step {commit.event.step:,}" if commit.event.has_image or files is None else f"{files.files:,} files"
+        return f"{what}, {span(max(0.0, age))} ago"
 
     def _events(self, state: RunState, room: int) -> RenderableType:
         """The newest, each whole, together on as many lines as there is room for and on `EVENTS_SHOWN` at most."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -37,8 +37,17 @@ def notes(rows: Rows) -> list[str]:
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
     said += [f"{row['run']}: {line}" for row in rows for line in gaps.briefly(row.get("not_carried", ()))]
+    said += [f"{row['run']}: {line}" for row in rows for line in _of_command(row)]
     said += [f"{row['run']}: {line}" for row in rows if (line := about_forged(row.get("forged", 0), row["run"]))]
     return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
+
+
+def _of_command(row: dict[str, Any]) -> Iterator[str]:
+    """It has no epochs, so its price is by the hour; and it may keep nothing."""
+    if row.get("usd_per_kept_hour"):
+        yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
+    if row.get("keeps_nothing") and row.get("next"):
+        yield "keeps nothing so far, so that an interruption begins it anew; train: {state: [out/]} names what it keeps"
 
 
 def prices(rows: Rows) -> list[str]:

@@ -129,8 +129,8 @@ def goodput(summary: RunSummary) -> str:
     """The share of the paid time that was training."""
     total = summary.total
     paid = f"Goodput {percent(total.goodput)}: {short_duration(total.productive)} of {short_duration(total.paid)} paid"
-    hour = total.usd_per_productive_hour
-    return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} an hour of training."
+    hour, what = total.usd_per_productive_hour, "a kept hour" if summary.plain else "an hour of training"
+    return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} {what}."
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:

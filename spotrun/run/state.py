@@ -381,6 +381,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def latest_commit(self) -> Commit | None:
         return next(self.usable_commits(), None)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the newest checkpoint is of a training. That of a command is files alone."""
+        newest = self.latest_commit()
+        return newest is not None and newest.event.has_image
+
     def ends_before(self, commit: Commit) -> list[Commit]:
         """The last checkpoint of each fit() that had ended when that of `commit` began, the first one first."""
         before = (each for each in self.commits if each.event.fit < commit.event.fit)

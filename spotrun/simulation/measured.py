@@ -11,6 +11,7 @@ import msgspec
 from spotrun.account.summary import summarise
 from spotrun.policy import assumptions
 from spotrun.policy.changeovers import measured_starts
+from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import RunState
 
 
@@ -60,13 +61,18 @@ def measured(states: Iterable[RunState]) -> Measured:
         boots_s=tuple(seconds for state in known for seconds in _boots(state)),
         setups_s=setups_s,
         unpacks_s=tuple(seconds for state in known for seconds in _setups(state, "unpacked")),
-        checkpoint_bytes=next((state.commits[-1].event.size_bytes for state in known if state.commits), 0),
+        checkpoint_bytes=next((_size_bytes(state.commits[-1].event) for state in known if state.commits), 0),
     )
     for state in known:
         if state.terminal is not None and state.terminal.outcome == "completed":
             summary = summarise(state, state.terminal.at)
             return msgspec.structs.replace(found, work=summary.total.productive, epochs=len(summary.epochs))
     return found
+
+
+def _size_bytes(event: CheckpointCommitted) -> int:
+    """Of an image, or of the state of a command."""
+    return event.size_bytes if event.has_image or event.files is None else event.files.size_bytes
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:

@@ -11,7 +11,7 @@ import msgspec
 from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
-from spotrun.intervals import COMMIT_GAP, auto_interval
+from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
@@ -33,11 +33,23 @@ NOTHING_MEASURED = Measured()
 ANYWHERE = SpotPools("any", (), (), ())
 
 
+class Repeats(msgspec.Struct, frozen=True):
+    """What a command that keeps nothing does again on average; None where it hardly ever comes through."""
+
+    every: timedelta
+    rework: timedelta | None
+
+    def as_json(self) -> dict[str, float | None]:
+        rework_s = None if self.rework is None else round(self.rework.total_seconds(), 4)
+        return {"loss_every_s": self.every.total_seconds(), "expected_rework_s": rework_s}
+
+
 class Plan(msgspec.Struct, frozen=True):
     """
     What is known before any money is spent. `assumed` says in one line what all of it rests on.
 
-    `time_left` is None for a run without a deadline.
+    `time_left` is None for a run without a deadline. `repeats` is of a command that names no state, and of which no
+    earlier run had a checkpoint.
     """
 
     work: timedelta
@@ -46,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True):
     forecasts: tuple[Forecast, ...]
     offerings: tuple[Considered, ...]
     assumed: str
+    repeats: Repeats | None = None
 
     def epochs_per_usd(self, row: Forecast) -> float | None:
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
@@ -99,7 +112,14 @@ def plan(
     budget_usd = None if budget is None else float(budget)
     rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
     assumed = _assumed(spec, made_of, measured, source)
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed)
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed, _repeats(spec, work, measured))
+
+
+def _repeats(spec: RunSpec, work: timedelta, measured: Measured) -> Repeats | None:
+    if spec.train.run is None or spec.train.state or measured.checkpoint_bytes:
+        return None
+    every = MEAN_TIME_BETWEEN_INTERRUPTIONS
+    return Repeats(every, expected_rework(work, every))
 
 
 def asked(

@@ -40,14 +40,13 @@ def epochs(summary: RunSummary) -> Markup:
 
 def glance(summary: RunSummary) -> Markup:
     """The figures that people look for first."""
-    total = summary.total
+    total, hour = summary.total, dollars(summary.total.usd_per_productive_hour)
+    epochs = {"epochs": count(len(summary.epochs)), "per epoch": dollars(summary.usd_per_epoch)}
     found = {
         "paid": dollars(total.cost_usd),
         "all on demand": dollars(total.counterfactual_usd),
         "saved": percent(total.savings),
-        "epochs": count(len(summary.epochs)),
-        "per epoch": dollars(summary.usd_per_epoch),
-        "per training hour": dollars(total.usd_per_productive_hour),
+        **({"per kept hour": hour} if summary.plain else {**epochs, "per training hour": hour}),
         "wall time": short_duration(total.wall),
         "downtime": short_duration(total.downtime),
         "interruptions": count(total.interruptions),
