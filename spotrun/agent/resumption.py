@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spotrun.agent import fits
+from spotrun.agent import fits, groups
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.decisions import Beginning as CommandBeginning
 from spotrun.agent.fits import Start, told_to_trainer
@@ -107,6 +107,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: Comm
     Raises:
         NothingToResumeFrom: with the reason.
     """
+    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)  # who may still write to it
     candidates = [commit for commit in node.recorder.state.restore_candidates() if not commit.event.has_image]
     skipped: list[int] = []
     if beginning is CommandBeginning.AS_IT_STANDS:

@@ -21,13 +21,20 @@ from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import state_files
-from spotrun.folder.state_files import StateSurvey
+from spotrun.folder.state_files import StateAt, StateSurvey
 from spotrun.folder.stored_files import Listing, Outcome, OutputFile
 from spotrun.folder.work_files import Seen
 from spotrun.run.state import Commit
+from spotrun.spec.patterns import chooser
 
 OWNERS = 0o700
 """What a folder's owner needs to change it."""
+
+
+def state_of(node: Node) -> StateAt:
+    """Where the job's command keeps its state."""
+    train = node.spec.train
+    return StateAt(train.state_paths, chooser(train.no_state))
 
 
 class StateOfCommit:
@@ -69,7 +76,7 @@ class StateOfCommit:
         return {path: Known(Seen(path, there[path]), file) for path, file in listed.items() if path in there}
 
     def _survey(self) -> StateSurvey:
-        return state_files.survey(self._work, self._node.spec.train.state_paths)
+        return state_files.survey(self._work, state_of(self._node))
 
     def _is_here(self, file: OutputFile, now: StateSurvey) -> bool:
         stamp = now.files.get(file.path)

@@ -16,6 +16,7 @@ from spotrun.agent.node import Node
 from spotrun.agent.pieces import stand_behind
 from spotrun.agent.rest import Look, pause_s, why_not_at_rest, writer_of
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
+from spotrun.agent.state_put_back import state_of
 from spotrun.folder import state_files
 from spotrun.folder.state_files import StateSurvey
 
@@ -37,7 +38,7 @@ class StateWatch:
         self._node = node
         self._files = files
         self._work = node.assignment.work
-        self._paths = node.spec.train.state_paths
+        self._state = state_of(node)
         self._wish: Wish | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -72,7 +73,7 @@ class StateWatch:
 
     def look(self) -> Look:
         began_s = time.monotonic()
-        survey = state_files.survey(self._work, self._paths)
+        survey = state_files.survey(self._work, self._state)
         return Look(survey, time.monotonic() - began_s)
 
     def _set(self, wish: Wish | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,25 +47,35 @@ def _unlike(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]
     return [] if one == other else sorted(path for path in {*one, *other} if one.get(path) != other.get(path))
 
 
-def survey(work: Path, paths: Sequence[str]) -> StateSurvey:
-    """What is at these paths now; nothing where there is none of them. It ends soon after there are too many files."""
-    return _Surveying(os.path.realpath(work)).all_of(paths)
+class StateAt(NamedTuple):
+    """The paths of a command's state, and what of that is none after all."""
+
+    paths: tuple[str, ...]
+    is_none: Callable[[str], bool] = lambda _: False
+
+
+def survey(work: Path, state: StateAt) -> StateSurvey:
+    """What is there now; nothing where there is none of the paths. It ends soon after there are too many files."""
+    return _Surveying(os.path.realpath(work), state).all_of()
 
 
 class _Surveying:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, state: StateAt) -> None:
         self._root = root
+        self._state = state
         self._files: dict[str, Stamp] = {}
         self._folders: dict[str, int] = {}
         self._links: dict[str, str] = {}
         self._refused: dict[str, str] = {}
 
-    def all_of(self, paths: Sequence[str]) -> StateSurvey:
+    def all_of(self) -> StateSurvey:
+        paths = self._state.paths
         pending = list(paths)
         while pending:
             path = pending.pop()
             for found, facts in self._tree(path):
-                self._take(found, facts)
+                if not self._state.is_none(found):
+                    self._take(found, facts)
             if path in self._links and (target := self._lies_at(path)) is not None and target not in paths:
                 pending.append(target)  # the job names a link, and means what it leads to
         links = {path: target for path in self._links if (target := self._target(path)) is not None}

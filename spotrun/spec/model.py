@@ -69,7 +69,8 @@ class TrainSpec(Model):
         max_length=100,
         description="Folders and files in which a command without checkpoints of spotrun's keeps what it needs to go "
         "on, relative to workdir: [out/, model.ckpt]. They are stored whenever they are at rest, and are there again "
-        "when it starts on another instance. So is all that it writes to $SPOTRUN_STATE_DIR, without this line too.",
+        "when it starts on another instance. So is all that it writes to $SPOTRUN_STATE_DIR, without this line too. "
+        'What fits a pattern after a ! is not state: "!out/*.log".',
     )
 
     @model_validator(mode="after")
@@ -85,12 +86,18 @@ class TrainSpec(Model):
     @property
     def state_dir(self) -> str:
         """The folder that $SPOTRUN_STATE_DIR names: the first of the job's own, else one that we make."""
-        return next((path.rstrip("/") for path in self.state if path.endswith("/")), STATE_DIR)
+        named = (path for path in self.state if path.endswith("/") and not path.startswith("!"))
+        return next((path.rstrip("/") for path in named), STATE_DIR)
+
+    @property
+    def no_state(self) -> tuple[str, ...]:
+        """Patterns of files at these paths that are not state."""
+        return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
     def state_paths(self) -> tuple[str, ...]:
         """All that is state, $SPOTRUN_STATE_DIR included; none of these lies in another."""
-        paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir)})
+        paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir) if not path.startswith("!")})
         return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
 

@@ -24,6 +24,7 @@ from spotrun.errors import StoreError
 from spotrun.secrets import reference as secret_reference
 from spotrun.secrets.redaction import holds_credential
 from spotrun.spec import condition
+from spotrun.spec.patterns import read_pattern
 from spotrun.units import DURATION_FORMS, Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -164,8 +165,13 @@ def read_script(value: object) -> str:
 
 
 def read_state_path(value: object) -> str:
-    """A folder, with a `/` at its end if it was written so, or a file; as a path in the work folder."""
+    """
+    A folder, with a `/` at its end if it was written so, or a file; as a path in the work folder. After a `!`, the
+    pattern of what is not state.
+    """
     text = clean_text(value)
+    if text.startswith("!"):
+        return read_pattern(text)
     path = PurePosixPath(text)
     if "://" in text:
         raise Unreadable("must be a path inside workdir, not an address", "write a folder like out/")

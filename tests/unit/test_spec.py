@@ -692,6 +692,7 @@ def test_state_is_of_the_work_folder_and_has_a_folder_of_its_own(tmp_path: Path)
     assert of("run: ./simulate") == (("spotrun-state",), "spotrun-state")
     assert of("run: ./simulate\ntrain: {state: [a.ckpt]}") == (("a.ckpt", "spotrun-state"), "spotrun-state")
     assert of("train: {run: ./simulate, state: [./out/, out/deep, a.ckpt]}") == (("a.ckpt", "out"), "out")
+    assert of("train: {run: ./simulate, state: [out/, '!out/*.log', '!tmp/']}") == (("out",), "out")
     assert of("train: {run: ./simulate, state: ['run 1/ckpt/']}") == (("run 1/ckpt",), "run 1/ckpt")
 
 

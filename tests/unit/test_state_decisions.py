@@ -1,4 +1,4 @@
-"""What becomes of a command that keeps its state in files: who gets SIGTERM, where the next one begins, what was kept."""
+"""What becomes of a command that keeps its state in files: who gets SIGTERM, where the next begins, what was kept."""
 
 from __future__ import annotations
 

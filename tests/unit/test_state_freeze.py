@@ -15,9 +15,10 @@ from spotrun.agent import state_freeze
 from spotrun.agent.rest import REST_MIN_S, REST_S, Look, Writer, pause_s, why_not_at_rest
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.folder import state_files
-from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateSurvey, survey
+from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
 from spotrun.folder.stored_files import Link, Listing, leads_inside
 from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, Seen
+from spotrun.spec.patterns import chooser
 
 
 class Work:
@@ -37,7 +38,7 @@ class Work:
         (self.folder / path).write_text(text)
 
     def survey(self) -> StateSurvey:
-        return survey(self.folder, ("out", "model.ckpt", "none"))
+        return survey(self.folder, StateAt(("out", "model.ckpt", "none")))
 
     def freeze(self, known: dict[str, Seen] | None = None, at_rest: StateSurvey | None = None) -> FrozenState:
         return Freezing(self.folder, self.beside, self.survey, known or {}).freeze(at_rest or self.survey())
@@ -64,6 +65,13 @@ def test_state_is_all_that_lies_at_its_paths(work: Work) -> None:
     assert set(found.folders) == {"out", "out/deep", "out/empty", "out/.cache"}
     assert found.folders["out/empty"] == 0o700
     assert not found.refused
+
+
+def test_what_the_job_leaves_out_is_no_state(work: Work) -> None:
+    work.write("out/run.log", "always growing")
+    work.write("out/tmp/half", "of a file")
+    found = survey(work.folder, StateAt(("out",), chooser(["out/*.log", "out/tmp/"])))
+    assert set(found.files) == {"out/a.txt", "out/deep/b.bin"}
 
 
 def test_devices_sockets_and_pipes_are_named(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +106,7 @@ def test_a_link_within_state_stays_one_and_any_other_is_named(work: Work) -> Non
 
 def test_a_state_folder_that_is_a_link_means_what_it_leads_to(work: Work) -> None:
     (work.folder / "state").symlink_to("out")
-    found = survey(work.folder, ("state",))
+    found = survey(work.folder, StateAt(("state",)))
     assert found.links == {"state": "out"}
     assert set(found.files) == {"out/a.txt", "out/deep/b.bin"}
 
