@@ -8,6 +8,8 @@
 # make secrets 1,000 secrets in all forms, whole and broken, through log, ledger, status, terminal, news and page: is one read? (ten minutes)
 # make accidents   each call to AWS with each error code, once, for a while and for ever: is the bill right, and nothing left? (a quarter of an hour)
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
+# make commands      ten ways in which commands keep their state, each through three losses (four minutes)
+# make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
@@ -41,7 +43,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts calls planned interruptions checkpoint-benchmark downtime picture docs \
+.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
 	reference browser install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -51,7 +53,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
-quick test chaos best kinds scripts calls torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts commands state-folder calls torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
@@ -92,6 +94,9 @@ best: .venv/.installed-dev
 
 kinds: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.kinds
+
+commands: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.commands
 
 state-folder: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.state_folder

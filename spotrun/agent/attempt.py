@@ -12,7 +12,7 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from spotrun.agent import decisions
+from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.conversation import Conversation
@@ -121,10 +121,11 @@ class AttemptLoop:
         self._ending.failed(Cause.USER_ERROR, detail)
 
     def close(self) -> None:
-        """End the trainers, with all that they started."""
+        """End the trainers, with all that they started, daemons too."""
         self._outputs.close()
         self._watch.close()
         self._trainers.close()
+        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)
 
     def _begin_newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         newest = self._state.latest_commit()

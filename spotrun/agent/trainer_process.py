@@ -24,6 +24,7 @@ from spotrun.agent.secret_values import kept_from_setup
 from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
 from spotrun.folder import start_file
+from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLink
 
@@ -229,10 +230,15 @@ class TrainerProcess:
         self._inbox.put(Exited(self.incarnation, exit_code, ended_well))
 
 
-def _made(folder: Path) -> Path:
-    """What is in the way of it is the command's own affair."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+def _state_dir(node: Node) -> Path:
+    """
+    Made if it is ours. The job's own is not there before the command makes it: many begin anew if it is not, and give
+    it the mode that they want.
+    """
+    folder = node.assignment.work / node.spec.train.state_dir
+    if node.spec.train.state_dir == STATE_DIR_OF_OURS:
+        with contextlib.suppress(OSError):  # what is in the way is the command's own affair
+            folder.mkdir(exist_ok=True)
     return folder
 
 
@@ -245,7 +251,7 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
         )
         environment |= node.secrets.values
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid)
-        environment[STATE_DIR] = str(_made(node.assignment.work / node.spec.train.state_dir))
+        environment[STATE_DIR] = str(_state_dir(node))
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
     finally:
