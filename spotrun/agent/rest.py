@@ -21,7 +21,11 @@ REST_S = 5.0
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """The same in system time: however fast run time passes, programs write as slowly as ever. Tests have less of it."""
 SURVEYS = 2
-"""A pause is at least so many surveys long, so that a state of many files does not keep a processor busy."""
+"""A rest is at least so many surveys long."""
+LOOKS = 5
+"""In a rest, so that one is seen soon after it is long enough."""
+BUSY_SHARE_MAX = 0.05
+"""Of a processor, for looking. A state of many files is looked at less often."""
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
 """Paths by device and inode."""
@@ -47,13 +51,18 @@ class Look(NamedTuple):
     took_s: float
 
 
-def pause_s(look: Look, scale: float) -> float:
-    """System time from one look to the next."""
+def rest_s(look: Look, scale: float) -> float:
+    """System time in which nothing may change."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
+def pause_s(look: Look, scale: float) -> float:
+    """System time from one look to the next."""
+    return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
+
+
 def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
-    """None where it is. Two looks at least `pause_s` apart, and who was seen to have a file open after the second."""
+    """None where it is. Two looks at least `rest_s` apart, and who was seen to have a file open after the second."""
     if now.survey.has_too_many:
         return TOO_MANY
     changed = now.survey.first_change(before.survey)

@@ -14,7 +14,7 @@ from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.node import Node
 from spotrun.agent.pieces import stand_behind
-from spotrun.agent.rest import Look, pause_s, why_not_at_rest, writer_of
+from spotrun.agent.rest import Look, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.agent.state_put_back import state_of
 from spotrun.folder import state_files
@@ -98,14 +98,18 @@ class StateWatch:
             return None if self._closed else self._wish
 
     def _serve_one(self, wish: Wish) -> None:
-        before = self.look()
-        while self._pause(wish, pause_s(before, self._node.clock.scale)):
+        scale = self._node.clock.scale
+        first, since_s = self.look(), time.monotonic()
+        while self._pause(wish, pause_s(first, scale)):
             now = self.look()
+            changed = now.survey.first_change(first.survey)
+            if changed is None and time.monotonic() - since_s < rest_s(first, scale):
+                continue
             with self._at_work:
-                if self._wish == wish and self._is_new(now.survey) and (state := self._copy(before, now)) is not None:
+                if self._wish == wish and self._is_new(now.survey) and (state := self._copy(first, now)) is not None:
                     self._answer(wish, state)
                     return
-            before = now
+            first, since_s = now, time.monotonic()
 
     def _serve_last(self, wish: Wish) -> None:
         """Nothing has to rest where nobody is left."""
@@ -113,7 +117,7 @@ class StateWatch:
         with self._at_work:
             state = self._copy(look, look) if self._is_new(look.survey) else None
         while state is None and self.trouble is not None and time.monotonic() < until_s:
-            if not self._pause(wish, pause_s(look, self._node.clock.scale)):
+            if not self._pause(wish, rest_s(look, self._node.clock.scale)):
                 return
             before, look = look, self.look()
             with self._at_work:

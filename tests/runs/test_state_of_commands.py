@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from spotrun.checkpoint.outputs import read_listing
 from spotrun.folder.stored_files import Listing
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
 from tests.support.agent_bench import AgentRun, Node, Start
 from tests.support.eventually import eventually
-from tests.support.repository import JOBS
+from tests.support.repository import EXAMPLES, JOBS
 
 PAIRS = {"pairs.py": (JOBS / "pairs.py").read_text()}
 
@@ -270,3 +272,28 @@ def test_a_secret_in_the_state_keeps_it_from_the_store(start: Start, monkeypatch
     named = run.wait_for(ev.StateNotCarried)
     assert "out/a cannot be stored: it holds the value of a secret" in named.places[0].what
     assert not run.state.commits
+
+
+def test_the_example_says_the_same_whatever_happens_to_it(start: Start, tmp_path: Path):
+    script = (EXAMPLES / "command.sh").read_text()
+    (tmp_path / "straight").mkdir()
+    straight = subprocess.run(
+        ["bash", "-c", script, "command.sh", "20", "0"],
+        env={**os.environ, "SPOTRUN_STATE_DIR": str(tmp_path / "straight")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert load_spec(EXAMPLES / "command.yaml").train.state_dir == "spotrun-state"
+    run = start(
+        train={"run": "./command.sh 20 0.8"}, files={"command.sh": script, "run": ""}, setup="chmod +x command.sh"
+    )
+    first = run.launch()
+    run.wait_for(ev.CheckpointCommitted)
+    first.notice(120)
+    first.powers_off()
+    second = run.launch()
+    second.powers_off()
+    run.wait_for(ev.RunCompleted)
+    assert straight.stdout.splitlines()[-1] in run.log(second)
+    assert "begins at round 0" not in run.log(second)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent import state_freeze
-from spotrun.agent.rest import REST_MIN_S, REST_S, Look, Writer, pause_s, why_not_at_rest
+from spotrun.agent.rest import REST_MIN_S, REST_S, Look, Writer, pause_s, rest_s, why_not_at_rest
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.folder import state_files
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
@@ -170,9 +170,11 @@ def test_any_change_between_two_looks_is_none(work: Work, change: str) -> None:
 
 def test_a_pause_is_long_enough_for_programs_and_for_the_machine(work: Work) -> None:
     look = Look(work.survey(), 0.01)
-    assert pause_s(look, 1.0) == REST_S
-    assert pause_s(look, 60.0) == REST_MIN_S
-    assert pause_s(look._replace(took_s=4.0), 1.0) == 8.0
+    assert rest_s(look, 1.0) == REST_S
+    assert rest_s(look, 60.0) == REST_MIN_S
+    assert rest_s(look._replace(took_s=4.0), 1.0) == 8.0
+    assert pause_s(look, 1.0) == REST_S / 5, "a rest is seen soon after it is long enough"
+    assert pause_s(look._replace(took_s=1.0), 1.0) == 20.0, "looking takes little of the machine"
 
 
 # -- freezes ------------------------------------------------------------------------------------------------------
