@@ -35,6 +35,7 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
 
 def _print_commits(commits: list[Commit]) -> None:
     from spotrun.report.describe import gigabytes
+    from spotrun.report.describe import size as size_of
     from spotrun.report.tables import NOTHING, FiguresTable, print_table
 
     fits = ("fit",) if commits[0].event.fit > 1 else ()
@@ -47,7 +48,7 @@ def _print_commits(commits: list[Commit]) -> None:
         size, epoch, step = gigabytes(event.size_bytes), str(event.epoch + 1), f"{event.step:,}"
         if event.files is not None and not event.has_image:
             step, epoch = NOTHING, NOTHING
-            size, sent = gigabytes(event.files.size_bytes), gigabytes(event.files.sent_bytes)
+            size, sent = size_of(event.files.size_bytes), size_of(event.files.sent_bytes)
         fit = [str(event.fit)] if fits else []
         table.add_row([str(commit.number), *fit, step, epoch, size, sent, event.why, fate])
     print_table(table)

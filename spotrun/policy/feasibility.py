@@ -59,7 +59,7 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
     return Earlier(
         run=f"{created.name}-{created.uid}",
         commit=bounded(median(each.durable_s for each in newest) * faster) if newest else None,
-        stall=bounded(median(each.stall_s for each in newest) * faster) if newest else None,
+        stall=bounded(median(each.stall_s for each in newest) * faster) if newest and newest[-1].has_image else None,
         step=None if measured is None else bounded(measured.step_s * faster),
         bare=None if whole is None else bounded(whole.total_seconds() * faster),
     )

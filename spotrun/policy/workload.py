@@ -14,6 +14,7 @@ from math import sqrt
 
 import msgspec
 
+from spotrun.account.timeline import Activity, spent, timeline
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market.hazard import observed_hazard
 from spotrun.market.world import World
@@ -121,6 +122,8 @@ def _marks(state: RunState, world: World) -> dict[tuple[int, int], list[tuple[in
 def _trained_s(facts: Facts) -> float:
     """What is kept of the time trained: up to the newest checkpoint, and since then what trains now."""
     kept = [commit for commit in facts.state.commits if commit.usable]
+    if kept and not kept[-1].event.has_image:  # of a command, whose work is measured by time
+        return spent(timeline(facts.state, facts.now))[Activity.PRODUCTIVE].total_seconds()
     measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
     current = facts.state.current
@@ -149,7 +152,8 @@ def commit_interval_s(facts: Facts) -> float:
         interval = every
     else:
         hazard = observed_hazard(facts.state, facts.now)
-        stall_s = max((commit.event.stall_s for commit in facts.state.commits), default=0.0)
+        stalls = (commit.event.stall_s for commit in facts.state.commits if commit.event.has_image)
+        stall_s = max(stalls, default=0.0)  # a command does not stand still, but for its end
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
         interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
     return max(interval, COMMIT_GAP).total_seconds()

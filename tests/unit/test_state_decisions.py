@@ -23,8 +23,12 @@ from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.pace import Pace
 from spotrun.agent.sigterm import Process, Targets, targets_of
 from spotrun.intervals import expected_rework
+from spotrun.market.world import World
+from spotrun.policy import workload
+from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from tests.support.decisions import spec
 from tests.support.histories import FREE_STORAGE, History
 from tests.support.manual_clock import ManualClock
 
@@ -222,3 +226,12 @@ def test_work_that_keeps_nothing_is_repeated_the_more_the_longer_it_is() -> None
     assert expected_rework(hour, hour) == pytest.approx(0.718 * hour, rel=0.01)
     assert expected_rework(4 * hour, hour) == pytest.approx(49.6 * hour, rel=0.01)
     assert expected_rework(100 * hour, hour) is None
+
+
+def test_a_deadline_counts_the_time_that_a_command_has_kept() -> None:
+    history = begun(CommandHistory())
+    history.after(100).state_commit(stall_s=20, final=True)
+    history.after(40)
+    facts = Facts(history.state, spec(), World(offerings=(), instances=()), history.now)
+    assert workload._trained_s(facts) == times(history)["productive"]
+    assert workload.commit_interval_s(facts) < 100, "its end after SIGTERM is no stall of each checkpoint"
