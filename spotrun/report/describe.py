@@ -120,6 +120,8 @@ def _resumed(event: ev.ResumedFrom) -> str:
     skipped = f"; {len(event.skipped)} newer could not be used" if event.skipped else ""
     if event.in_place:
         return "beginning again with the files as they stand on this instance"
+    if not event.step:
+        return f"resuming with the files of checkpoint {event.commit}{skipped}"
     return f"resuming from step {event.step:,} (epoch {event.epoch + 1}){skipped}"
 
 

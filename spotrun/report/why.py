@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from spotrun.account.outcome import is_plain
 from spotrun.clock import zone
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.launches import NO_CAPACITY, why_refused
@@ -207,7 +208,12 @@ class _Narrator:
     def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Narrated | None:
         if event.commit is None:
             return None
-        skipped = f", as {len(event.skipped)} newer could not be read back" if event.skipped else ", the newest"
+        if event.in_place:
+            return "resume", "went on with its files as they stood on this instance"
+        skipped = f", as {len(event.skipped)} newer could not be used" if event.skipped else ", the newest"
+        commit = before.commit(event.commit)
+        if commit is not None and not commit.event.has_image:
+            return "resume", f"went on with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"
         return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
 
     def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Narrated:
@@ -264,6 +270,8 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
     if not saved:
         return "no checkpoint was made after it"
     newest = saved[-1]
+    if not newest.event.has_image:
+        return f"its state was durable {to_the_second(newest.at - notice_at)} later"
     return f"step {newest.event.step:,} was durable {to_the_second(newest.at - notice_at)} later"
 
 
@@ -273,12 +281,23 @@ def _what_followed(end: RunState, attempt: Attempt) -> str:
     if attempt.end is None or successor is None:
         return "; nothing has taken over yet" if end.terminal is None else ""
     parts = []
-    if attempt.end.last_step is not None and successor.trainers:
+    if is_plain(end) and successor.trainers:
+        parts.append(_time_lost(end, attempt.end.stopped_at, successor.trainers[0].commit))
+    elif attempt.end.last_step is not None and successor.trainers:
         lost = max(0, attempt.end.last_step - successor.trainers[0].step)
         parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
     since = attempt.notice_at or attempt.end.known_at
     took = to_the_second(max(timedelta(), successor.started_at - since))
     return "; ".join(["", *parts, f"{offering_text(end.launch_of(successor).intent.offering)} took over after {took}"])
+
+
+def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
+    """Of a command, which has no steps: what ran after the copy that the next one begins with."""
+    commit = None if number is None else end.commit(number)
+    if commit is None:
+        return "all of it had to be done again"
+    lost = stopped_at - commit.event.taken_at
+    return f"{to_the_second(lost)} had to be done again" if lost >= timedelta(seconds=1) else "nothing was lost"
 
 
 _WORDS: dict[type, str] = {
