@@ -41,7 +41,8 @@ def killed(folder: Path, seed: int, kills: int) -> Counter[str]:
         else:
             words = [str(JOBS / "ledgers.py"), "out"]
         instance.start(words)
-        seen["checkpoints"] += instance.keep(rng.uniform(0.2, 1.5))
+        kind = "of two files" if seed % 2 else "of databases"
+        seen[f"checkpoints {kind}"] += instance.keep(rng.uniform(0.2, 1.5))
         said = instance.kill()
         instance.close()
         seen["kills"] += 1

@@ -2,7 +2,9 @@
 Moves amounts between two tables of an SQLite database, which is open only while it does. Their sum never changes, but
 within a transaction.
 
-    ledgers.py FOLDER
+    ledgers.py FOLDER [RESTS_S]
+
+It rests for up to so long between two transactions.
 """
 
 import os
@@ -11,11 +13,14 @@ import sqlite3
 import sys
 import time
 
+rests_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.4
 path = os.path.join(sys.argv[1], "bank.db")
 
 
 def connected() -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=5, isolation_level=None)
+    bank = sqlite3.connect(path, timeout=5, isolation_level=None)
+    bank.execute("pragma synchronous = off")  # processes are killed here, and no machine
+    return bank
 
 
 with connected() as bank:
@@ -42,4 +47,4 @@ while True:
     bank.execute("commit")
     bank.close()
     print("moved", flush=True)
-    time.sleep(random.random() * 0.4)
+    time.sleep(random.random() * rests_s)

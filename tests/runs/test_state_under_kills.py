@@ -1,0 +1,93 @@
+"""A small number of the kills of `make state-folder`, and how little of a large state is sent again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spotrun.agent import rest
+from spotrun.errors import SpecInvalid
+from tests.support.memory_store import MemoryStore
+from tests.support.repository import JOBS
+from tests.support.sandbox import Sandbox
+from tests.support.state_bench import StateRun
+
+
+@pytest.fixture(autouse=True)
+def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "REST_MIN_S", 0.1)
+    monkeypatch.setattr(rest, "REST_S", 0.1)
+
+
+@pytest.mark.parametrize("program", ["pairs.py", "ledgers.py"], ids=["two files", "SQLite, in transactions"])
+def test_a_program_that_checks_its_own_files_finds_no_mixture(tmp_path: Path, program: str) -> None:
+    run = StateRun(tmp_path, MemoryStore())
+    words = ["out", "100000", "rests=0.7", "gap=0.03"] if program == "pairs.py" else ["out", "1.6"]
+    kept = 0
+    for number in range(6):
+        instance = run.instance()
+        instance.start([str(JOBS / program), *words])
+        kept += instance.keep(1.0 + 0.2 * number)
+        assert "MIXTURE" not in instance.kill()
+        instance.close()
+    assert kept
+    assert not run.history.state.voids
+
+
+def test_a_hundredth_of_a_state_is_sent_again(tmp_path: Path) -> None:
+    run = StateRun(tmp_path, MemoryStore())
+    instance = run.instance()
+    for number in range(2000):
+        where = instance.work / "out" / str(number % 20)
+        where.mkdir(exist_ok=True)
+        (where / f"{number}.bin").write_bytes(os.urandom(40_000))
+    whole = instance.last()
+    for number in range(0, 2000, 100):
+        (instance.work / "out" / str(number % 20) / f"{number}.bin").write_bytes(os.urandom(40_000))
+    again = instance.last()
+    assert whole is not None
+    assert again is not None
+    assert (whole.files, again.files) == (2000, 2000)
+    assert again.sent_bytes <= 0.02 * whole.size_bytes
+    assert instance.last() is None, "nothing has changed"
+    instance.close()
+    there = {path.relative_to(instance.work): path.read_bytes() for path in instance.work.rglob("*.bin")}
+    other = run.instance()
+    assert {path.relative_to(other.work): path.read_bytes() for path in other.work.rglob("*.bin")} == there
+    other.close()
+
+
+def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:
+    job = sandbox.folder / "simulate.yaml"
+    line = "mkdir -p out; echo 7 > out/n"
+    job.write_text(
+        f"name: simulate\ntrain: {{run: '{line}', state: [out/]}}\ncheckpoint: {{uri: '{sandbox.store}'}}\n"
+        "local: {time_scale: 60, boot: 1s}\n"
+    )
+    refused = sandbox.call("verify-resume", job, code=SpecInvalid.exit_code)
+    assert "simulate.yaml:2: train.state" in refused
+    assert "has no steps" in refused
+    said = sandbox.call("launch", job, "-y")
+    assert "begins anew after each interruption" not in said
+    rows = sandbox.call_json("checkpoints", "ls", "simulate")
+    assert [(row["size_bytes"], row["files"]["files"], row["final"]) for row in rows] == [(0, 1, True)]
+    assert "2 bytes" in sandbox.call("checkpoints", "ls", "simulate")
+    assert sandbox.call_json("checkpoints", "verify", "simulate")["ok"]
+    assert "has no weights" in sandbox.call("checkpoints", "export", "simulate", sandbox.folder / "a.ckpt", code=2)
+    sandbox.call("fetch", "simulate", "--to", sandbox.folder / "got")
+    assert (sandbox.folder / "got/out/n").read_text() == "7\n"
+    assert sandbox.call_json("status", "simulate")[0]["keeps_nothing"] is False
+
+
+def test_a_command_that_names_no_state_is_told_what_it_would_repeat(sandbox: Sandbox) -> None:
+    job = sandbox.folder / "plain.yaml"
+    job.write_text(f"name: plain\nrun: sleep 1\ncheckpoint: {{uri: '{sandbox.store}'}}\n")
+    assert "train: {state: [out/]}" in sandbox.call("launch", job, "--dry-run")
+    said = sandbox.call("plan", job, "--work", "4h", "--lifetimes", "2")
+    assert "repeats 2d01h of work" in said.replace("\n", " ") or "of work" in said
+    facts = sandbox.call_json("plan", job, "--work", "4h", "--lifetimes", "2")
+    assert facts["repeats"]["expected_rework_s"] == pytest.approx(178_552, rel=0.01)
+    job.write_text(job.read_text() + "train: {state: [out/]}\n")
+    assert sandbox.call_json("plan", job, "--work", "4h", "--lifetimes", "2")["repeats"] is None
