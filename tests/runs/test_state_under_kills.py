@@ -9,6 +9,7 @@ import pytest
 
 from spotrun.agent import rest
 from spotrun.errors import SpecInvalid
+from spotrun.folder.state_files import by_inode
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
@@ -34,6 +35,38 @@ def test_a_program_that_checks_its_own_files_finds_no_mixture(tmp_path: Path, pr
         instance.close()
     assert kept
     assert not run.history.state.voids
+
+
+HOLDS = {
+    "open": ("f = open('out/a', 'r+b')", "out/a is open for writing in python"),
+    "mapped": (
+        "import ctypes, os; fd = os.open('out/a', os.O_RDWR); map = ctypes.CDLL(None).mmap; "
+        "map.argtypes = [ctypes.c_long] * 6; map(0, 8192, 3, 1, fd, 0); os.close(fd)",
+        "out/a is mapped for writing in python",
+    ),
+    "read": ("import mmap; f = open('out/a', 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)", None),
+    "renamed over": (
+        "import os; f = open('out/a', 'r+b'); open('out/b', 'w').close(); os.replace('out/b', 'out/a')",
+        None,
+    ),
+    "elsewhere": ("f = open('log', 'w')", None),
+}
+
+
+@pytest.mark.parametrize("how", HOLDS)
+def test_who_may_write_to_the_state_is_found(tmp_path: Path, how: str) -> None:
+    held, told = HOLDS[how]
+    instance = StateRun(tmp_path, MemoryStore()).instance()
+    (instance.work / "out/a").write_bytes(bytes(8192))
+    instance.start(["-c", f"{held}\nprint(1, flush=True)\nimport time; time.sleep(99)"])
+    assert instance.program is not None
+    assert instance.program.stdout is not None
+    instance.program.stdout.readline()
+    writer = rest.writer_of(by_inode(instance.work, instance.watch.look().survey.files))
+    assert told is None if writer is None else str(writer).startswith(str(told))
+    instance.kill()
+    assert rest.writer_of(by_inode(instance.work, instance.watch.look().survey.files)) is None
+    instance.close()
 
 
 def test_a_hundredth_of_a_state_is_sent_again(tmp_path: Path) -> None:
