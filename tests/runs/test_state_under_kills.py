@@ -37,13 +37,17 @@ def test_a_program_that_checks_its_own_files_finds_no_mixture(tmp_path: Path, pr
     assert not run.history.state.voids
 
 
+MAPS = """
+import ctypes, os
+fd = os.open("out/a", os.O_RDWR)
+map = ctypes.CDLL(None).mmap
+map.argtypes = [ctypes.c_long] * 6
+map(0, 8192, 3, 1, fd, 0)
+os.close(fd)
+"""
 HOLDS = {
     "open": ("f = open('out/a', 'r+b')", "out/a is open for writing in python"),
-    "mapped": (
-        "import ctypes, os; fd = os.open('out/a', os.O_RDWR); map = ctypes.CDLL(None).mmap\n"
-        + "map.argtypes = [ctypes.c_long] * 6; map(0, 8192, 3, 1, fd, 0); os.close(fd)",
-        "out/a is mapped for writing in python",
-    ),
+    "mapped": (MAPS, "out/a is mapped for writing in python"),
     "read": ("import mmap; f = open('out/a', 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)", None),
     "renamed over": (
         "import os; f = open('out/a', 'r+b'); open('out/b', 'w').close(); os.replace('out/b', 'out/a')",
