@@ -56,7 +56,7 @@ from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
-from spotrun.run.events import Cause, ResumedFrom, TrainerExited
+from spotrun.run.events import Cause, TrainerExited
 from spotrun.run.state import RunState
 
 TURN_S = 0.1
@@ -142,22 +142,12 @@ class AttemptLoop:
             found = put_state_back(self._node, self._journal.attempt, self._files, beginning)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
-        in_place = beginning is Beginning.AS_IT_STANDS
-        resumed = ResumedFrom(
-            attempt=self._journal.attempt,
-            incarnation=incarnation,
-            commit=found.commit.number,
-            epoch=0,
-            step=0,
-            skipped=found.skipped,
-            in_place=in_place,
-        )
-        self._journal.resumed(incarnation, resumed)
+        self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation))
         self._saver.resume_source = found.commit.number
         trainer = self._started(incarnation)
         self._node.status.change(phase="train")
         trainer.begin_at(Start(told_to_trainer(self._node, None)))
-        self._keeper.begins(trainer, put_back=not in_place)
+        self._keeper.begins(trainer, put_back=not found.in_place)
 
     def _started(self, incarnation: int) -> Trainer:
         trainer = self._trainers.start(incarnation)
@@ -175,16 +165,7 @@ class AttemptLoop:
             beginning = newest_checkpoint(self._node, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
-        found = beginning.found
-        commit = None if found is None else found.image.commit
-        resumed = ResumedFrom(
-            attempt=self._journal.attempt,
-            incarnation=incarnation,
-            commit=None if commit is None else commit.number,
-            epoch=0 if commit is None else commit.event.epoch,
-            step=0 if commit is None else commit.event.step,
-            skipped=() if found is None else found.skipped,
-        )
+        resumed = beginning.event(self._journal.attempt, incarnation)
         self._journal.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
         phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"

@@ -21,7 +21,7 @@ from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
-from spotrun.run.events import Cause
+from spotrun.run.events import Cause, ResumedFrom
 from spotrun.run.state import Commit
 
 
@@ -43,6 +43,17 @@ class Beginning(NamedTuple):
     found: Found | None
     files: FilesOfCommit | None
     ends: tuple[Image, ...] = ()
+
+    def event(self, attempt: int, incarnation: int) -> ResumedFrom:
+        commit = None if self.found is None else self.found.image.commit
+        return ResumedFrom(
+            attempt=attempt,
+            incarnation=incarnation,
+            commit=None if commit is None else commit.number,
+            epoch=0 if commit is None else commit.event.epoch,
+            step=0 if commit is None else commit.event.step,
+            skipped=() if self.found is None else self.found.skipped,
+        )
 
 
 class Forwarding:
@@ -94,10 +105,25 @@ def _reasons() -> Iterator[None]:
 
 
 class StateFound(NamedTuple):
-    """The checkpoint whose state lies in the work folder now, and the newer ones that were left out."""
+    """
+    The checkpoint whose state lies in the work folder now, and the newer ones that were left out. `in_place`: what lies
+    there is what the command before has made of it.
+    """
 
     commit: Commit
-    skipped: tuple[int, ...]
+    skipped: tuple[int, ...] = ()
+    in_place: bool = False
+
+    def event(self, attempt: int, incarnation: int) -> ResumedFrom:
+        return ResumedFrom(
+            attempt=attempt,
+            incarnation=incarnation,
+            commit=self.commit.number,
+            epoch=0,
+            step=0,
+            skipped=self.skipped,
+            in_place=self.in_place,
+        )
 
 
 def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: CommandBeginning) -> StateFound:
@@ -112,7 +138,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: Comm
     skipped: list[int] = []
     if beginning is CommandBeginning.AS_IT_STANDS:
         files.begin(attempt, files.known)
-        return StateFound(candidates[0], ())
+        return StateFound(candidates[0], in_place=True)
     if beginning is CommandBeginning.ONE_BEFORE and len(candidates) > 1:
         skipped.append(candidates.pop(0).number)
     with _reasons():

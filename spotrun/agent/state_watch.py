@@ -106,7 +106,7 @@ class StateWatch:
             if changed is None and time.monotonic() - since_s < rest_s(first, scale):
                 continue
             with self._at_work:
-                if self._wish == wish and self._is_new(now.survey) and (state := self._copy(first, now)) is not None:
+                if self._wish == wish and (state := self._copied(first, now)) is not None:
                     self._answer(wish, state)
                     return
             first, since_s = now, time.monotonic()
@@ -115,36 +115,44 @@ class StateWatch:
         """Nothing has to rest where nobody is left."""
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
-            state = self._copy(look, look) if self._is_new(look.survey) else None
+            state = self._copied(look, look)
         while state is None and self.trouble is not None and time.monotonic() < until_s:
             if not self._pause(wish, rest_s(look, self._node.clock.scale)):
                 return
             before, look = look, self.look()
             with self._at_work:
-                state = self._copy(before, look)
+                state = self._copied(before, look)
         self._answer(wish, state)
 
     def _is_new(self, survey: StateSurvey) -> bool:
         """Whether it is not that of the newest checkpoint; without one, whether it is more than empty folders."""
-        self.trouble = None
         if self.stored is None:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
-    def _copy(self, before: Look, now: Look) -> FrozenState | None:
+    def _copied(self, before: Look, now: Look) -> FrozenState | None:
+        """
+        None where nothing is new, or it is not at rest. The main loop reads `trouble` at any moment, so that is set
+        once, and at the end.
+        """
+        state, trouble = None, None
         try:
-            writer = writer_of(state_files.by_inode(self._work, now.survey.files))
-            self.trouble = why_not_at_rest(before, now, writer)
-            if self.trouble is not None:
-                return None
-            known = {path: known.seen for path, known in self._files.known.items()}
-            folder = self._node.assignment.folder
-            return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
+            if self._is_new(now.survey):
+                state = self._copy(before, now)
         except NotAtRest as change:
-            self.trouble = str(change)
+            trouble = str(change)
         except OSError as error:
-            self.trouble = f"{error.filename or 'it'} cannot be copied: {error.strerror}"
-        return None
+            trouble = f"{error.filename or 'it'} cannot be copied: {error.strerror}"
+        self.trouble = trouble
+        return state
+
+    def _copy(self, before: Look, now: Look) -> FrozenState:
+        writer = writer_of(state_files.by_inode(self._work, now.survey.files))
+        if (reason := why_not_at_rest(before, now, writer)) is not None:
+            raise NotAtRest(reason)
+        known = {path: known.seen for path, known in self._files.known.items()}
+        folder = self._node.assignment.folder
+        return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 
     def _answer(self, wish: Wish, state: FrozenState | None) -> None:
         now, now_s = self._node.clock.now(), self._node.clock.monotonic()
