@@ -1,11 +1,13 @@
 """
 The line between the agent and the trainer process that it started.
 
-A Unix stream socket pair; the trainer inherits its end, whose number is in `SPOTRUN_AGENT_FD`. A message is one
-JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel beside it (SCM_RIGHTS) and are
-counted in the line, so that each reaches the message it was sent with, however the stream was cut.
+A Unix stream socket, whose path is in `SPOTRUN_AGENT`: whatever started the training, it finds its agent. A message is
+one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel beside it (SCM_RIGHTS) and are
+counted in the line, so that each reaches the message it was sent with, however the stream was cut. The trainer's end
+needs the standard library alone.
 
     trainer                                   agent
+    (connects)                  <-            Welcome | TurnedAway
     Hello                       ->
                                 <-            Resume (+ the checkpoint's memory, unless fresh), Arrived
     ArenasWanted                ->
@@ -22,6 +24,7 @@ counted in the line, so that each reaches the message it was sent with, however 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import socket
@@ -29,13 +32,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
 
-import msgspec
+from spotrun.wire import plain, unix_path
 
-AGENT_FD = "SPOTRUN_AGENT_FD"
-TAKEN = "taken"
-"""The value of `SPOTRUN_AGENT_FD` once a training has its link: what it starts from then on has no agent."""
+AGENT = "SPOTRUN_AGENT"
+TAKEN = "taken:"
+"""What `SPOTRUN_AGENT` begins with once a training has its link: what it starts from then on has no agent."""
+ANSWERS_WITHIN_S = 60.0
+WITHOUT = f"env -u {AGENT} before a command trains it without checkpoints"
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
@@ -50,35 +56,52 @@ class LinkClosed(Exception):
 
 
 class LinkLost(Exception):
-    """An agent started this program, and a process between the two did not pass its socket on."""
+    """The environment names an agent, and there is no way to it; `hint` says what to do."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    pass
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """The first message of all: this process leads the training of its command."""
 
 
-class Hello(_Message, frozen=True):
-    """The first message. `lightning` is the package and its version, `pytorch_lightning 2.6.6`."""
+@dataclass(frozen=True, kw_only=True)
+class TurnedAway:
+    """In its place: the agent has nothing to say to this process."""
+
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """The first message. `framework` is the package and its version, `pytorch_lightning 2.6.6`."""
 
     pid: int
-    lightning: str
+    framework: str
     torch: str
     python: str
 
 
-class FitBegins(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class FitBegins:
     """The process calls fit() once more, for the `fit`-th time, and waits for what that begins with."""
 
     fit: int
 
 
-class ArenasWanted(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class ArenasWanted:
     """Snapshots need `size_bytes` each. Asked again, with a larger size, when the state has grown."""
 
     size_bytes: int
 
 
-class Progress(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Progress:
     """
     Where training is. `epoch` counts from 0; `batch` of `batches` are done in it; `step` is Lightning's `global_step`.
 
@@ -91,10 +114,11 @@ class Progress(_Message, frozen=True):
     step: int
     epochs: int
     phase: Literal["train", "validate"]
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
-class FilesWanted(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class FilesWanted:
     """
     Training is about to go on, and its work folder has to be as it was at the checkpoint. Of the files there the
     processes of the training have those `open` for writing: they are not exchanged but written to.
@@ -103,7 +127,8 @@ class FilesWanted(_Message, frozen=True):
     open: tuple[str, ...]
 
 
-class FilesFrozen(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class FilesFrozen:
     """
     The work folder at the boundary of the next `SnapshotTaken` with the same number in `files`
     (spotrun/folder/frozen_files.py). The first descriptor is of the memory, which has its index of `index_bytes` from
@@ -116,11 +141,13 @@ class FilesFrozen(_Message, frozen=True):
     descriptors: int
 
 
-class MoreFiles(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class MoreFiles:
     """More descriptors of the newest `FilesFrozen`."""
 
 
-class SnapshotTaken(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class SnapshotTaken:
     """
     Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
 
@@ -140,12 +167,13 @@ class SnapshotTaken(_Message, frozen=True):
     finite: bool
     final: bool
     epoch_ended: bool
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = field(default_factory=dict)
     files: int | None = None
     fit: int = 1
 
 
-class NotCarried(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class NotCarried:
     """
     The snapshot of `step` lacks these, as no image holds them: for each its name in the script, and what it is. Each is
     said once by a fit().
@@ -155,28 +183,32 @@ class NotCarried(_Message, frozen=True):
     places: tuple[tuple[str, str], ...]
 
 
-class RoomWanted(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class RoomWanted:
     """Training stands still for its last snapshot, and no arena is free."""
 
 
-class EpochEnded(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class EpochEnded:
     """Epoch `epoch` (from 0) has ended, its validation included; `step` is the one that it ended on."""
 
     epoch: int
     step: int
     batches: int
     samples: int
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
-class Refused(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Refused:
     """This training cannot be resumed exactly, or not at all; the process ends with an error next."""
 
     reason: str
     hint: str
 
 
-class Finished(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Finished:
     """`fit()` is done, and the final snapshot was taken. `resumed`: the checkpoint to resume from was that snapshot."""
 
     step: int
@@ -184,7 +216,8 @@ class Finished(_Message, frozen=True):
     resumed: bool = False
 
 
-class FilesRule(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class FilesRule:
     """
     Which files belong to a checkpoint: those below `work` that are not as the file `before` says, and that no pattern
     of `exclude` names. `put_back`: the checkpoint to resume from has files.
@@ -196,7 +229,8 @@ class FilesRule(msgspec.Struct, frozen=True, kw_only=True):
     put_back: bool = False
 
 
-class Resume(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Resume:
     """
     Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
     `start` on, or the first `here_bytes` of one that is still being fetched.
@@ -220,19 +254,22 @@ class Resume(_Message, frozen=True):
     exact: bool = False
 
 
-class FilesReady(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class FilesReady:
     """The work folder is as it was at the checkpoint; or the `problem` says why it is not, and nothing may train."""
 
     problem: str = ""
 
 
-class Arrived(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Arrived:
     """The first `size_bytes` of the image are there, and are what was committed."""
 
     size_bytes: int
 
 
-class Arenas(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Arenas:
     """
     The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at these `starts` of the memory whose descriptor
     comes along. They replace earlier ones. `first` is free, and the others come to be.
@@ -243,7 +280,8 @@ class Arenas(_Message, frozen=True):
     first: int = 0
 
 
-class ArenaFree(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class ArenaFree:
     arena: int
 
 
@@ -251,24 +289,28 @@ Why: TypeAlias = Literal["interval", "rebalance", "epoch"]
 """What made the agent ask for a snapshot."""
 
 
-class SnapshotWanted(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class SnapshotWanted:
     why: Why
 
 
-class DrainWanted(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class DrainWanted:
     """Take a final snapshot at the next step boundary and do no step any more."""
 
     reason: str
 
 
-class Committed(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Committed:
     """`files` is the number of the work folder that is durable with it."""
 
     step: int
     files: int | None = None
 
 
-class FilesTorn(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class FilesTorn:
     """
     These files were written to before the agent had read them, or it has never had them: the next snapshot needs
     copies, made at its boundary.
@@ -277,7 +319,8 @@ class FilesTorn(_Message, frozen=True):
     paths: tuple[str, ...]
 
 
-class Figures(_Message, frozen=True):
+@dataclass(frozen=True, kw_only=True)
+class Figures:
     """
     What the run has come to by its ledger, for the script's own loggers: with the first step, after each commit and
     after each epoch.
@@ -299,7 +342,9 @@ class Figures(_Message, frozen=True):
 
 
 Message: TypeAlias = (
-    Hello
+    Welcome
+    | TurnedAway
+    | Hello
     | FitBegins
     | ArenasWanted
     | Progress
@@ -325,9 +370,26 @@ Message: TypeAlias = (
 )
 
 
-class _Line(msgspec.Struct, frozen=True):
-    fds: int
-    message: Message
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Message)}
+
+
+def _encoded(message: Message, fds: int) -> bytes:
+    line = {"fds": fds, "message": {"type": type(message).__name__, **vars(message)}}
+    return json.dumps(line, separators=(",", ":"), default=vars).encode() + b"\n"
+
+
+def _decoded(line: bytes) -> tuple[Message, int]:
+    """
+    Raises:
+        ValueError: it is no message.
+    """
+    try:
+        read = json.loads(line)
+        message, fds = read["message"], read["fds"]
+        found: Message = plain.typed(_KINDS[message["type"]], message)
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    return found, plain.typed(int, fds)
 
 
 class TrainerLink:
@@ -343,7 +405,6 @@ class TrainerLink:
         self._sending = threading.Lock()
         self._unread = bytearray()
         self._fds: deque[int] = deque()
-        self._decoder = msgspec.json.Decoder(_Line)
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -353,7 +414,7 @@ class TrainerLink:
         Raises:
             LinkClosed: the other end is gone, or has read nothing for a minute.
         """
-        line = msgspec.json.encode(_Line(len(fds), message)) + b"\n"
+        line = _encoded(message, len(fds))
         assert len(line) <= LINE_MAX_BYTES
         assert len(fds) <= FDS_MAX
         deadline = time.monotonic() + SEND_TIMEOUT_S
@@ -435,39 +496,44 @@ class TrainerLink:
 
     def _decode(self, line: bytes) -> tuple[Message, list[int]]:
         try:
-            decoded = self._decoder.decode(line)
-            return decoded.message, [self._fds.popleft() for _ in range(decoded.fds)]
-        except (msgspec.DecodeError, IndexError) as error:
+            message, fds = _decoded(line)
+            return message, [self._fds.popleft() for _ in range(fds)]
+        except (ValueError, IndexError) as error:
             raise LinkClosed(f"not a message: {line[:200]!r}") from error
-
-
-def pair() -> tuple[TrainerLink, socket.socket]:
-    """
-    The agent's link, and the socket that the trainer inherits (pass its number in `pass_fds` and in
-    `SPOTRUN_AGENT_FD`).
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return TrainerLink(ours), theirs
 
 
 def from_environment() -> TrainerLink | None:
     """
-    The trainer's link, where an agent started this process; None elsewhere. Only one caller gets it: from then on, this
-    process and its children have no agent.
+    The trainer's link, where an agent started this process or one above it; None elsewhere. Only one caller gets it:
+    from then on, this process and its children have no agent.
 
     Raises:
-        LinkLost: the variable was inherited and the descriptor was not.
+        LinkLost: nobody listens there, or the agent does not want this process.
     """
-    number = os.environ.get(AGENT_FD)
-    if number is None or number == TAKEN:
+    address = os.environ.get(AGENT, "")
+    if not address or address.startswith(TAKEN):
         return None
+    link = _connected(address)
+    os.environ[AGENT] = TAKEN + address
+    return link
+
+
+def _connected(address: str) -> TrainerLink:
     try:
-        sock = socket.socket(fileno=int(number))
+        link = TrainerLink(unix_path.connect(address, ANSWERS_WITHIN_S))
     except (OSError, ValueError) as error:
-        raise LinkLost from error
-    if sock.family is not socket.AF_UNIX:
-        sock.detach()
-        raise LinkLost
-    sock.set_inheritable(False)
-    os.environ[AGENT_FD] = TAKEN
-    return TrainerLink(sock)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise LinkLost(f"no agent listens at {AGENT}={address} ({reason})", _HINT) from error
+    try:
+        answer = link.receive(ANSWERS_WITHIN_S)
+    except LinkClosed as error:
+        raise LinkLost(f"the agent of {AGENT}={address} has gone", _HINT) from error
+    if answer is not None and isinstance(answer[0], Welcome):
+        return link
+    link.close()
+    if answer is not None and isinstance(answer[0], TurnedAway):
+        raise LinkLost(answer[0].reason, answer[0].hint)
+    raise LinkLost(f"what listens at {AGENT}={address} is no agent", _HINT)
+
+
+_HINT = f"start the training with `spotrun launch`, which sets {AGENT}, and set it nowhere else; {WITHOUT}"

@@ -22,6 +22,7 @@ from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.ending import Ending
 from spotrun.agent.fits import Start, afresh_after, told_to_trainer
 from spotrun.agent.inbox import (
+    CameTooLate,
     CommonPartSent,
     EntryUnwritten,
     Exited,
@@ -39,6 +40,7 @@ from spotrun.agent.inbox import (
     SaveRefused,
     SaveTorn,
     StateFrozen,
+    Stranger,
 )
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
@@ -215,6 +217,10 @@ class AttemptLoop:
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.exited = letter
                 self._saver.turn(hold=False, overdue=True)
+            case Stranger(why=why):
+                self._node.note(f"turned away: {why}")
+            case CameTooLate() if letter.incarnation == self._trainer.number:
+                self._trainer.another_came(letter)
             case NoticeHeard():
                 self._notice(letter)
             case NoticesLost():

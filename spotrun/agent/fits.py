@@ -8,9 +8,8 @@ step; the one that was under way goes on from the newest. All others begin afres
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.node import Node
@@ -62,7 +61,7 @@ def afresh_after(node: Node, last: Commit) -> Start:
     """The fit() after the one that has ended with `last`."""
     event = last.event
     told = told_to_trainer(node, None)
-    return Start(msgspec.structs.replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
+    return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
 
 
 def ends_before(node: Node, commit: Commit) -> tuple[Image, ...]:

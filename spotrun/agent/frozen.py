@@ -53,7 +53,7 @@ class Coming:
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
     """The descriptors are its own now."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
-    return Frozen(message.number, msgspec.msgpack.decode(index, type=FrozenFolder), descriptors)
+    return Frozen(message.number, msgspec.json.decode(index, type=FrozenFolder), descriptors)
 
 
 class Frozen:

@@ -10,12 +10,13 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from spotrun import proc
-from spotrun.proc import ProcessMark
+from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
@@ -30,9 +31,30 @@ def mark(pid: int) -> ProcessMark | None:
     return None if found is None else found.mark
 
 
-def cpu_s(group: int) -> float:
-    """System seconds that the live processes of the group and the children they have waited for have computed."""
-    return sum(found.cpu_s for found in proc.all_stats() if found.group == group)
+def members(leader: int) -> list[Stat]:
+    """Of the group of `leader`, and what descends from it in groups of their own: `torchrun` puts each rank in one."""
+    stats = list(proc.all_stats())
+    found = {each.mark.pid: each for each in stats if leader in (each.group, each.mark.pid)}
+    rest = [each for each in stats if each.mark.pid not in found]
+    while more := [each for each in rest if each.parent in found]:
+        found |= {each.mark.pid: each for each in more}
+        rest = [each for each in rest if each.mark.pid not in found]
+    return list(found.values())
+
+
+def cpu_s(leader: int) -> float:
+    """System seconds that its live members and the children they have waited for have computed."""
+    return sum(found.cpu_s for found in members(leader))
+
+
+def signal_all(leader: int, number: signal.Signals) -> None:
+    """Its group at once, and each member in a group of its own. The caller knows that the id is not reused."""
+    others = [found.mark.pid for found in members(leader) if found.group != leader]
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+    for pid in others:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def remember(path: Path, group: ProcessMark) -> None:
@@ -54,15 +76,22 @@ def end_left_over(path: Path, instance_id: str) -> None:
     The group is known by the file at `path`, and all of a trainer's processes by their environment.
     """
     _end_remembered(path)
+    if left := end_each(lambda: carrying(instance_id)):
+        raise TimeoutError(f"processes {left} do not end")
+    path.unlink(missing_ok=True)
+
+
+def end_each(find: Callable[[], list[int]]) -> list[int]:
+    """SIGKILL what `find` finds until it finds nothing, for a while; what is left then."""
     give_up_at = time.monotonic() + GONE_WITHIN_S
-    while found := carrying(instance_id):
+    while found := find():
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"processes {found} do not end")
+            break
         time.sleep(_PAUSE_S)
-    path.unlink(missing_ok=True)
+    return found
 
 
 def _end_remembered(path: Path) -> None:

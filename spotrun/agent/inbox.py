@@ -43,6 +43,27 @@ class Exited:
 
 
 @dataclass(frozen=True)
+class CameTooLate:
+    """
+    Process `pid` of the command wanted to lead its training as well, and was turned away. `alone`: the first, `leader`,
+    has gone, so that no two train at once.
+    """
+
+    incarnation: int
+    pid: int
+    leader: int
+    alone: bool
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A process that does not belong to the trainer was turned away, and `why`."""
+
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True)
 class NoticeHeard:
     """
     The metadata service announced the end of this instance (`termination`), or its possibility (`rebalance`).
@@ -160,6 +181,8 @@ class CommonPartSent:
 Letter = (
     Said
     | Exited
+    | CameTooLate
+    | Stranger
     | NoticeHeard
     | NoticesLost
     | LedgerRead
@@ -184,7 +207,7 @@ def forget(inbox: Inbox, incarnation: int) -> None:
         letter = inbox.get()
         if isinstance(letter, Exited) and letter.incarnation == incarnation:
             break
-        if not (isinstance(letter, Said) and letter.incarnation == incarnation):
+        if not (isinstance(letter, Said | CameTooLate | Stranger) and letter.incarnation == incarnation):
             kept.append(letter)
     for letter in kept:
         inbox.put(letter)

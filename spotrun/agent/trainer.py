@@ -9,16 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
-
-import msgspec
 
 from spotrun import trainer_link
 from spotrun.agent import decisions, fits
 from spotrun.agent.arenas import Arena, Arenas
+from spotrun.agent.entrance import ONE_TRAINING
 from spotrun.agent.fits import Start
 from spotrun.agent.frozen import Coming, Descriptors, Frozen
-from spotrun.agent.inbox import Exited, Said, forget
+from spotrun.agent.inbox import CameTooLate, Exited, Said, forget
 from spotrun.agent.liveness import Liveness, Signs
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
@@ -140,7 +140,7 @@ class Trainer:
         """`image` is being fetched, `begin_bytes` of it first."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
-        self._process.send(msgspec.structs.replace(resume, here_bytes=0), fds=(image.fd,))
+        self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
 
     def arrived(self, size_bytes: int) -> None:
         """The first bytes of what it begins with."""
@@ -390,6 +390,21 @@ class Trainer:
 
     def drain(self, reason: str) -> None:
         self._process.send(DrainWanted(reason=reason))
+
+    def another_came(self, late: CameTooLate) -> None:
+        """
+        A second process of its command wanted to lead. One that takes the place of the first, whose training had not
+        come to its end, has to resume as another trainer does.
+        """
+        if self.exited is not None or self.refused is not None:
+            return
+        if late.alone and self.finished is None:
+            self._node.note(f"process {late.leader} ended, and its command trains again: the trainer is started again")
+            self._process.kill()
+            return
+        words = "one after the other" if late.alone else "at the same time"
+        reason = f"its command trains {words} in two processes, {late.leader} and {late.pid}"
+        self.refuse(Refused(reason=reason, hint=ONE_TRAINING))
 
     def refuse(self, refused: Refused) -> None:
         """It is about to exit by itself."""

@@ -8,25 +8,25 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spotrun import trainer_link
+from spotrun import proc
 from spotrun.agent import environment, groups, seeding
+from spotrun.agent.entrance import Entrance
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
-from spotrun.agent.node import Node
+from spotrun.agent.node import Assignment, Node
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
 from spotrun.folder import start_file
 from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
-from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLink
+from spotrun.trainer_link import AGENT, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
@@ -50,7 +50,7 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
     An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
     and secrets the trainer's.
     """
-    hidden = {AGENT_FD, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
+    hidden = {AGENT, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
         **names_for_loggers(run_uid),
@@ -114,46 +114,58 @@ class TrainerProcess:
         self.hello: Hello | None = None
         self._inbox = inbox
         self._clock = clock
+        self._entrance: Entrance | None = None
         self._link: TrainerLink | None = None
+        self._reader: threading.Thread | None = None
+        self._unsent: list[tuple[Message, Descriptors]] = []
+        self._sending = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = threading.Event()
         self._termination: Termination | None = None
 
-    def start(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, mark_path: Path
-    ) -> None:
-        """`mark_path` is where the next agent finds the process group, should this one die."""
-        link, theirs = trainer_link.pair()
+    def start(self, command: Sequence[str], places: Assignment, environment: Mapping[str, str], output: int) -> None:
+        self._entrance = entrance = Entrance(places.folder, self.incarnation, self._inbox)
         try:
-            process = self._spawn(command, folder, environment, output, theirs)
-        finally:
-            theirs.close()
+            self._process = process = subprocess.Popen(
+                command,
+                cwd=places.work,
+                env={**environment, AGENT: entrance.address},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError:
+            entrance.close()
+            raise
         if (mark := groups.mark(process.pid)) is not None:
-            groups.remember(mark_path, mark)
-        self._link, self._process = link, process
-        reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
-        reader.start()
-        threading.Thread(target=self._wait, args=(process, reader), name="trainer-end", daemon=True).start()
+            groups.remember(places.trainer_mark, mark)
+        entrance.open(process.pid, self._lead)
+        threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
-    def _spawn(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, theirs: socket.socket
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**environment, AGENT_FD: str(theirs.fileno())},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    def _lead(self, link: TrainerLink) -> None:
+        """It has come, and hears first what it was told before."""
+        self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
+        self._reader.start()
+        with self._sending:
+            self._link = link
+            while self._unsent:
+                self._send(link, *self._unsent.pop(0))
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """If the trainer is gone, nothing is lost: its end is in the inbox, or will be."""
-        assert self._link is not None
+        """
+        Now, or when it comes. If the trainer is gone, nothing is lost: its end is in the inbox, or will be.
+        """
+        with self._sending:
+            if self._link is None:
+                self._unsent.append((message, Descriptors(map(os.dup, fds))))
+            else:
+                self._send(self._link, message, fds)
+
+    @staticmethod
+    def _send(link: TrainerLink, message: Message, fds: Sequence[int]) -> None:
         with contextlib.suppress(LinkClosed):
-            self._link.send(message, fds)
+            link.send(message, fds)
 
     def cpu_s(self) -> float:
         """System seconds that the processes of its group, those alive, have computed so far."""
@@ -161,17 +173,19 @@ class TrainerProcess:
 
     def abort(self) -> None:
         """SIGABRT to the training process, whose faulthandler writes down where it stands."""
-        pid = self._pid_of_training()
+        if self._process is None or self._gone.is_set():
+            return
+        leader = self._entrance.leader if self._entrance is not None else None
+        lives = leader is not None and groups.mark(leader.pid) == leader
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if pid is not None and not self._gone.is_set():
-                os.kill(pid, signal.SIGABRT)
+            os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
     def stop(self) -> None:
-        """SIGSTOP to the group: it computes nothing and loses nothing until `go_on`."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP to all of it: it computes nothing and loses nothing until `go_on`."""
+        self._signal_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
 
     def terminate(self) -> None:
         """SIGTERM to the command; when it has ended, SIGKILL to the rest of the group. Returns at once."""
@@ -186,27 +200,15 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the group: data loading workers would linger for seconds. Returns at once."""
-        self._signal(signal.SIGKILL)
+        """SIGKILL to all of it: data loading workers would linger for seconds. Returns at once."""
+        self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
         return self._gone.wait(timeout_s)
 
-    def _signal(self, number: signal.Signals) -> None:
-        # The leader is reaped only after its group was killed, so the id is not reused before `_gone`.
+    def _signal_all(self, number: signal.Signals) -> None:
         if self._process is not None and not self._gone.is_set():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
-
-    def _pid_of_training(self) -> int | None:
-        """The process that said hello, if it is one of ours: with `train.run` it is a child of the shell."""
-        group = self._process.pid if self._process is not None else None
-        if self.hello is None:
-            return group
-        with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(self.hello.pid) == group:
-                return self.hello.pid
-        return group
+            groups.signal_all(self._process.pid, number)
 
     def _read(self, link: TrainerLink) -> None:
         with contextlib.suppress(LinkClosed):
@@ -217,14 +219,19 @@ class TrainerProcess:
                 now, now_s = self._clock.now(), self._clock.monotonic()
                 self._inbox.put(Said(self.incarnation, message, now, now_s, Descriptors(fds)))
 
-    def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], entrance: Entrance) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        entrance.close()
         groups.kill_group(process.pid)
-        reader.join(READ_REST_WITHIN_S)
+        groups.end_each(lambda: _started_for(entrance.address))
+        if self._reader is not None:
+            self._reader.join(READ_REST_WITHIN_S)
         exit_code = process.wait()
         self._gone.set()
-        if self._link is not None:
-            self._link.close()
+        with self._sending:
+            self._unsent.clear()
+            if self._link is not None:
+                self._link.close()
         termination = self._termination
         ended_well = exit_code == 0 if termination is None else termination.ended_well(exit_code)
         self._inbox.put(Exited(self.incarnation, exit_code, ended_well))
@@ -242,6 +249,11 @@ def _state_dir(node: Node) -> Path:
     return folder
 
 
+def _started_for(address: str) -> list[int]:
+    """What a trainer has left in groups of their own, by the environment that it was started with."""
+    return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
+
+
 def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
@@ -253,7 +265,7 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid)
         environment[STATE_DIR] = str(_state_dir(node))
         command = training_command(node.spec, node.assignment.folder)
-        process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
+        process.start(command, node.assignment, environment, output)
     finally:
         os.close(output)
     return process

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
 from spotrun.checkpoint.tree import MAPPINGS, Json, tensors_in
 from spotrun.errors import CheckpointDamaged
 from spotrun.units import count_of
+from spotrun.wire import plain
 
 MAGIC = b"SPOTRUN1"
 FORMAT = 1
@@ -89,22 +88,14 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
     """All that comes before the tensors, padded. `meta` is plain JSON and free for its writer to use."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
-    text = _json(header)
+    text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
     return head.ljust(aligned(len(head)), b"\0")
 
 
 @lru_cache(maxsize=4)
-def _entries_json(tensors: tuple[TensorEntry, ...]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode([entry._asdict() for entry in tensors]))
-
-
-def _json(header: dict[str, Json]) -> bytes:
-    try:
-        return msgspec.json.encode(header)
-    except UnicodeEncodeError:  # a lone surrogate, as in the name of a file: json escapes it, ten times as slowly
-        plain = header | {"tensors": json.loads(bytes(header["tensors"]))}
-        return json.dumps(plain, allow_nan=False, separators=(",", ":"), check_circular=False).encode()
+def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
+    return plain.Encoded(plain.encode([entry._asdict() for entry in tensors]))
 
 
 def decode_header(image: Buffer) -> Header:

@@ -8,8 +8,7 @@ an open file outlives its removal, and a file that takes its name.
 from __future__ import annotations
 
 from enum import StrEnum
-
-import msgspec
+from typing import NamedTuple
 
 from spotrun.folder.work_files import Stamp
 
@@ -31,7 +30,7 @@ class Held(StrEnum):
     """In the file itself, which nobody holds open: there are too many of them."""
 
 
-class FrozenFile(msgspec.Struct, frozen=True, array_like=True):
+class FrozenFile(NamedTuple):
     """It lies at `place`, which is another path than its own if that is a link. `sample`: its first and last bytes."""
 
     path: str
@@ -42,7 +41,7 @@ class FrozenFile(msgspec.Struct, frozen=True, array_like=True):
     sample: bytes = b""
 
 
-class FrozenFolder(msgspec.Struct, frozen=True):
+class FrozenFolder(NamedTuple):
     """`refused` says why a path cannot be stored; `gone` are uploaded files that are not there any more."""
 
     files: tuple[FrozenFile, ...]

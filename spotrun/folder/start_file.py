@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import mmap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotrun.errors import SpotrunError
-from spotrun.store.port import Store
+
+if TYPE_CHECKING:
+    from spotrun.store.port import Store  # what a trainer imports needs the standard library alone
 
 VARIABLE = "SPOTRUN_START"
 """The variable that tells a trainer where the file is. Our callback uses it on a fresh start only."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.folder.stored_files import STATE_FILES_MAX, is_path_inside
+from spotrun.folder.paths import is_path_inside
+from spotrun.folder.stored_files import STATE_FILES_MAX
 from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, UNNAMEABLE, Stamp
 
 TOO_MANY = f"there are more than {STATE_FILES_MAX:,} files"

@@ -18,6 +18,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from spotrun.folder.paths import is_path_inside
 from spotrun.run.bounds import Count, Nanoseconds
 
 FOLDER = "outputs/"
@@ -26,7 +27,6 @@ PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
 """Files of a command's state, of which none is left out."""
-_NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -116,14 +116,6 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
                 return f"the pieces of {file.path[:200]!r} do not add up to its size, {file.size_bytes} B"
         return None
-
-
-def is_path_inside(path: str) -> bool:
-    """Whether it names a file below whatever folder it is put in, and nothing else."""
-    parts = path.split("/")
-    plain = "\0" not in path and not {"", ".", ".."} & set(parts)
-    sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
-    return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES
 
 
 def leads_inside(path: str, target: str) -> bool:

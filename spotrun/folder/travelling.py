@@ -16,15 +16,12 @@ from typing import NamedTuple
 from pathspec import GitIgnoreSpec
 
 from spotrun.errors import SpecInvalid
+from spotrun.folder.paths import NEVER
 
 OWN_RULES = ".spotrunignore"
 GIT_RULES = ".gitignore"
 RULES_MAX_BYTES = 1 << 20
 NAMED_MAX = 5
-NEVER = frozenset(
-    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
-)
-"""Caches, virtual environments and version control stay behind whatever the rules say."""
 
 SECRETS = GitIgnoreSpec.from_lines(
     [

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.folder import travelling
-from spotrun.folder.stored_files import is_path_inside
+from spotrun.folder import paths
+from spotrun.folder.paths import is_path_inside
 
-NEVER = travelling.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
+NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
 PATHS_MAX = 1 << 14
 """So many are judged once, as the folder is looked at again and again."""

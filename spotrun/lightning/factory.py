@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spotrun.lightning.callback import SpotrunCallback
 
-AGENT_FD = "SPOTRUN_AGENT_FD"
+AGENT = "SPOTRUN_AGENT"
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 
@@ -29,7 +29,7 @@ def for_lightning() -> list[Any]:
 
 
 def _callbacks(package: str) -> list[Any]:
-    if AGENT_FD not in os.environ:
+    if AGENT not in os.environ:
         return []
     from spotrun.exactness.trace_file import FILE_VARIABLE
     from spotrun.lightning import launched

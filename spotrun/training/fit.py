@@ -150,13 +150,18 @@ class Fit:
                 f"the checkpoint's number of processes is {saved}, and this training's is {self._ranks.size}",
                 f"train with devices={saved}, as before",
             )
-        if changed := machine.differences(meta, machine.facts() | {"lightning": self._framework.version}):
+        if changed := machine.differences(meta, self._machine()):
             print(
                 f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
                 file=sys.stderr,
                 flush=True,
             )
         return state
+
+    def _machine(self) -> machine.Facts:
+        """What the checkpoint says of these has to be the same; one of spotrun 0.1 says `lightning`."""
+        version = self._framework.version
+        return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
     def _load(self, state: State, memory: Memory) -> None:
         assert self._resumed is not None
@@ -387,10 +392,7 @@ def claim() -> session.Session | None:
     """
     try:
         return session.claim()
-    except LinkLost:
+    except LinkLost as lost:
         raise TrainingUnsupported(
-            "this process cannot reach the agent that saves and resumes it: what started it, like torchrun or "
-            "subprocess, keeps the socket; let the job start the script, and Lightning the other processes",
-            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may '
-            "exec the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
+            f"this process cannot reach the agent that saves and resumes it: {lost}", hint=lost.hint
         ) from None

@@ -16,6 +16,7 @@ NAMES = {
     "cpu": "CPU",
     "threads": "thread count",
     "torch": "torch",
+    "framework": "framework",
     "lightning": "lightning",
     "python": "python",
 }

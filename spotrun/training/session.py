@@ -110,7 +110,7 @@ class Session:
 
     def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:
         self._link.send(
-            Hello(pid=os.getpid(), lightning=framework, torch=str(torch.__version__), python=platform.python_version())
+            Hello(pid=os.getpid(), framework=framework, torch=str(torch.__version__), python=platform.python_version())
         )
         return self._wait_for_resume()
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from typing import NoReturn
-
-import msgspec
 
 import spotrun
 from spotrun.checkpoint.objects import Standing
@@ -235,7 +233,7 @@ class Snapshots:
         if coming.files is not None:
             self._files.send(coming.files)
         stall_s = coming.stall_s + time.perf_counter() - started
-        self._agent.tell(msgspec.structs.replace(coming.taken, stall_s=stall_s, finite=finite))
+        self._agent.tell(replace(coming.taken, stall_s=stall_s, finite=finite))
 
     def plan(self, state: State) -> ImagePlan:
         """
@@ -245,7 +243,7 @@ class Snapshots:
         meta = state[KEY]["place"] | {
             "step": state[STEP],
             "spotrun": spotrun.__version__,
-            "lightning": self._framework.version,
+            "framework": f"{self._framework.name} {self._framework.version}",
             "work": self._files.folder,
             **machine.facts(),
         }

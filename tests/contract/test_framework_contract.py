@@ -98,7 +98,8 @@ def test_an_image_is_the_frameworks_own_state_and_ours_with_optimizers_last(
     assert [list(rank) for rank in state["spotrun"]["ranks"]] == [own]
     assert (meta["epoch"], meta["batch"], meta["step"]) == (1, 8, state[STEP])
     (hello,) = agent.told(Hello)
-    assert hello.lightning == f"{package.partition('.')[0]} {meta['lightning']}"
+    assert hello.framework == meta["framework"]
+    assert hello.framework.startswith(package.partition(".")[0])
 
 
 def test_the_agent_hears_of_each_epoch_and_of_the_end(zygote: Zygote, tmp_path: Path, package: str) -> None:

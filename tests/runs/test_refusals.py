@@ -64,14 +64,14 @@ def train():
 
 
 def test_a_training_that_lost_its_agent_on_the_way_is_an_error(zygote, tmp_path):
-    """As `torchrun`, `subprocess.run` and a spawned process start it: the variable is there, the descriptor is not."""
+    """As one that outlives its trainer, or a shell that has kept the variable: nobody listens there."""
     script = tmp_path / "script.py"
-    script.write_text(BORING + 'os.close(int(os.environ["SPOTRUN_AGENT_FD"]))\ntrain()\n')
+    script.write_text(BORING + 'os.environ["SPOTRUN_AGENT"] += "-of-another"\ntrain()\n')
     agent = Agent(zygote, {"script": str(script)}, tmp_path)
     assert agent.attempt() == "failed"
     log = agent.log.read_text()
     assert "this process cannot reach the agent" in log
-    assert "may exec the training" in log
+    assert "start the training with `spotrun launch`" in log
     assert not agent.told(Progress)
 
 

@@ -73,7 +73,7 @@ class Trainer:
     def run(self) -> None:
         if self.happens("hang_at_import"):
             threading.Event().wait()
-        self.link.send(Hello(pid=os.getpid(), lightning="stand-in 1.0", torch="none", python="3"))
+        self.link.send(Hello(pid=os.getpid(), framework="stand-in 1.0", torch="none", python="3"))
         if "refuse" in self.job:
             self.link.send(Refused(reason=self.job["refuse"], hint="do otherwise"))
             sys.exit(3)

@@ -30,7 +30,7 @@ from spotrun.cli.fetch import _refuse_failures
 from spotrun.cli.runs import reference
 from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
-from spotrun.folder import stored_files, work_files
+from spotrun.folder import paths, work_files
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
 from spotrun.report import fetching
@@ -584,7 +584,7 @@ def test_lists_of_a_wrong_shape_are_damage() -> None:
     twice = Listing(files=(GOOD, GOOD))
     assert "one twice" in (twice.flaw() or "")
     assert "format" in (Listing(files=(), format=2).flaw() or "")
-    assert stored_files.is_path_inside("ä/b c.txt")
+    assert paths.is_path_inside("ä/b c.txt")
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(json.dumps({"files": [], "run": "x"}), type=Listing)
     left = LeftOut(path="a", size_bytes=0, reason="")

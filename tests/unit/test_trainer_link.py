@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun import trainer_link
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
@@ -22,7 +21,6 @@ from spotrun.trainer_link import (
     Finished,
     Hello,
     LinkClosed,
-    LinkLost,
     NotCarried,
     Progress,
     Resume,
@@ -33,8 +31,7 @@ from spotrun.trainer_link import (
 
 @pytest.fixture
 def ends():
-    agent, theirs = trainer_link.pair()
-    trainer = TrainerLink(theirs)
+    agent, trainer = map(TrainerLink, socket.socketpair())
     yield agent, trainer
     agent.close()
     trainer.close()
@@ -59,7 +56,7 @@ metrics = st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False
 counts = st.integers(0, 2**53)
 messages = st.one_of(
     st.builds(NotCarried, step=counts, places=st.lists(st.tuples(names, names), max_size=5).map(tuple)),
-    st.builds(Hello, pid=counts, lightning=names, torch=names, python=names),
+    st.builds(Hello, pid=counts, framework=names, torch=names, python=names),
     st.builds(
         Progress,
         epoch=counts,
@@ -102,8 +99,7 @@ messages = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(messages, min_size=1, max_size=8))
 def test_messages_arrive_as_they_were_sent(sent):
-    agent, theirs = trainer_link.pair()
-    trainer = TrainerLink(theirs)
+    agent, trainer = map(TrainerLink, socket.socketpair())
     for message in sent:
         trainer.send(message)
     assert [agent.receive(5) for _ in sent] == [(message, []) for message in sent]
@@ -211,35 +207,3 @@ def test_an_endless_line_closes_the_link():
     thread.join()
     link.close()
     right.close()
-
-
-def test_no_agent_no_link(monkeypatch):
-    monkeypatch.delenv(trainer_link.AGENT_FD, raising=False)
-    assert trainer_link.from_environment() is None
-    monkeypatch.setenv(trainer_link.AGENT_FD, trainer_link.TAKEN)
-    assert trainer_link.from_environment() is None
-
-
-@pytest.mark.parametrize("stale", ["700", "nonsense", "-1"])
-def test_a_variable_without_a_socket_is_no_missing_agent(monkeypatch, stale):
-    monkeypatch.setenv(trainer_link.AGENT_FD, stale)
-    with pytest.raises(LinkLost):
-        trainer_link.from_environment()
-
-
-def test_the_first_who_asks_gets_the_link(monkeypatch):
-    agent, theirs = trainer_link.pair()
-    monkeypatch.setenv(trainer_link.AGENT_FD, str(theirs.detach()))
-    link = trainer_link.from_environment()
-    assert link
-    assert trainer_link.from_environment() is None
-    link.close()
-    agent.close()
-
-
-def test_a_descriptor_that_is_something_else_is_left_alone(monkeypatch, tmp_path):
-    with open(tmp_path / "file", "w") as file:
-        monkeypatch.setenv(trainer_link.AGENT_FD, str(file.fileno()))
-        with pytest.raises(LinkLost):
-            trainer_link.from_environment()
-        file.write("still open")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import sqlite3
 import time
 from collections import OrderedDict
@@ -61,8 +62,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sent(frozen: Frozen) -> Any:
     """What the agent gets of it, by a real socket."""
-    ours, theirs = trainer_link.pair()
-    other = trainer_link.TrainerLink(theirs)
+    ours, other = map(trainer_link.TrainerLink, socket.socketpair())
     frozen.send(lambda message, fds: other.send(message, tuple(fds)))
     first = ours.receive(1)
     assert first is not None

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
 from spotrun.folder.work_files import Seen, Stamp, survey
 from spotrun.trainer_link import FDS_MAX, FilesFrozen, Message, MoreFiles
 from spotrun.training.work_folder.open_files import Opened
+from spotrun.wire import plain
 
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
@@ -71,7 +70,7 @@ class Frozen:
         return self._at
 
     def write_index(self, folder: FrozenFolder) -> None:
-        index = msgspec.msgpack.encode(folder)
+        index = plain.encode(folder)
         self._index_bytes = len(index)
         self.add(index)
 

@@ -7,10 +7,11 @@ import json
 import mmap
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
-from spotrun import trainer_link
+from spotrun import proc, trainer_link
 from spotrun.checkpoint import layout
 from spotrun.trainer_link import (
     ArenaFree,
@@ -27,9 +28,13 @@ from spotrun.trainer_link import (
     Resume,
     SnapshotTaken,
     SnapshotWanted,
+    Welcome,
 )
+from spotrun.wire import unix_path
 from tests.support.trainings.trainers import Spawner, Zygote
 
+COMES_WITHIN_S = 0.05
+"""Between two looks whether it still lives."""
 NOT_A_NUMBER = b"\xff"
 """What the memory of a checkpoint holds before the checkpoint has arrived. Computing with it gives NaN."""
 REST_COMES_AFTER_S = 0.05
@@ -78,10 +83,15 @@ class Agent:
         if not self.image:
             for trace in self.folder.glob("trace*"):
                 trace.unlink()
-        self.link, theirs = trainer_link.pair()
         job = self.job | {"trace": str(self.trace), "result": str(self.folder / "result.json"), "kill": kill}
-        self.pid = self.zygote.start(job, theirs, self.log)
-        theirs.close()
+        address = str(self.folder / f"link-{self.attempts}")
+        with contextlib.closing(unix_path.listen(address)) as door:
+            self.pid = self.zygote.start(job, address, self.log)
+            came = self._met(door)
+        os.unlink(address)
+        if came is None:
+            return "killed" if self.zygote.end(self.pid) == -signal.SIGKILL else "failed"
+        self.link = came
         held: dict[int, tuple[int, int, int]] = {}
         last: object = None
         try:
@@ -104,6 +114,20 @@ class Agent:
         if isinstance(last, Refused):
             return "refused"
         return "finished" if isinstance(last, Finished) and code == 0 else "failed"
+
+    def _met(self, door: socket.socket) -> trainer_link.TrainerLink | None:
+        """The trainer's link when it comes; None if it ends before."""
+        door.settimeout(COMES_WITHIN_S)
+        while True:
+            found = proc.stat(self.pid)
+            try:
+                link = trainer_link.TrainerLink(door.accept()[0])
+            except TimeoutError:
+                if found is None or found.ended:
+                    return None
+            else:
+                link.send(Welcome())
+                return link
 
     def _answer(self, message: object, held: dict[int, tuple[int, int]]) -> None:
         self.messages.append(message)

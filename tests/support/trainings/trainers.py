@@ -43,7 +43,7 @@ class Zygote:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
         }
-        environment.pop(trainer_link.AGENT_FD, None)
+        environment.pop(trainer_link.AGENT, None)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.trainings.zygote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -53,9 +53,9 @@ class Zygote:
         self._answers = self._sock.makefile("r")
         assert self._answers.readline() == "ready\n"
 
-    def start(self, job: dict, link: socket.socket | None, log: Path) -> int:
-        request = json.dumps({"job": job, "log": str(log), "link": link is not None}).encode() + b"\n"
-        socket.send_fds(self._sock, [request], [link.fileno()] if link else [])
+    def start(self, job: dict, address: str | None, log: Path) -> int:
+        """`address` is the path of its agent's socket."""
+        self._sock.sendall(json.dumps({"job": job, "log": str(log), "address": address}).encode() + b"\n")
         return int(self._answers.readline())
 
     def end(self, pid: int) -> int:
@@ -84,12 +84,11 @@ class Spawner:
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
         self._running: dict[int, subprocess.Popen] = {}
 
-    def start(self, job: dict, link: socket.socket, log: Path) -> int:
+    def start(self, job: dict, address: str, log: Path) -> int:
         with open(log, "a") as file:
             process = subprocess.Popen(
                 [sys.executable, job["script"], *job.get("args", [])],
-                env=self._environment | {trainer_link.AGENT_FD: str(link.fileno())},
-                pass_fds=[link.fileno()],
+                env=self._environment | {trainer_link.AGENT: address},
                 stdout=file,
                 stderr=file,
                 start_new_session=True,

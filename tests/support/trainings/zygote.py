@@ -38,31 +38,24 @@ def _serve(sock: socket.socket) -> None:
     Script.of_this_process().modules  # noqa: B018  (the paths of all modules stay resolved)
     sock.sendall(b"ready\n")
     unread = b""
-    fds: list[int] = []
-    while True:
-        data, new, _, _ = socket.recv_fds(sock, 1 << 16, 4)
-        fds += new
-        if not data:
-            return
+    while data := sock.recv(1 << 16):
         unread += data
         while b"\n" in unread:
             line, unread = unread.split(b"\n", 1)
             request = json.loads(line)
-            answer = _wait(request["wait"]) if "wait" in request else _fork(request, fds, sock)
+            answer = _wait(request["wait"]) if "wait" in request else _fork(request, sock)
             sock.sendall(f"{answer}\n".encode())
 
 
-def _fork(request: dict, fds: list[int], sock: socket.socket) -> int:
+def _fork(request: dict, sock: socket.socket) -> int:
     pid = os.fork()
     if pid == 0:
         sock.close()
-        _be_trainer(request, fds[0] if request["link"] else -1)
-    while fds:
-        os.close(fds.pop())
+        _be_trainer(request)
     return pid
 
 
-def _be_trainer(request: dict, link: int) -> NoReturn:
+def _be_trainer(request: dict) -> NoReturn:
     """What a forked process does: run the job, write its output to the job's log, exit."""
     code = 1
     try:
@@ -70,12 +63,12 @@ def _be_trainer(request: dict, link: int) -> NoReturn:
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        if link >= 0:
-            os.environ[trainer_link.AGENT_FD] = str(link)
+        if request["address"]:
+            os.environ[trainer_link.AGENT] = request["address"]
         os.environ["SPOTRUN_RUN_UID"] = "of-these-tests"
         os.environ.pop("PL_GLOBAL_SEED", None)
         if request["job"].get("ranks"):
-            run_ranks(request["job"], link)
+            run_ranks(request["job"])
         else:
             run(request["job"])
         code = 0
@@ -94,7 +87,7 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def run_ranks(job: dict, link: int) -> None:
+def run_ranks(job: dict) -> None:
     """A training on two processes, with what Lightning's launcher sets for each. The first ends after the second."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -105,7 +98,6 @@ def run_ranks(job: dict, link: int) -> None:
         run(job)
         os.waitpid(second, 0)
         return
-    os.close(link)  # only a program's first process inherits it
     run(job | {"trace": f"{job['trace']}-1", "result": f"{job['result']}-1"})
 
 

@@ -7,9 +7,8 @@ is in `tests.support.world.attempt`.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import ceil, inf
-
-from msgspec.structs import asdict
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing

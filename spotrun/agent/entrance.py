@@ -1,0 +1,109 @@
+"""
+Where the processes of one trainer come in: a Unix socket in the instance's folder, which no other trainer ever has.
+
+The first that comes leads the training and has the link; any other is turned away with the reason. What an earlier
+trainer has left running finds no socket at its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from spotrun import proc
+from spotrun.agent.inbox import CameTooLate, Inbox, Stranger
+from spotrun.agent.peers import peer_of, why_stranger
+from spotrun.proc import ProcessMark
+from spotrun.trainer_link import AGENT, WITHOUT, LinkClosed, TrainerLink, TurnedAway, Welcome
+from spotrun.wire import unix_path
+
+NAME = "link-"
+STRANGERS_MAX = 20
+"""So many are named in the log, lest one that tries for ever fills it."""
+ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
+
+
+class Entrance:
+    """
+    `address` is what a trainer's environment has in `SPOTRUN_AGENT`. `leader` is the process that has the link.
+
+    Raises:
+        OSError: the folder takes no socket.
+    """
+
+    def __init__(self, folder: Path, incarnation: int, inbox: Inbox) -> None:
+        for old in folder.glob(f"{NAME}*"):
+            old.unlink(missing_ok=True)  # of a trainer that is over, or of an agent that crashed
+        self.address = str(folder / f"{NAME}{secrets.token_hex(8)}")
+        self.leader: ProcessMark | None = None
+        self._incarnation = incarnation
+        self._inbox = inbox
+        self._sock = unix_path.listen(self.address)
+        self._strangers = 0
+        self._closed = threading.Event()
+
+    def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
+        """Let them in, beside the caller, until `close`. `leads` gets the link of the first, and returns soon."""
+        threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
+
+    def close(self) -> None:
+        """Idempotent. Who comes now finds nobody."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+        self._sock.close()
+        Path(self.address).unlink(missing_ok=True)
+
+    def _work(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                sock, _ = self._sock.accept()
+            except OSError:
+                return
+            with contextlib.suppress(LinkClosed, OSError):
+                self._meet(sock, trainer, leads)
+
+    def _meet(self, sock: socket.socket, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
+        peer, link = peer_of(sock), TrainerLink(sock)
+        mark = _mark_of(peer.pid)
+        why = why_stranger(peer, trainer, AGENT, self.address)
+        if why or mark is None:
+            self._turn_stranger_away(link, why)
+        elif self.leader is None:
+            self.leader = mark
+            link.send(Welcome())
+            leads(link)
+        else:
+            self._turn_late_one_away(link, peer.pid, self.leader)
+
+    def _turn_stranger_away(self, link: TrainerLink, why: str) -> None:
+        self._strangers += 1
+        if self._strangers <= STRANGERS_MAX:
+            self._inbox.put(Stranger(self._incarnation, why))
+        _turn_away(link, why)
+
+    def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
+        alone = not _lives(leader)
+        self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))
+        _turn_away(link, f"process {leader.pid} of the same command {'was' if alone else 'is'} its training")
+
+
+def _turn_away(link: TrainerLink, reason: str) -> None:
+    try:
+        link.send(TurnedAway(reason=reason, hint=ONE_TRAINING))
+    finally:
+        link.close()
+
+
+def _mark_of(pid: int) -> ProcessMark | None:
+    found = proc.stat(pid)
+    return None if found is None else found.mark
+
+
+def _lives(mark: ProcessMark) -> bool:
+    found = proc.stat(mark.pid)
+    return found is not None and found.mark == mark and not found.ended

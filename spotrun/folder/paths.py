@@ -1,0 +1,17 @@
+"""Paths of files in a folder: which are inside of it, and which belong to nobody's results."""
+
+from __future__ import annotations
+
+_NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
+NEVER = frozenset(
+    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
+)
+"""Caches, virtual environments and version control stay behind whatever the rules say."""
+
+
+def is_path_inside(path: str) -> bool:
+    """Whether it names a file below whatever folder it is put in, and nothing else."""
+    parts = path.split("/")
+    plain = "\0" not in path and not {"", ".", ".."} & set(parts)
+    sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
+    return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES

@@ -1,0 +1,62 @@
+"""
+Unix sockets at a path of any length.
+
+Linux takes 107 bytes for the address of a socket (unix(7)), and the folder of an instance may have a longer name. So it
+is reached by a descriptor of its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BACKLOG = 64
+FOR_ITS_USER_ALONE = 0o600
+
+
+def listen(path: str) -> socket.socket:
+    """
+    A socket at `path`, where nothing may be yet. Nobody can connect before its mode is set.
+
+    Raises:
+        OSError: there is something at that path, or the file system has no sockets.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(path) as address:
+            sock.bind(address)
+        os.chmod(path, FOR_ITS_USER_ALONE)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def connect(path: str, within_s: float) -> socket.socket:
+    """
+    Raises:
+        OSError: nobody listens at `path`, or this user may not connect.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(within_s)
+        with _short(path) as address:
+            sock.connect(address)
+        sock.settimeout(None)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,274 @@
+"""Who may come in at a trainer's socket, and which process of its command leads the training. Real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotrun.agent.entrance import NAME
+from spotrun.agent.inbox import CameTooLate, Exited, Inbox, Letter, Said, Stranger
+from spotrun.agent.trainer_process import TrainerProcess
+from spotrun.clock import system_clock
+from spotrun.trainer_link import AGENT, DrainWanted, Finished, Progress
+from tests.support.eventually import eventually
+from tests.support.repository import ROOT
+
+COMES = """
+import os, sys
+from spotrun import trainer_link
+from spotrun.trainer_link import DrainWanted, Finished, LinkLost
+
+def come(step=0):
+    try:
+        link = trainer_link.from_environment()
+    except LinkLost as lost:
+        print(f"lost: {lost}; {lost.hint}", flush=True)
+        return None
+    if link is None:
+        print("alone", flush=True)
+    else:
+        link.send(Finished(step=step, epoch=os.getpid()))
+    return link
+"""
+
+
+class Started:
+    """A trainer process in a folder of its own, with what it says."""
+
+    def __init__(self, folder: Path, command: str | list[str], incarnation: int = 0) -> None:
+        self.folder = folder
+        (folder / "work").mkdir(parents=True, exist_ok=True)
+        (folder / "work" / "comes.py").write_text(COMES)
+        self.output = folder / "output"
+        self.inbox: Inbox = queue.SimpleQueue()
+        self.process = TrainerProcess(incarnation, self.inbox, system_clock(), 0)
+        places: Any = SimpleNamespace(folder=folder, work=folder / "work", trainer_mark=folder / "trainer.json")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PY": sys.executable}
+        words = ["bash", "-c", textwrap.dedent(command)] if isinstance(command, str) else command
+        with self.output.open("ab") as output:
+            self.process.start(words, places, environment, output.fileno())
+
+    @property
+    def address(self) -> str:
+        (found,) = self.folder.glob(f"{NAME}*")
+        return str(found)
+
+    def hear(self) -> Letter:
+        return self.inbox.get(timeout=30)
+
+    def end(self) -> list[Letter]:
+        """All that it said, its end last."""
+        letters = [self.hear()]
+        while not isinstance(letters[-1], Exited):
+            letters.append(self.hear())
+        return letters
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    begun: list[Started] = []
+
+    def begin(command: str | list[str], *, folder: Path = tmp_path, incarnation: int = 0) -> Started:
+        begun.append(Started(folder, command, incarnation))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.process.kill()
+        each.process.wait(10)
+
+
+def steps(letters: list[Letter]) -> list[int]:
+    return [each.message.step for each in letters if isinstance(each, Said) and isinstance(each.message, Finished)]
+
+
+WAYS = {
+    "itself": '"$PY" -c "import comes; comes.come(1)"',
+    "exec": 'exec "$PY" -c "import comes; comes.come(1)"',
+    "a shell in a shell": """bash -c "bash -c '$PY -c \\"import comes; comes.come(1)\\"; true'; true" """,
+    "subprocess": """
+        "$PY" -c "
+        import subprocess, sys
+        subprocess.run([sys.executable, '-c', 'import comes; comes.come(1)'], close_fds=True)"
+        """,
+    "a session of its own": 'setsid --wait "$PY" -c "import comes; comes.come(1)"',
+    "a session of its own, and no parent": """
+        (setsid "$PY" -c "import comes, os; comes.come(1); open('done', 'w')" &)
+        while [ ! -e done ]; do sleep 0.05; done
+        """,
+    "a fork": '''"$PY" -c "
+import comes, os
+if os.fork() == 0:
+    comes.come(1); os._exit(0)
+os.wait()"''',
+    "a child of multiprocessing": '''"$PY" -c "
+import comes, multiprocessing
+child = multiprocessing.get_context('spawn').Process(target=comes.come, args=(1,)); child.start(); child.join()"''',
+    "its variables alone": """
+        env -i "$(env | grep ^SPOTRUN_AGENT=)" PYTHONPATH="$PYTHONPATH" "$PY" -c "import comes; comes.come(1)"
+        """,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_command_starts_it_its_training_comes_in(start: Any, way: str) -> None:
+    begun = start(WAYS[way])
+    letters = begun.end()
+    assert steps(letters) == [1], begun.said()
+    assert not [each for each in letters if isinstance(each, CameTooLate | Stranger)]
+
+
+def test_a_folder_may_have_a_long_name_with_spaces(start: Any, tmp_path: Path) -> None:
+    begun = start(WAYS["itself"], folder=tmp_path / ("a folder " * 22).strip() / "ümläut" / ("x" * 200))
+    assert steps(begun.end()) == [1], begun.said()
+
+
+def test_what_it_was_told_before_it_came_is_what_it_hears_first(start: Any) -> None:
+    code = "import comes; link = comes.come(); got = [link.receive(9) for _ in range(2)]; print(got)"
+    begun = start([sys.executable, "-c", f"import time; time.sleep(0.3); {code}"])
+    with open(begun.folder / "file", "w+") as file:
+        begun.process.send(DrainWanted(reason="first"), [file.fileno()])
+    begun.process.send(DrainWanted(reason="second"))
+    begun.end()
+    assert "'first'" in begun.said().partition("'second'")[0]
+    assert "[]" not in begun.said().partition("'second'")[0]
+
+
+def test_what_a_training_starts_has_no_agent(start: Any) -> None:
+    child = "subprocess.run([sys.executable, '-c', 'import comes; comes.come(2)'])"
+    code = f"import comes, subprocess, sys; comes.come(1); {child}"
+    begun = start([sys.executable, "-c", code])
+    assert steps(begun.end()) == [1]
+    assert begun.said() == "alone\n"
+
+
+def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None:
+    begun = start("""
+        "$PY" -c "import comes; link = comes.come(1); open('one', 'w'); link.receive(30)" &
+        while [ ! -e one ]; do sleep 0.05; done
+        "$PY" -c "import comes; comes.come(2)"
+        """)
+    letters = begun.end()
+    (first,) = [each for each in letters if isinstance(each, Said)]
+    (late,) = [each for each in letters if isinstance(each, CameTooLate)]
+    assert isinstance(first.message, Finished)
+    assert (late.leader, late.alone) == (first.message.epoch, False)
+    assert f"process {late.leader} of the same command is its training" in begun.said()
+    assert "a job of its own" in begun.said()
+
+
+def test_one_that_comes_after_the_other_is_alone(start: Any) -> None:
+    begun = start('"$PY" -c "import comes; comes.come(1)"; "$PY" -c "import comes; comes.come(2)"')
+    letters = begun.end()
+    assert steps(letters) == [1]
+    (late,) = [each for each in letters if isinstance(each, CameTooLate)]
+    assert late.alone
+
+
+def test_a_child_may_come_before_its_parent_which_is_then_late(start: Any) -> None:
+    begun = start("""
+        "$PY" -c "if True:
+            import comes, os, time
+            if os.fork() == 0:
+                comes.come(1); open('one', 'w'); time.sleep(9)
+            while not os.path.exists('one'): time.sleep(0.02)
+            comes.come(2)"
+        """)
+    letters = begun.end()
+    assert steps(letters) == [1]
+    assert len([each for each in letters if isinstance(each, CameTooLate)]) == 1
+
+
+def test_a_process_of_somebody_else_is_a_stranger(start: Any) -> None:
+    """Of the same user, at the right path: it does not descend from the trainer, nor has its environment."""
+    begun = start("\"$PY\" -c \"import comes; comes.come(1); open('one', 'w')\"; sleep 30")
+    eventually(lambda: (begun.folder / "work" / "one").exists(), 20)
+    code = f"import os; os.environ['{AGENT}'] = {begun.address!r}; import comes; comes.come(2)"
+    forged = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=begun.folder / "work",
+        env={name: value for name, value in os.environ.items() if name != AGENT} | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "is not of this training" in forged.stdout
+    begun.process.kill()
+    letters = begun.end()
+    assert steps(letters) == [1]
+    assert len([each for each in letters if isinstance(each, Stranger)]) == 1
+
+
+def test_what_an_earlier_trainer_left_finds_no_socket(start: Any, tmp_path: Path) -> None:
+    first = start("true")
+    old = Path(first.process._entrance.address)  # type: ignore[union-attr]
+    first.end()
+    assert not old.exists()
+    second = start("sleep 30", incarnation=1)
+    zombie = subprocess.run(
+        [sys.executable, "-c", "import comes; comes.come(2)"],
+        cwd=tmp_path / "work",
+        env={**os.environ, AGENT: str(old), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "no agent listens" in zombie.stdout
+    second.process.kill()
+    assert steps(second.end()) == []
+
+
+def test_the_end_of_a_trainer_is_that_of_all_it_started_in_sessions_of_their_own(start: Any) -> None:
+    """As `torchrun` starts its ranks: the signal to the group does not reach them."""
+    begun = start("""
+        "$PY" -c "import comes, os, time; comes.come(1); open('one', 'w').write(str(os.getpid())); time.sleep(600)" &
+        setsid "$PY" -c "import os, time; open('two', 'w').write(str(os.getpid())); time.sleep(600)" &
+        while [ ! -s one -o ! -s two ]; do sleep 0.05; done
+        kill -9 $$
+        """)
+    begun.end()
+    for name in ("one", "two"):
+        pid = int((begun.folder / "work" / name).read_text())
+        with contextlib.suppress(FileNotFoundError):
+            assert "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_a_pause_holds_what_is_in_sessions_of_its_own_too(start: Any) -> None:
+    begun = start("""
+        setsid "$PY" -c "
+        import os
+        open('two', 'w').write(str(os.getpid()))
+        while True: pass" &
+        wait
+        """)
+    work = begun.folder / "work"
+    eventually(lambda: (work / "two").exists() and (work / "two").read_text(), 20)
+    status = Path(f"/proc/{(work / 'two').read_text()}/status")
+    eventually(lambda: begun.process.cpu_s() > 0.2, 20)
+    begun.process.stop()
+    eventually(lambda: "State:\tT" in status.read_text(), 5)
+    begun.process.go_on()
+    eventually(lambda: "State:\tR" in status.read_text(), 5)
+
+
+def test_progress_arrives_whole(start: Any) -> None:
+    code = (
+        "import comes; from spotrun.trainer_link import Progress\n"
+        "comes.come().send(Progress(epoch=0, batch=1, batches=2, step=3, epochs=4, phase='train', metrics={'a': 0.5}))"
+    )
+    messages = [each.message for each in start([sys.executable, "-c", code]).end() if isinstance(each, Said)]
+    expected = Progress(epoch=0, batch=1, batches=2, step=3, epochs=4, phase="train", metrics={"a": 0.5})
+    assert messages[1] == expected
