@@ -1,30 +1,35 @@
-"""What lets a script that seeds nothing begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
+"""What lets a script begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Mapping
+from datetime import datetime
 
-from spotrun.autoload import FOLDER, SEED_VARIABLE
+from spotrun.autoload import FOLDER, SEED_VARIABLE, STARTED_VARIABLE
 
 HASHES = "PYTHONHASHSEED"
 OF_LIGHTNING = "PL_GLOBAL_SEED"
 PATH = "PYTHONPATH"
 
 
-def variables(environment: Mapping[str, str], given: Mapping[str, str], run_uid: str) -> dict[str, str]:
+def variables(
+    environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
+) -> dict[str, str]:
     """
     The variables to add to a trainer's `environment`. Sets and dicts of texts get their order, and generators their
-    seed, from the run; what the job's `envs`, which are `given`, say of either is used in its place.
+    seed, from the run; what the job's `envs`, which are `given`, say of either is used in its place. What is named by
+    the day has the name of the run's first.
 
-    An environment may name the seed, so that two runs have the same (`verify-resume`).
+    An environment may name the seed and the day, so that two runs have the same (`verify-resume`).
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]
     return {
         HASHES: given.get(HASHES) or str(_number("hashes", seed)),
         SEED_VARIABLE: seed,
+        STARTED_VARIABLE: environment.get(STARTED_VARIABLE) or created_at.isoformat(),
         PATH: os.pathsep.join(paths),
     }
 

@@ -262,7 +262,8 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
             node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
         )
         environment |= node.secrets.values
-        environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid)
+        created_at = node.recorder.state.created_at
+        environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
         environment[STATE_DIR] = str(_state_dir(node))
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment, environment, output)

@@ -1,10 +1,15 @@
 """
-Lets a program that seeds nothing draw the same numbers on each instance and in each attempt of its run.
+What the user's own Python does at its start on an instance: it lets a program that seeds nothing draw the same numbers
+in each attempt of its run, and a training find what makes it survive.
 
-Python imports this before the program's first line, as the agent puts this folder first in PYTHONPATH. The generators
-of `random`, `numpy.random` and `torch` are seeded when the program imports them; what it seeds itself is later, and
-wins. Nothing else happens, and nothing at all where SPOTRUN_SEED is not set. Then the `sitecustomize` that this one
-hides is run, as if it were the only one.
+Python imports this before the program's first line, as the agent puts this folder first in PYTHONPATH.
+
+- Where SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
+  them; what it seeds itself is later, and wins.
+- Where SPOTRUN_AGENT is set, `import spotrun` finds the agent's own, which this file is a part of, in a Python that has
+  none; so do its entry points, which Lightning reads. What INSTALLS names is called when a program imports its module.
+
+Nothing else happens. Then the `sitecustomize` that this one hides is run, as if it were the only one.
 
 The Python may be any from 3.7 on, with packages of its own: only the standard library is used, and little of it.
 Whatever goes wrong here is said in a line, and the program goes on as it would without.
@@ -18,26 +23,49 @@ from importlib.machinery import PathFinder
 
 MYPY = False
 if MYPY:  # to import these would take a third of the time that all of this takes
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
 In the arguments of what `multiprocessing` spawns: several that look alike, and each has to have numbers of its own.
 """
+OLDEST = (3, 11)
+"""What spotrun itself needs."""
+INSTALLS = {
+    "hydra.core.utils": "spotrun.hydra.entry:install",
+}
+"""By the module that a program imports: what is called with it then, `module:function`. Each may be called again."""
+FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
+"""Where spotrun cannot be imported, to import one of these is said."""
+ENTRY_POINTS = """
+[pytorch_lightning.callbacks_factory]
+spotrun = spotrun.lightning.factory:for_pytorch_lightning
+[lightning.pytorch.callbacks_factory]
+spotrun = spotrun.lightning.factory:for_lightning
+"""
+"""As pyproject.toml has them."""
 
 
 def begin() -> None:
+    acts: dict[str, Callable[[Any], None]] = {}
     base = os.environ.get("SPOTRUN_SEED")
-    if not base or SPAWNED in sys.argv:
+    if base and SPAWNED not in sys.argv:
+        acts.update(seeding(Process(base, program())))
+    if os.environ.get("SPOTRUN_AGENT"):
+        acts.update(loading())
+    if not acts:
         return
-    here = Process(base, program())
-    for name in SEEDED:
+    for name, act in acts.items():
         if name in sys.modules:  # a .pth file was earlier
-            SEEDED[name](sys.modules[name], here)
-    sys.meta_path.insert(0, SeedsWhatIsImported(here))
+            act(sys.modules[name])
+    sys.meta_path.insert(0, ActsOnImport(acts))
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
 
 
 def program() -> Sequence[str]:
@@ -97,21 +125,99 @@ def seed_torch(module: Any, here: Process) -> None:
 SEEDED = {"random": seed_random, "numpy.random": seed_numpy, "torch": seed_torch}
 
 
-class SeedsWhatIsImported:
-    """Of `sys.meta_path`: finds nothing by itself, and seeds what the others find once it was imported."""
+def seeding(here: Process) -> Mapping[str, Callable[[Any], None]]:
+    def act(seed: Callable[[Any, Process], None]) -> Callable[[Any], None]:
+        return lambda module: or_step_aside("generators are not seeded", seed, module, here)
 
-    def __init__(self, here: Process) -> None:
-        self._here = here
+    return {name: act(seed) for name, seed in SEEDED.items()}
+
+
+# --- what makes a training survive ------------------------------------------------------------------------------------
+
+
+def loading() -> Mapping[str, Callable[[Any], None]]:
+    if sys.version_info < OLDEST:
+        return dict.fromkeys(FRAMEWORKS, say_too_old)
+    sys.meta_path.insert(0, OurPackage())
+
+    def act(name: str, function: str) -> Callable[[Any], None]:
+        return lambda module: or_step_aside(f"{name} is left as it is", install, module, function)
+
+    return {name: act(name, function) for name, function in INSTALLS.items()}
+
+
+def say_too_old(module: Any) -> None:
+    here, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
+    say(f"no checkpoint of {module.__name__}: this is Python {here}, and spotrun needs {oldest} or a later one")
+
+
+def install(module: Any, function: str) -> None:
+    from importlib import import_module
+
+    place, _, name = function.partition(":")
+    getattr(import_module(place), name)(module)
+    if os.environ.get("RANK", "0") == os.environ.get("LOCAL_RANK", "0") == "0":
+        say(f"found {module.__name__.partition('.')[0]}")
+
+
+class OurPackage:
+    """Of `sys.meta_path`: finds the spotrun that this file is a part of, and its entry points."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in SEEDED:
+        if name != "spotrun":
+            return None
+        from importlib.util import spec_from_file_location
+
+        start = os.path.join(PACKAGE, "__init__.py")
+        return spec_from_file_location(name, start, submodule_search_locations=[PACKAGE])
+
+    def find_distributions(self, context: Any) -> Iterator[Any]:
+        """Of this interpreter's own path, and not of another folder that a tool looks into."""
+        if "path" not in vars(context) and context.name in (None, "spotrun"):
+            yield our_distribution()
+
+    def invalidate_caches(self) -> None:
+        pass
+
+
+def our_distribution() -> Any:
+    from importlib.metadata import Distribution
+
+    from spotrun import __version__
+
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: spotrun\nVersion: {__version__}\n",
+        "entry_points.txt": ENTRY_POINTS,
+    }
+
+    class OurDistribution(Distribution):
+        def read_text(self, filename: str) -> Any:
+            return texts.get(filename)
+
+        def locate_file(self, path: Any) -> Any:
+            return os.path.join(os.path.dirname(PACKAGE), path)
+
+    return OurDistribution()
+
+
+# --- on import --------------------------------------------------------------------------------------------------------
+
+
+class ActsOnImport:
+    """Of `sys.meta_path`: finds nothing by itself, and acts on what the others find once it was imported."""
+
+    def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
+        self._acts = acts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._acts:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                or_step_aside(self._watch, spec)
+                or_step_aside(f"{name} is left as it is", self._watch, spec)
                 return spec
         return None
 
@@ -120,7 +226,7 @@ class SeedsWhatIsImported:
         if isinstance(loader, type):
             raise TypeError(f"{spec.name} has a loader that is a class")  # of all modules of its kind
         original = loader.exec_module
-        if getattr(original, "seeds", None) == spec.name:
+        if getattr(original, "acts_on", None) == spec.name:
             return
 
         def exec_module(module: ModuleType) -> None:
@@ -129,17 +235,25 @@ class SeedsWhatIsImported:
                 return
             loader.__dict__.pop("exec_module", None)
             original(module)
-            or_step_aside(SEEDED[spec.name], module, self._here)
+            self._acts[spec.name](module)
 
-        exec_module.seeds = spec.name  # type: ignore[attr-defined]
+        exec_module.acts_on = spec.name  # type: ignore[attr-defined]
         loader.exec_module = exec_module
 
+    def invalidate_caches(self) -> None:
+        pass
 
-def or_step_aside(work: Callable[..., None], *arguments: object) -> None:
+
+def or_step_aside(otherwise: str, work: Callable[..., None], *arguments: object) -> None:
     try:
         work(*arguments)
     except Exception as error:  # noqa: BLE001
-        sys.stderr.write(f"spotrun: generators are not seeded: {type(error).__name__}: {error}\n")
+        say(f"{otherwise}: {type(error).__name__}: {error}")
+
+
+def say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"spotrun: {text}\n")
 
 
 def run_the_hidden_one() -> None:
@@ -155,5 +269,5 @@ def run_the_hidden_one() -> None:
 
 
 if __name__ == "sitecustomize":
-    or_step_aside(begin)
+    or_step_aside("nothing is seeded, and no training is found", begin)
     run_the_hidden_one()

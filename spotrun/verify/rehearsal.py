@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
-from spotrun.autoload import SEED_VARIABLE
+from spotrun.autoload import SEED_VARIABLE, STARTED_VARIABLE
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import create_run
@@ -36,7 +36,8 @@ from spotrun.verify.sandbox import Sandbox, environment
 LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
 SEED = "1"
-"""Of both trainings: as one run has one in each attempt."""
+STARTED = "2025-01-01T12:00:00+00:00"
+"""Of both trainings: as one run has one of each in all its attempts."""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
@@ -107,6 +108,7 @@ class Rehearsal:
             HOLD_VARIABLE: ",".join(str(kill.step) for kill in self._plan),
             INSTANCES_VARIABLE: str(self._instances),
             SEED_VARIABLE: SEED,
+            STARTED_VARIABLE: STARTED,
         }
         with environment(variables):
             while not (tick := self._runner.tick()).done:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import spotrun
 from spotrun.agent import seeding
 from spotrun.autoload import FOLDER, SEED_VARIABLE
+from spotrun.trainer_link import AGENT
+from tests.support.repository import ROOT
 
 DRAWS = """
 import random
@@ -26,7 +34,7 @@ PURE = "import random; print(random.random())"
 def variables(run: str = "run", given: dict[str, str] | None = None, **environment: str) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment = {**inherited, **(given or {}), **environment}
-    return environment | seeding.variables(environment, given or {}, run)
+    return environment | seeding.variables(environment, given or {}, run, datetime(2026, 1, 31, 12, tzinfo=UTC))
 
 
 def said(
@@ -166,7 +174,7 @@ def test_a_python_that_is_told_to_see_nothing_sees_nothing(tmp_path: Path, flags
 def test_without_the_variable_nothing_happens(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}
     code = "import sys; print([type(each).__name__ for each in sys.meta_path], 'random' in sys.modules)"
-    assert "Seeds" not in said(tmp_path, code, environment=environment)
+    assert "Acts" not in said(tmp_path, code, environment=environment)
     assert said(tmp_path, PURE, environment=environment) != said(tmp_path, PURE, environment=environment)
 
 
@@ -174,6 +182,97 @@ def test_it_imports_nothing_that_the_program_did_not(tmp_path: Path) -> None:
     code = "import sys; print({'random', 'numpy', 'torch', 'hashlib', 'spotrun'} & set(sys.modules) or 'nothing')"
     environment = variables()
     assert said(tmp_path, code, environment=environment) == "nothing\n"
+
+
+# --- it finds what makes a training survive -------------------------------------------------------------------------
+
+
+def bare(folder: Path) -> Path:
+    """An interpreter that has no package at all."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "bare"], check=True)
+    return folder / "bare" / "bin" / "python"
+
+
+def of_a_training(**more: str) -> dict[str, str]:
+    return variables(**{AGENT: "/nowhere"}, **more)
+
+
+def test_a_python_without_any_package_finds_the_agent_s_spotrun(tmp_path: Path) -> None:
+    code = """
+        import importlib.metadata, sys
+        import spotrun, spotrun.trainer_link
+        from importlib.metadata import distributions, entry_points, version
+        assert "msgspec" not in sys.modules
+        print(spotrun.__file__, version("spotrun"))
+        for group in ("pytorch_lightning.callbacks_factory", "lightning.pytorch.callbacks_factory"):
+            print(*entry_points(group=group))
+        print(list(distributions(path=["elsewhere"])), [each.files for each in distributions(name="spotrun")])
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+    done = subprocess.run(
+        [bare(tmp_path), "script.py"], cwd=tmp_path, env=of_a_training(), capture_output=True, text=True
+    )
+    where, first, second, last = done.stdout.splitlines()
+    assert where == f"{spotrun.__file__} {spotrun.__version__}", done.stderr
+    assert "for_pytorch_lightning" in first
+    assert "for_lightning" in second
+    assert last == "[] [None]"
+
+
+def test_entry_points_are_found_once_and_are_those_of_the_package(tmp_path: Path) -> None:
+    code = """
+        from importlib.metadata import entry_points
+        for kind in ("pytorch_lightning", "lightning.pytorch"):
+            (only,) = entry_points(group=f"{kind}.callbacks_factory")
+            print(only.group, only.name, only.value)
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    told = [f"{group} {name} {value}" for group, each in project.items() for name, value in each.items()]
+    assert said(tmp_path, code, environment=of_a_training()).splitlines() == told
+    assert set(said(tmp_path, code, environment=variables()).splitlines()) == set(told), "as installed"
+
+
+def test_what_is_named_is_called_with_the_module_once_it_was_imported(tmp_path: Path) -> None:
+    (tmp_path / "hydra" / "core").mkdir(parents=True)
+    for name in ("", "core/"):
+        (tmp_path / "hydra" / name / "__init__.py").touch()
+    (tmp_path / "hydra" / "core" / "utils.py").write_text(
+        "class OmegaConf:\n    @staticmethod\n    def register_new_resolver(name, resolve, **options):\n"
+        "        print(name, resolve('%Y-%m-%d'), options)\n"
+        "def setup_globals(): print('its own')\n"
+    )
+    code = "from hydra.core.utils import setup_globals\nsetup_globals()"
+    assert said(tmp_path, code, environment=of_a_training()).splitlines() == [
+        "its own",
+        "now 2026-01-31 {'use_cache': True, 'replace': True}",
+        "spotrun: found hydra",
+    ]
+    assert said(tmp_path, code, environment=variables()) == "its own\n"
+    (tmp_path / "hydra" / "core" / "utils.py").write_text("VERSION = 9\n")
+    broken = said(tmp_path, "import hydra.core.utils as u; print(u.VERSION)", environment=of_a_training())
+    assert broken.startswith("9\nspotrun: hydra.core.utils is left as it is: AttributeError")
+
+
+def test_what_is_called_is_there() -> None:
+    for function in sitecustomize().INSTALLS.values():
+        place, _, name = function.partition(":")
+        assert callable(getattr(importlib.import_module(place), name))
+
+
+def test_a_python_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = sitecustomize()
+    monkeypatch.setattr(module, "OLDEST", (9, 1))
+    module.loading()["pytorch_lightning"](sys)
+    assert "spotrun needs 9.1 or a later one" in capsys.readouterr().err
+
+
+def sitecustomize() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("not_sitecustomize", FOLDER / "sitecustomize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # --- it breaks nothing ------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ ROWS = (
     "clouds",
     "checkpoint creation runner",
     "agent training verify",
-    "lightning simulation",
+    "lightning hydra simulation",
     "report",
     "notify",
     "cli",

@@ -1,0 +1,31 @@
+"""
+`${now:%Y-%m-%d}` of Hydra is the moment of the run's first start, in each attempt and on each instance.
+
+Hydra names the folder of a job so (`outputs/2026-01-31/12-00-00`): with the time of the day, a training that resumes
+would go on in another folder than the one that its checkpoint's files lie in.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import datetime
+from typing import Any
+
+from spotrun.autoload import STARTED_VARIABLE
+
+
+def install(module: Any) -> None:
+    """`module` is `hydra.core.utils`, whose `setup_globals` Hydra calls before it reads a configuration. Idempotent."""
+    original = module.setup_globals
+    if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):
+        return
+    started = datetime.fromisoformat(os.environ[STARTED_VARIABLE]).astimezone()
+
+    @functools.wraps(original)
+    def setup_globals() -> None:
+        original()
+        module.OmegaConf.register_new_resolver("now", started.strftime, use_cache=True, replace=True)
+
+    setup_globals.names_by_the_run = True  # type: ignore[attr-defined]
+    module.setup_globals = setup_globals
