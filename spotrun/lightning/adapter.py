@@ -75,6 +75,11 @@ class LightningFramework(Position, Loaders):
         return bool(self._trainer.lightning_module.automatic_optimization)
 
     @property
+    def base(self) -> Mapping[str, str]:
+        """Lightning's checkpoints hold all weights."""
+        return {}
+
+    @property
     def averages(self) -> Mapping[str, nn.Module]:
         """Callbacks keep them in attributes."""
         return {

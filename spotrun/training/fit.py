@@ -168,7 +168,10 @@ class Fit:
         self._snapshots.resumed_at(state[STEP])
         place = Place(**self._resumed["place"])
         described = self._resumed.get("optimizers")
-        structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
+        try:
+            structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
+        except Misfit as misfit:
+            unsupported.reject(self._agent, str(misfit), misfit.hint or HINT)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
@@ -207,7 +210,7 @@ class Fit:
         try:
             self._structure.put_back(training=not self._finished)
         except Misfit as misfit:
-            unsupported.reject(self._agent, str(misfit), HINT)
+            unsupported.reject(self._agent, str(misfit), misfit.hint or HINT)
         module_state.load_buffers(module, own["buffers"])
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
@@ -346,7 +349,12 @@ class Fit:
         self._validation.is_over()
         self._seed_at("epoch ends", self._framework.epoch)
 
+    def epoch_validates(self) -> None:
+        self._seed_at("epoch validates", self._framework.epoch)
+        self._validation.comes(self._here(validation_due=True), last=self._is_last_batch)
+
     def epoch_ends(self) -> None:
+        self._validation.is_over()
         epoch, batches = self._framework.epoch - 1, self._framework.batch
         self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self._ranks.size)
         if not self._framework.is_done:

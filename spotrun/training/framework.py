@@ -72,6 +72,13 @@ class Framework(Protocol):
         """The framework alone steps the optimizers, and no gradient is pending at a boundary."""
 
     @property
+    def base(self) -> Mapping[str, str]:
+        """
+        Weights that the script makes in each process and nobody has written to since, by name, with a digest of each.
+        No image holds them. Empty where all weights are trained.
+        """
+
+    @property
     def averages(self) -> Mapping[str, nn.Module]:
         """Modules beside `module` that hold averages of it, by names that stay the same."""
 
@@ -140,7 +147,10 @@ class Framework(Protocol):
         """Epoch and batch with which a pass over the training data begins that would begin now."""
 
     def restart_pass(self) -> None:
-        """Throw away the iterator over the training data and begin a new one at `pass_begins_at`."""
+        """
+        Throw away the iterator over the training data and begin a new one at `pass_begins_at`. A framework whose passes
+        begin with their first batch, and not before, has nothing to do.
+        """
 
     # --- its state
 
@@ -249,6 +259,12 @@ class Hooks(Protocol):
 
     def epoch_closes(self) -> None:
         """The batches and validations of an epoch are done; its end hooks come next."""
+
+    def epoch_validates(self) -> None:
+        """
+        The script's own hooks of the epoch's end are done, and a validation comes after them. A framework that resumes
+        there calls this again, and not those hooks.
+        """
 
     def epoch_ends(self) -> None:
         """All that belongs to the epoch is done; `Framework.epoch` is the next one."""

@@ -266,7 +266,7 @@ class Snapshots:
         """
         framework = self._framework
         state = framework.dump()
-        state[weights.BESIDE] = weights.beside(framework.module, state.get(WEIGHTS))
+        state[weights.BESIDE] = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         state[KEY] = {
             "place": place.to_dict(),
             "seed": self._seed,

@@ -25,6 +25,9 @@ class Structure:
     """
     Of the resumed `state`, from which it takes what is its own. `described` is `optimizer_parts.described` of then. An
     older snapshot has neither that nor the names of its weights: then they are as the framework restores them.
+
+    Raises:
+        Misfit: the model is made of other weights.
     """
 
     def __init__(
@@ -33,7 +36,10 @@ class Structure:
         self._framework = framework
         self._epochs_begun = epoch + 1
         beside, by_name = state.pop(weights.BESIDE, None), memory.keep(state.pop(BY_NAME, None))
-        self.weights: Weights | None = weights.saved(state.get(WEIGHTS), beside) if beside else None
+        weights.check_base((beside or {}).get("base", {}), framework.base)
+        self.weights: Weights | None = None
+        if beside:
+            self.weights = weights.saved(state.get(WEIGHTS), beside, framework.module)
         self._parts = Parts(described, by_name, framework.module) if described else None
         self.optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory, self._parts)
 

@@ -22,7 +22,11 @@ BESIDE = "spotrun_weights"
 
 
 class Misfit(Exception):
-    """The module is not built as it was when its weights were saved. The text says where."""
+    """The module is not built as it was when its weights were saved. The text says where, and `hint` what to do."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
 
 
 class Weights(NamedTuple):
@@ -40,8 +44,11 @@ class Weights(NamedTuple):
         return {**self.parameters, **self.buffers}
 
 
-def beside(module: nn.Module, shown: Any) -> State:
-    """What a snapshot has to hold beside `shown`, the script's own view of the weights. Tensors are the living ones."""
+def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
+    """
+    What a snapshot has to hold beside `shown`, the script's own view of the weights. Tensors are the living ones. Of
+    `base` it holds the digests alone.
+    """
     parameters, buffers = dict(module.named_parameters()), dict(_persistent_buffers(module))
     view = shown if isinstance(shown, Mapping) else {}
     return {
@@ -49,13 +56,19 @@ def beside(module: nn.Module, shown: Any) -> State:
         "buffers": list(buffers),
         "modules": {name: _kind_of(part) for name, part in module.named_modules()},
         "frozen": [name for name, parameter in parameters.items() if not parameter.requires_grad],
-        "own": {name: t for name, t in (parameters | buffers).items() if not _is_same(t, view.get(name))},
+        "own": {
+            name: t
+            for name, t in (parameters | buffers).items()
+            if name not in base and not _is_same(t, view.get(name))
+        },
+        "base": dict(base),
     }
 
 
-def saved(shown: Any, beside: State) -> Weights:
-    """The way back, with the tensors of both."""
-    own = beside["own"]
+def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
+    """The way back, with the tensors of both; what a base has is that of `module`, where there is such a weight."""
+    living = dict(module.named_parameters())
+    own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
     parameters, buffers = (
         {name: own[name] if name in own else shown[name] for name in beside[kind]} for kind in ("parameters", "buffers")
     )
@@ -83,6 +96,18 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     if weights.frozen is not None:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name not in weights.frozen)
+
+
+def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """
+    Raises:
+        Misfit: weights that no image holds are not those of before.
+    """
+    if other := [name for name, digest in before.items() if now.get(name) != digest]:
+        raise Misfit(
+            f"the base of the model is not the one of the checkpoint: {_named(other)}",
+            hint="load the very same weights as before, by their revision; seed what is drawn before the adapters",
+        )
 
 
 def fits(module: nn.Module, weights: Weights) -> bool:
@@ -187,6 +212,8 @@ def _device(module: nn.Module) -> torch.device:
 
 def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.device) -> None:
     now = owner._parameters.get(leaf)
+    if now is value:  # of the base
+        return
     if now is None:
         setattr(owner, leaf, nn.Parameter(value.to(device, copy=True), requires_grad=value.is_floating_point()))
     elif (now.shape, now.dtype) == (value.shape, value.dtype):

@@ -171,6 +171,7 @@ class ToyFramework:
     rank, ranks = 0, 1
     steps_optimizers = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
+    base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
     loggers: Sequence[Any] = ()
     cycles = False

@@ -100,8 +100,12 @@ class TrainingData:
         (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers, Lightning#20550.)
         """
         here = self._framework.pass_begins_at
-        if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in self._train_loaders()):
+        loaders = self._train_loaders()
+        if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in loaders):
             self._framework.restart_pass()
+        for one, state in zip(loaders, self._resumed, strict=False):
+            if one.begun is None:  # the pass begins later
+                one.resume(state)
         self._resumed = []
         self._resume_validation()
 
