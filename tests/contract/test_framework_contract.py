@@ -1,6 +1,6 @@
 """
 What training owes to every framework behind the port, and every framework to training: a training that is killed at
-any boundary and resumed ends with the same bits. Lightning and a toy of one file pass the same suite.
+any boundary and resumed ends with the same bits. Lightning, transformers and a toy of one file pass the same suite.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
+from tests.support.trainings.zygote import TRANSFORMERS
 
-FRAMEWORKS = ("pytorch_lightning", "toy")
+FRAMEWORKS = ("pytorch_lightning", "toy", "transformers")
 BATCHES = 8
 TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as usual": ({}, {}),
@@ -41,7 +42,7 @@ EVERY_BOUNDARY = [
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
     yield zygote
     zygote.close()
 
@@ -107,7 +108,8 @@ def test_the_agent_hears_of_each_epoch_and_of_the_end(zygote: Zygote, tmp_path: 
     agent.run()
     ends = [(each.epoch, each.step, each.batches, each.samples) for each in agent.told(EpochEnded)]
     assert ends == [(0, 8, 8, 40), (1, 16, 8, 40)]
-    assert {"train_loss", "val_loss"} <= agent.told(EpochEnded)[0].metrics.keys()
+    losses = {"loss", "eval_loss"} if package == "transformers" else {"train_loss", "val_loss"}
+    assert losses <= agent.told(EpochEnded)[0].metrics.keys()
     first = next(each for each in agent.told(Progress) if each.phase == "train")
     assert (first.epoch, first.batch, first.batches, first.step, first.epochs) == (0, 1, 8, 1, 2)
     assert agent.messages[-1] == Finished(step=16, epoch=1)
@@ -160,6 +162,7 @@ def test_the_step_at_which_a_script_fails_is_told(zygote: Zygote, tmp_path: Path
     [
         ("pytorch_lightning", {"callbacks": {"LearningRateFinder": {}}}),
         ("toy", {"unsupported": True}),
+        ("transformers", {"arguments": {"auto_find_batch_size": True}}),
     ],
 )
 def test_problems_end_a_training_before_its_first_step(

@@ -30,7 +30,7 @@ ROWS = (
     "clouds",
     "checkpoint creation runner",
     "agent training verify",
-    "lightning hydra simulation",
+    "lightning hydra simulation transformers",
     "report",
     "notify",
     "cli",
@@ -54,6 +54,7 @@ PURE = (
 FORBIDDEN_TO_AGENT = {
     "creation",
     "lightning",
+    "transformers",
     "training",
     "runner",
     "report",
@@ -80,6 +81,7 @@ ONLY_IN = {
     "lightning": ("lightning/",),
     "torch": (
         "lightning/",
+        "transformers/",
         "training/",
         "checkpoint/snapshot.py",
         "checkpoint/staging.py",

@@ -34,9 +34,9 @@ def install_entry_points(folder: Path) -> str:
 
 
 class Zygote:
-    """A process with everything imported, which forks trainers."""
+    """A process with everything imported, and with `more`, which forks trainers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self._sock, theirs = socket.socketpair()
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([install_entry_points(folder / SITE), str(ROOT)]),
@@ -45,7 +45,7 @@ class Zygote:
         }
         environment.pop(trainer_link.AGENT, None)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.trainings.zygote", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.support.trainings.zygote", str(theirs.fileno()), *more],
             pass_fds=[theirs.fileno()],
             env=environment,
         )

@@ -1,8 +1,11 @@
-"""`python -m tests.support.trainings.zygote FD` imports everything once, and forks a trainer for each job."""
+"""
+`python -m tests.support.trainings.zygote FD [MODULE...]` imports everything once, and forks a trainer for each job.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -17,6 +20,8 @@ from spotrun import trainer_link
 from spotrun.training.python_state.script import Script
 from tests.support.trainings.loggers import slow_down
 
+TRANSFORMERS = "tests.support.trainings.of_transformers"
+"""It takes seconds to import. A test that needs it asks for it."""
 IMPORTED = (
     "torch",
     "pytorch_lightning",
@@ -30,12 +35,17 @@ IMPORTED = (
     "tests.support.trainings.training",
 )
 
+OTHERS = {"toy": "tests.support.toy_framework", "transformers": TRANSFORMERS}
+"""The modules that train the jobs of a package that is no Lightning."""
 
-def _serve(sock: socket.socket) -> None:
-    for module in IMPORTED:
+
+def _serve(sock: socket.socket, more: list[str]) -> None:
+    for module in (*IMPORTED, *more):
         importlib.import_module(module)
     importlib.import_module("torch").set_num_threads(1)  # threads would not survive the fork
     Script.of_this_process().modules  # noqa: B018  (the paths of all modules stay resolved)
+    gc.collect()
+    gc.freeze()  # what was imported is not looked at again in each fork
     sock.sendall(b"ready\n")
     unread = b""
     while data := sock.recv(1 << 16):
@@ -103,6 +113,8 @@ def run_ranks(job: dict) -> None:
 
 def run(job: dict) -> None:
     """The training of a job; or a script of its own, or a question about the packages."""
+    if trainer := sys.modules.get("transformers.trainer"):
+        importlib.import_module("spotrun.transformers.entry").install(trainer)
     if "call" in job:
         questions = importlib.import_module("tests.support.trainings.questions")
         getattr(questions, job["call"])(job)
@@ -111,8 +123,8 @@ def run(job: dict) -> None:
     if "script" in job:
         sys.argv = [job["script"], *job.get("args", [json.dumps(job)])]
         runpy.run_path(job["script"], run_name="__main__")
-    elif job.get("package") == "toy":
-        importlib.import_module("tests.support.toy_framework").train(job)
+    elif job.get("package") in OTHERS:
+        importlib.import_module(OTHERS[job["package"]]).train(job)
     else:
         training = importlib.import_module("tests.support.trainings.training")
         training.train(importlib.import_module(job.get("package", "pytorch_lightning")), job)
@@ -133,4 +145,4 @@ def change_constants(job: dict) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -1,0 +1,208 @@
+"""transformers behind the port `Framework`: what training asks, answered from one Trainer."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from spotrun.training import weights as saved_weights
+from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
+from spotrun.training.optimizer_states import OptimizerStates
+from spotrun.training.place import Place
+from spotrun.training.weights import Weights
+from spotrun.transformers import refusals
+from spotrun.transformers import state as trainer_state
+from spotrun.transformers.base_model import BaseModel
+from spotrun.transformers.loop import Loop
+
+OURS = ("transformers", "accelerate", "spotrun")
+OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
+"""Attributes of a Trainer that hold what the script has given it."""
+SET_BY_LIBRARIES = frozenset({"forward", "_original_forward", "_hf_hook", "warnings_issued"})
+"""Attributes of a model that transformers and accelerate set, and a script does not."""
+REPORTING = "transformers.integrations"
+"""Where callbacks lie that write to loggers."""
+OUTPUT = "output"
+
+
+def version() -> str:
+    return str(importlib.import_module("transformers").__version__)
+
+
+def _is_ours(thing: object) -> bool:
+    return type(thing).__module__.partition(".")[0] in OURS
+
+
+class TransformersFramework(Loop):
+    """One train() of one Trainer. `module_of` is its transformers.trainer."""
+
+    name = "transformers"
+    averages: Mapping[str, nn.Module] = MappingProxyType({})
+    own_attributes = SET_BY_LIBRARIES
+    loggers: Sequence[Any] = ()
+    cycles = False
+
+    def __init__(self, trainer: Any, module_of: ModuleType) -> None:
+        super().__init__(trainer)
+        self._module_of = module_of
+        self._base: BaseModel | None = None
+        self._saved: tuple[State, Weights | None, OptimizerStates] | None = None
+        self._rest: State = {}
+        self._sums: State = {}
+        self.version = version()
+        self.rank: int = trainer.args.process_index
+        self.ranks: int = trainer.args.world_size
+        self.seed: int = trainer.args.seed
+        self.output: Any = None
+        """What train() returns, once that is known."""
+
+    def problems(self) -> Sequence[Problem]:
+        return refusals.problems(self._trainer, self._module_of, self.version)
+
+    @property
+    def is_resumed(self) -> bool:
+        return self._place is not None
+
+    # --- what is trained
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = self._trainer.model
+        return module
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        if self._base is None:
+            self._base = BaseModel(self.module)
+        return self._base.digests()
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        outer = self._trainer.optimizer
+        return [] if outer is None else [getattr(outer, "optimizer", outer)]  # accelerate wraps it
+
+    @property
+    def steps_optimizers(self) -> bool:
+        """A pass over a stream may end within the batches of one step, and the next one goes on with its gradients."""
+        return self.batches > 0 or self._trainer.args.gradient_accumulation_steps == 1
+
+    def roots(self) -> Mapping[str, object]:
+        trainer = self._trainer
+        found = {f"callbacks[{number}]": each for number, each in enumerate(trainer.callback_handler.callbacks)}
+        found |= {"trainer": trainer} | {name: getattr(trainer, name, None) for name in OF_THE_SCRIPT}
+        return {name: one for name, one in found.items() if one is not None and not _is_ours(one)}
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        """Never through the Trainer's own `log`, which would add to its history."""
+        trainer = self._trainer
+        logs = {name: value for name, value in figures.items() if name not in self._metrics}
+        for callback in trainer.callback_handler.callbacks:
+            if type(callback).__module__.startswith(REPORTING):
+                callback.on_log(trainer.args, trainer.state, trainer.control, logs=dict(logs), model=self.module)
+
+    # --- its data
+
+    def loaders(self, stage: Stage) -> Sequence[Any]:
+        return self._loaders.of(stage)
+
+    def restart_pass(self) -> None:
+        """A pass begins when its first batch is asked for, which is later."""
+
+    # --- its state
+
+    def dump(self) -> State:
+        return {
+            WEIGHTS: trainer_state.shown(self.module, self.base),
+            OPTIMIZERS: [each.state_dict() for each in self.optimizers],
+            STEP: self.step,
+            **trainer_state.dump(self._trainer),
+        }
+
+    def dump_rest(self) -> State:
+        output = None if self.output is None else self.output._asdict()
+        callbacks = trainer_state.dump_callbacks(self._trainer, self._module_of)
+        return {"callbacks": callbacks, "metrics": dict(self._metrics), OUTPUT: output, **self.dump_place()}
+
+    def dump_metrics(self) -> State:
+        return trainer_state.dump_sums(self._trainer)
+
+    def load(
+        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+    ) -> None:
+        self._saved, self._rest = (state, weights, optimizers), rest
+        self._metrics = rest["metrics"]
+        self.load_place(place, rest)
+
+    def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        def with_counts(*args: Any, **kwargs: Any) -> tuple[int, int]:
+            found: tuple[int, int] = original(*args, **kwargs)
+            if self._saved is not None:
+                trainer_state.load_counts(self._trainer, self._saved[0])
+            return found
+
+        return super()._on_counters(with_counts, *args, **kwargs)
+
+    def restored(self) -> None:
+        if self._saved is None:
+            return
+        (state, weights, optimizers), self._saved = self._saved, None
+        if weights is not None:
+            now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+            with torch.no_grad():
+                for name, value in saved_weights.fitting(self.module, weights).items():
+                    if now[name] is not value:  # of the base, which nobody may write to
+                        now[name].copy_(value)
+        optimizers.load(self.optimizers)
+        trainer_state.load_helpers(self._trainer, state)
+
+    def misfit(self) -> str:
+        return ""
+
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
+        """The callbacks of the training's beginning were called in any case."""
+        trainer = self._trainer
+        for _ in range(epochs):
+            for callback in trainer.callback_handler.callbacks:
+                if not _is_ours(callback):
+                    callback.on_epoch_begin(trainer.args, trainer.state, trainer.control, model=self.module)
+
+    def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        (one,) = optimizers
+        if one is not self.optimizers[0]:
+            self._trainer.optimizer.optimizer = one
+
+    def load_metrics(self, metrics: State) -> None:
+        self._sums = metrics
+
+    def enter(self) -> None:
+        trainer_state.load_sums(self._trainer, self._sums)
+        trainer_state.load_callbacks(self._trainer, self._module_of, self._rest["callbacks"])
+
+    def load_file(self, path: str) -> None:
+        raise NotImplementedError
+
+    # --- its loop
+
+    def open(self, hooks: Hooks) -> None:
+        self._base = self._base or BaseModel(self.module)
+        super().open(hooks)
+        self._taps.around(self._trainer, "_finalize_training", self._on_end)
+
+    def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """A training that had ended before this process is not ended again: its image is from after that."""
+        if self._place is None or not self._place.finished:
+            return original(*args, **kwargs)
+        trainer = self._trainer
+        for callback in trainer.callback_handler.callbacks:
+            if _is_ours(callback):  # they close what they have opened when training began
+                callback.on_train_end(trainer.args, trainer.state, trainer.control, model=self.module)
+        if trainer.neftune_noise_alpha is not None:
+            self._module_of.deactivate_neftune(trainer.model, trainer.neftune_hook_handle, trainer.accelerator)
+        trainer.is_in_train = False
+        return self._module_of.TrainOutput(**self._rest[OUTPUT])

@@ -1,0 +1,48 @@
+"""
+The base of a model that is trained through adapters: weights that the script itself makes in each process, and that
+nothing writes to. They are most of the model, so no checkpoint holds them, but a digest of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spotrun.training.by_name import is_a
+
+DIGEST_BYTES = 16
+
+
+class BaseModel:
+    """The frozen weights of a PEFT model as they are now; of any other model none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}
+        self._model = model
+        self._frozen = frozen if is_a(model, "PeftModel") else {}
+        self._versions = {name: weight._version for name, weight in self._frozen.items()}
+        self._digests = {name: digest(weight) for name, weight in self._frozen.items()}
+
+    def digests(self) -> Mapping[str, str]:
+        """By name, of the weights that are still frozen and that nobody has written to."""
+        if not self._frozen:
+            return {}
+        now = dict(self._model.named_parameters())
+        return {name: found for name, found in self._digests.items() if self._is_untouched(name, now.get(name))}
+
+    def _is_untouched(self, name: str, weight: Any) -> bool:
+        same = weight is self._frozen[name] and weight._version == self._versions[name]
+        return same and not weight.requires_grad
+
+
+@torch.no_grad()
+def digest(weight: Tensor) -> str:
+    """Of its bits, type and shape."""
+    data = weight.detach().cpu().contiguous()
+    found = hashlib.blake2b(f"{weight.dtype} {tuple(weight.shape)} ".encode(), digest_size=DIGEST_BYTES)
+    found.update(memoryview(data.flatten().view(torch.uint8).numpy()))
+    return found.hexdigest()

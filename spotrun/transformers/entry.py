@@ -1,0 +1,47 @@
+"""What makes the Trainer of transformers survive: `Trainer.train`, which subclasses call too, goes through a `Fit`."""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import ModuleType
+from typing import Any
+
+AGENT = ("SPOTRUN_AGENT", "SPOTRUN_AGENT_FD")
+
+
+def install(module: ModuleType) -> None:
+    """
+    Let `train()` of each Trainer ask its agent where to begin. `module` is transformers.trainer, freshly imported.
+    Idempotent; without an agent it does nothing.
+    """
+    if not any(name in os.environ for name in AGENT) or hasattr(module.Trainer.train, "asks_its_agent"):
+        return
+    _watch_training(module)
+    _begin_where_the_loader_does(module)
+
+
+def _watch_training(module: ModuleType) -> None:
+    original = module.Trainer.train
+
+    @functools.wraps(original)
+    def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        from spotrun.transformers import fit
+
+        return fit.train(module, original, trainer, *args, **kwargs)
+
+    train.asks_its_agent = True  # type: ignore[attr-defined]
+    module.Trainer.train = train
+
+
+def _begin_where_the_loader_does(module: ModuleType) -> None:
+    """A loader of ours begins at any batch; all others are skipped through as ever."""
+    original = module.skip_first_batches
+
+    @functools.wraps(original)
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        from spotrun.transformers.loaders import begins_anywhere
+
+        return dataloader if begins_anywhere(dataloader) else original(dataloader, num_batches)
+
+    module.skip_first_batches = skip_first_batches  # type: ignore[attr-defined]

@@ -1,0 +1,71 @@
+"""One train() under an agent."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+from spotrun.training import unsupported
+from spotrun.training.fit import Fit, claim
+from spotrun.training.session import Follower
+from spotrun.transformers.adapter import TransformersFramework
+from spotrun.transformers.taps import Taps
+
+RESUME = "resume_from_checkpoint"
+HELD = "held by spotrun"
+"""In place of the name of a folder: there is none of this name, so the Trainer loads nothing."""
+
+
+def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """`original(trainer, …)`, from where this run is. `module` is transformers.trainer."""
+    framework = TransformersFramework(trainer, module)
+    agent = claim() if framework.rank == 0 else Follower()
+    if agent is None:
+        return original(trainer, *args, **kwargs)
+    unsupported.check(framework, agent)
+    called = inspect.signature(original).bind(trainer, *args, **kwargs)
+    asked = called.arguments.pop(RESUME, None)
+    taps = Taps()
+    taps.around(trainer, "_inner_training_loop", Training(framework, module, trainer, asked))
+    try:
+        return original(*called.args, **called.kwargs)
+    finally:
+        taps.close()
+
+
+class Training:
+    """The Trainer's own loop, with a `Fit` around it. `asked`: what the script resumes from by itself."""
+
+    def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
+        self._framework = framework
+        self._module = module
+        self._trainer = trainer
+        self._asked = asked
+
+    def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        fit = Fit.begin(self._framework)
+        assert fit is not None
+        try:
+            fit.built()
+            begins = HELD if self._framework.is_resumed else self._own_checkpoint()
+            output = original(*args, **{**kwargs, RESUME: begins})
+            self._framework.output = output
+            fit.finish()
+        except BaseException:
+            fit.fail()
+            raise
+        finally:
+            fit.close()
+        return output
+
+    def _own_checkpoint(self) -> str | None:
+        """On a fresh start, as the Trainer would have done it."""
+        if not self._asked:
+            return None
+        folder = self._trainer.args.output_dir
+        found = self._module.get_last_checkpoint(folder) if self._asked is True else self._asked
+        if found is None:
+            raise ValueError(f"No valid checkpoint found in output directory ({folder})")
+        self._trainer._load_from_checkpoint(found)
+        return str(found)

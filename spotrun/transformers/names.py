@@ -1,0 +1,80 @@
+"""The private names of transformers that spotrun uses, and whether this version has them."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from types import ModuleType
+from typing import Any
+
+from spotrun.training.python_state.script import set_by
+
+FLOOR = (5, 10)
+"""Earlier, the sums of losses are locals of one long function."""
+KNOWN = "5.24"
+"""What the tests run with."""
+METHODS = {
+    "_inner_training_loop": ("resume_from_checkpoint",),
+    "_init_training_state": (),
+    "_prepare_for_training": (),
+    "_run_epoch": ("model", "epoch", "trial", "ignore_keys_for_eval", "start_time"),
+    "_maybe_log_save_evaluate": ("tr_loss", "grad_norm", "learning_rate"),
+    "_evaluate": ("skip_scheduler",),
+    "_finalize_training": (),
+    "_load_from_checkpoint": (),
+    "get_batch_samples": (),
+    "training_step": (),
+}
+"""Of Trainer, with those of their parameters that spotrun gives or looks at."""
+ATTRIBUTES = (
+    "_tr_loss",
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+    "current_flos",
+)
+"""Of a Trainer that trains."""
+OF_THE_MODULE = (
+    "skip_first_batches",
+    "get_last_checkpoint",
+    "TrainOutput",
+    "ExportableState",
+    "CallbackHandler.on_train_begin",
+    "CallbackHandler.on_epoch_begin",
+    "CallbackHandler.on_pre_optimizer_step",
+    "CallbackHandler.on_substep_end",
+    "CallbackHandler.on_epoch_end",
+    "CallbackHandler.on_prediction_step",
+    "CallbackHandler.on_log",
+)
+"""Of transformers.trainer."""
+
+
+def moved(module: ModuleType) -> list[str]:
+    """The names above that this transformers does not have. `module` is its transformers.trainer."""
+    trainer: Any = module.Trainer
+    missing = [name for name in OF_THE_MODULE if not _has(module, name)]
+    for name, parameters in METHODS.items():
+        method = getattr(trainer, name, None)
+        if method is None:
+            missing.append(f"Trainer.{name}")
+            continue
+        known = inspect.signature(method).parameters
+        missing += [f"Trainer.{name}({each})" for each in parameters if each not in known]
+    kept = set_by((trainer,))
+    return missing + [f"Trainer.{name}" for name in ATTRIBUTES if name not in kept]
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    try:
+        operator.attrgetter(name)(module)
+    except AttributeError:
+        return False
+    return True
+
+
+def is_too_old(version: str) -> bool:
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return numbers < FLOOR

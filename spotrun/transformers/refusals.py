@@ -1,0 +1,96 @@
+"""Which Trainers of transformers spotrun cannot resume exactly, found before their first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from spotrun.training.framework import Problem
+from spotrun.transformers import names
+
+ON_EACH_GPU = "start the script with torchrun --nproc_per_node, which trains by DDP"
+PARALLEL = ("tp", "cp", "sp")
+
+
+def _is_of_mode(*beginnings: str) -> Callable[[Any], object]:
+    return lambda trainer: trainer.args.parallel_mode.name.startswith(beginnings)
+
+
+def _is_split(trainer: Any) -> bool:
+    config = getattr(trainer.accelerator, "parallelism_config", None)
+    by_config = config is not None and any(getattr(config, f"{kind}_size", 1) > 1 for kind in PARALLEL)
+    return by_config or bool(getattr(trainer, "is_distributed_loading_by_transformers", False))
+
+
+def _steps_in_backward(trainer: Any) -> bool:
+    name = str(getattr(trainer.args.optim, "value", trainer.args.optim))
+    return "lomo" in name or "layerwise" in name
+
+
+def _reads_a_stream_together(trainer: Any) -> bool:
+    return trainer.args.world_size > 1 and isinstance(trainer.train_dataset, IterableDataset)
+
+
+_RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
+    (
+        lambda t: t.is_deepspeed_enabled,
+        Problem("DeepSpeed spreads the state over processes", f"leave out deepspeed; {ON_EACH_GPU}"),
+    ),
+    (
+        lambda t: t.is_fsdp_enabled or getattr(t, "is_fsdp_xla_enabled", False),
+        Problem("FSDP spreads the state over processes", f"leave out fsdp; {ON_EACH_GPU}"),
+    ),
+    (
+        _is_split,
+        Problem("the model is split over several devices", f"leave out what splits it; {ON_EACH_GPU}"),
+    ),
+    (
+        lambda t: t.args.device.type == "xla" or _is_of_mode("TPU")(t),
+        Problem("the Trainer uses a TPU", "use a GPU"),
+    ),
+    (
+        _is_of_mode("SAGEMAKER"),
+        Problem("SageMaker's own library trains the model", f"leave it out; {ON_EACH_GPU}"),
+    ),
+    (
+        lambda t: t.args.n_gpu > 1,
+        Problem(
+            "one process trains on several GPUs, by nn.DataParallel", f"{ON_EACH_GPU}, or set CUDA_VISIBLE_DEVICES=0"
+        ),
+    ),
+    (
+        lambda t: t.args.auto_find_batch_size,
+        Problem(
+            "auto_find_batch_size chooses another batch size where there is less memory",
+            "give per_device_train_batch_size, and leave out auto_find_batch_size",
+        ),
+    ),
+    (
+        lambda t: t.hp_search_backend is not None,
+        Problem("hyperparameter_search runs many trainings, one in the other", "launch each trial as a run"),
+    ),
+    (
+        _steps_in_backward,
+        Problem("the optimizer steps inside of the backward pass", "give another optim, such as adamw_torch"),
+    ),
+    (
+        _reads_a_stream_together,
+        Problem(
+            "several processes read one IterableDataset, which the first of them deals out",
+            "train with a map-style dataset, or in one process",
+        ),
+    ),
+)
+
+
+def problems(trainer: Any, module: ModuleType, version: str) -> list[Problem]:
+    """Everything about this Trainer that keeps a resumed run from being bit-identical."""
+    known = f"install transformers {names.KNOWN}, or a newer spotrun"
+    if names.is_too_old(version):
+        return [Problem(f"transformers {version} is older than {'.'.join(map(str, names.FLOOR))}", known)]
+    if moved := names.moved(module):
+        return [Problem(f"transformers {version} has moved {', '.join(moved)}", known)]
+    return [problem for applies, problem in _RULES if applies(trainer)]

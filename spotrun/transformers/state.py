@@ -1,0 +1,102 @@
+"""What a Trainer keeps that the rest of its training depends on, and the way back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from spotrun.training.framework import SCHEDULERS, State
+from spotrun.transformers import names
+
+COUNTED = (
+    "epoch",
+    "global_step",
+    "num_input_tokens_seen",
+    "total_flos",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+    "stateful_callbacks",
+)
+"""Of a TrainerState, beside its `log_history`. The others follow from the arguments."""
+WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+"""Of a TrainerControl."""
+SCALER = "scaler"
+COUNTS = "trainer_state"
+
+
+def dump(trainer: Any) -> State:
+    """The entries of a checkpoint that are neither weights nor optimizers."""
+    state = trainer.state
+    scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler
+    return {
+        COUNTS: {
+            **{name: copy.copy(getattr(state, name)) for name in COUNTED},
+            "log_history": list(state.log_history),  # nothing changes an entry once it is there
+        },
+        SCHEDULERS: [scheduler.state_dict()] if scheduler is not None else [],
+        SCALER: None if scaler is None else scaler.state_dict(),
+    }
+
+
+def load_counts(trainer: Any, saved: State) -> None:
+    """When the Trainer has made its state anew."""
+    for name, value in saved[COUNTS].items():
+        setattr(trainer.state, name, value)
+
+
+def load_helpers(trainer: Any, saved: State) -> None:
+    """When its scheduler is there."""
+    for state in saved[SCHEDULERS]:
+        trainer.lr_scheduler.load_state_dict(state)
+    if saved[SCALER] is not None and trainer.accelerator.scaler is not None:
+        trainer.accelerator.scaler.load_state_dict(saved[SCALER])
+
+
+def dump_sums(trainer: Any) -> State:
+    """Of losses and numbers of operations, since the training began and since it has logged."""
+    return {name: getattr(trainer, name) for name in names.ATTRIBUTES}
+
+
+def load_sums(trainer: Any, saved: State) -> None:
+    for name, value in saved.items():
+        setattr(trainer, name, value.to(trainer.args.device) if isinstance(value, Tensor) else value)
+
+
+def dump_wanted(control: Any) -> State:
+    return {name: getattr(control, name) for name in WANTED}
+
+
+def load_wanted(control: Any, saved: State) -> None:
+    for name, value in saved.items():
+        setattr(control, name, value)
+
+
+def dump_callbacks(trainer: Any, module: ModuleType) -> list[State]:
+    """Of those that say themselves what their state is."""
+    return [copy.deepcopy(each.state()["attributes"]) for each in _exportable(trainer, module)]
+
+
+def load_callbacks(trainer: Any, module: ModuleType, saved: list[State]) -> None:
+    for callback, state in zip(_exportable(trainer, module), saved, strict=False):
+        for name, value in state.items():
+            setattr(callback, name, value)
+
+
+def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
+    return (each for each in trainer.callback_handler.callbacks if isinstance(each, module.ExportableState))
+
+
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """What was logged, without epoch and step."""
+    kinds = {name: value for name, value in logs.items() if name not in ("epoch", "step")}
+    return {name: value for name, value in kinds.items() if isinstance(value, int | float)}
+
+
+def shown(model: nn.Module, without: Mapping[str, str]) -> State:
+    """The weights of a model by the names that its `state_dict` has, those in `without` left out."""
+    return {name: weight for name, weight in model.state_dict().items() if name not in without}

@@ -1,0 +1,37 @@
+"""Methods of living objects that are called through functions of ours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Tap = Callable[..., Any]
+"""Called with the method that was there, and with what that is called with."""
+
+
+class Taps:
+    """Each tap lies in the object itself, so that a class and its other instances stay as they are."""
+
+    def __init__(self) -> None:
+        self._tapped: list[tuple[Any, str, Any]] = []
+
+    def around(self, owner: Any, name: str, function: Tap) -> None:
+        """From now on `owner.name(…)` is `function(owner.name, …)`."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        self._tapped.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, tapped)
+
+    def close(self) -> None:
+        """The objects are as they were. Idempotent."""
+        while self._tapped:
+            owner, name, before = self._tapped.pop()
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
