@@ -44,5 +44,5 @@ def digest(weight: Tensor) -> str:
     """Of its bits, type and shape."""
     data = weight.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{weight.dtype} {tuple(weight.shape)} ".encode(), digest_size=DIGEST_BYTES)
-    found.update(memoryview(data.flatten().view(torch.uint8).numpy()))
+    found.update(data.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
