@@ -12,6 +12,7 @@
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
+# make transformers   10 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (an hour)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -43,7 +44,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
+.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts transformers commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
 	reference browser install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -53,7 +54,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
-quick test chaos best kinds scripts commands state-folder calls torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts transformers commands state-folder calls torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
@@ -103,6 +104,9 @@ state-folder: .venv/.installed-dev
 
 scripts: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
+
+transformers: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.transformers_kills
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.
