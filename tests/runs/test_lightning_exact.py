@@ -69,7 +69,7 @@ TRAININGS = {
     "accumulation that grows": ({"accumulation": {"0": 1, "1": 3}}, [*SOME[:4], "batch:1:5", *SOME[4:]]),
     "2 workers": ({"workers": 2}, ["batch:0:3", "validation:0:8", "batch:2:8"]),
     "2 persistent workers": (
-        {"workers": 2, "persistent": True, "val_workers": 1},
+        {"workers": 2, "persistent": True, "val_workers": 1, "val_persistent": True},
         ["batch:0:5", "start:1:0", "batch:1:3"],
     ),
     "early stopping": (

@@ -41,6 +41,20 @@ class LoaderProxy(Proxy):
         pass
 
 
+class ValidationProxy(Proxy):
+    """
+    An exact copy whose passes draw nothing: torch draws a seed when the workers of a loader start, which is at each of
+    its passes or, with persistent workers, at the first one of a process.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        with seeds.kept():
+            return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
 class ExactLoader:
     """
     The passes over one loader. `start(self)` says where the pass that begins now begins. A pass that begins after the

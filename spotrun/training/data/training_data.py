@@ -8,7 +8,7 @@ from typing import Any
 from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
 from spotrun.training.data.in_workers import notes_of
-from spotrun.training.data.loader import ExactLoader, exact_loaders, is_indexed
+from spotrun.training.data.loader import ExactLoader, ValidationProxy, exact_loaders, is_indexed
 from spotrun.training.framework import Framework, Stage
 from spotrun.training.place import PassStart
 from spotrun.training.python_state.encoding import Lost
@@ -40,7 +40,7 @@ class TrainingData:
             return ExactLoader(loader, seeds.derive(self._seed, "validate"), rank, self._validation_start).proxy
         if not _has_length(loader):
             return loader
-        return data_order.exact_copy(loader, self._seed, rank, self._validation)
+        return ValidationProxy(data_order.exact_copy(loader, self._seed, rank, self._validation))
 
     def _validation_start(self, loader: ExactLoader) -> PassStart:
         self._resume_validation()

@@ -75,7 +75,8 @@ class Loaders:
         workers = self.job.get("val_workers", 0)
         if kind := self.job.get("validation_stream"):
             return DataLoader(self.stream(kind), BATCH, num_workers=workers, persistent_workers=workers > 0)
-        return DataLoader(self.noisy(11), 4, num_workers=workers)
+        persistent = bool(self.job.get("val_persistent"))
+        return DataLoader(self.noisy(11), 4, num_workers=workers, persistent_workers=persistent)
 
     # -- kinds -------------------------------------------------------------------------------------------------------
 
