@@ -24,8 +24,6 @@ from spotrun.transformers.loop import Loop
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
 """Attributes of a Trainer that hold what the script has given it."""
-SET_BY_LIBRARIES = frozenset({"forward", "_original_forward", "_hf_hook", "warnings_issued"})
-"""Attributes of a model that transformers and accelerate set, and a script does not."""
 REPORTING = "transformers.integrations"
 """Where callbacks lie that write to loggers."""
 OUTPUT = "output"
@@ -44,7 +42,7 @@ class TransformersFramework(Loop):
 
     name = "transformers"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
-    own_attributes = SET_BY_LIBRARIES
+    own_attributes = frozenset({"warnings_issued"})
     loggers: Sequence[Any] = ()
     cycles = False
 
@@ -147,6 +145,17 @@ class TransformersFramework(Loop):
             return found
 
         return super()._on_counters(with_counts, *args, **kwargs)
+
+    def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """accelerate wraps `forward`, and marks the model as one that it has prepared."""
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            before = {*vars(self.module)} - {"forward"}
+            prepared = original(*args, **kwargs)
+            self.own_attributes |= {*vars(self.module)} - before
+            return prepared
+
+        return super()._on_prepared(noting, *args, **kwargs)
 
     def restored(self) -> None:
         if self._saved is None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import Dataset, IterableDataset, default_collate
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
 from tests.support.trainings.comparison import sha256
-from tests.support.trainings.datasets import WIDTH
+from tests.support.trainings.datasets import BATCH, WIDTH
 from tests.support.trainings.loaders import Loaders
 from tests.support.trainings.trace import Trace, generators
 
@@ -102,6 +102,24 @@ class Places(TrainerCallback):
         self.trace.kill("train_end")
 
 
+class Dicts(Dataset):
+    """The samples of another data set by the names of their parts, and how long each counts as."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        number, x = self.inner[index]
+        return {"ids": number, "x": x, "input_ids": [0] * (number % 7 + 1)}
+
+
+def without_tokens(samples):
+    return default_collate([{"ids": each["ids"], "x": each["x"]} for each in samples])
+
+
 class OfLoaders(Trainer):
     """Reads the loaders of the job."""
 
@@ -131,6 +149,7 @@ def arguments(job, loaders, folder):
         num_train_epochs=options.get("max_epochs", 3),
         gradient_accumulation_steps=options.get("accumulate_grad_batches", 1),
         learning_rate=0.01,
+        per_device_train_batch_size=BATCH,
         seed=job.get("seed", 1),
         use_cpu=True,
         report_to=[],
@@ -139,6 +158,16 @@ def arguments(job, loaders, folder):
         logging_steps=1,
         **(usual | steps | job.get("arguments", {})),
     )
+
+
+def adapted(net, job):
+    """With adapters that are trained instead, if the job has some: their number seeds what they adapt."""
+    if not job.get("adapters"):
+        return net
+    peft = importlib.import_module("peft")
+    torch.manual_seed(job["adapters"])
+    nn.init.normal_(net.net[0].weight)
+    return peft.get_peft_model(net, peft.LoraConfig(r=2, lora_dropout=0.1, target_modules=["net.0", "net.4"]))
 
 
 def untimed(logs):
@@ -150,14 +179,20 @@ def train(job):
     trace, here = Cut(job), {"epoch": -1, "batch": 0, "step": 0}
     torch.manual_seed(job.get("seed", 1))
     loaders = Loaders(None, job)
-    trainer = OfLoaders(
-        loaders,
-        model=Net(job, trace, here),
-        args=arguments(job, loaders, trace.path.parent),
-        eval_dataset=loaders.noisy(11),
-        callbacks=[Places(trace, here)],
-    )
-    output = trainer.train()
+    options = {
+        "model": adapted(Net(job, trace, here), job),
+        "args": arguments(job, loaders, trace.path.parent),
+        "eval_dataset": Dicts(loaders.noisy(11)),
+        "callbacks": [Places(trace, here)],
+    }
+    if job.get("patience"):
+        options["callbacks"].append(EarlyStoppingCallback(job["patience"]))
+    if job.get("own_data"):
+        trainer = Trainer(train_dataset=Dicts(loaders.noisy(40)), data_collator=without_tokens, **options)
+    else:
+        trainer = OfLoaders(loaders, **options)
+    for _ in range(job.get("fits", 1)):
+        output = trainer.train(resume_from_checkpoint=job.get("resume_from"))
     optimizer = trainer.optimizer.state_dict()
     result = {
         "weights": sha256(trainer.model.state_dict()),

@@ -1,0 +1,149 @@
+"""
+Trainings with the Trainer of transformers, of every kind that its arguments know, are killed and end with the bits of a
+training in peace. The contract of frameworks has the kills at each boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.checkpoint.snapshot import read_image
+from spotrun.trainer_link import FitBegins, Progress, Refused, SnapshotTaken
+from tests.support.trainings.agent import Agent
+from tests.support.trainings.comparison import assert_same
+from tests.support.trainings.trainers import Zygote
+from tests.support.trainings.zygote import TRANSFORMERS
+
+BY_EPOCH = {"eval_strategy": "epoch", "logging_strategy": "epoch"}
+BEST = {"save_strategy": "epoch", "load_best_model_at_end": True, "save_total_limit": 1}
+ACCUMULATED = {"max_epochs": 2, "accumulate_grad_batches": 3}
+KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "evaluated after each epoch's own callbacks": (
+        {"arguments": BY_EPOCH},
+        ["batch:0:8", "epoch_end:0", "validation:0:8", "start:1:0", "validation:1:8", "train_end"],
+    ),
+    "the best of them, stopped early": (
+        {"arguments": {**BY_EPOCH, **BEST}, "patience": 1, "trainer": {"max_epochs": 6}},
+        ["validation:0:8", "start:1:5", "train_end"],
+    ),
+    "ends within an epoch, begins with an evaluation": (
+        {"arguments": {"max_steps": 13, "eval_on_start": True, "eval_steps": 5}},
+        ["validation:-1:0", "start:0:3", "validation:1:2", "train_end"],
+    ),
+    "a stream, and accumulation that does not divide it": (
+        {"loader": "stream", "trainer": ACCUMULATED, "arguments": {"max_steps": 9, "eval_steps": 2}},
+        ["batch:0:2", "start:0:7", "start:1:0", "start:1:4", "validation:3:6"],
+    ),
+    "sorted by length, read by workers": (
+        {"own_data": True, "arguments": {"train_sampling_strategy": "group_by_length", "dataloader_num_workers": 2}},
+        ["start:0:4", "start:1:1", "validation:1:8"],
+    ),
+    "a plateau, and workers that stay": (
+        {
+            "own_data": True,
+            "arguments": {
+                "lr_scheduler_type": "reduce_lr_on_plateau",
+                "dataloader_num_workers": 1,
+                "dataloader_persistent_workers": True,
+                "eval_steps": 3,
+            },
+        },
+        ["validation:0:3", "start:0:7", "start:2:1"],
+    ),
+    "autocast, input that is counted, noise on no embedding": (
+        {"arguments": {"bf16": True, "include_num_input_tokens_seen": "no", "max_grad_norm": 0.1}},
+        ["start:0:6", "start:2:0"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
+    yield zygote
+    zygote.close()
+
+
+def job_of(**job: Any) -> dict[str, Any]:
+    return {"package": "transformers", **job}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
+    zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    """Weights, optimizer, schedule, all that was logged, `train_loss`, the best metric, and each batch."""
+    job, kills = KINDS[kind]
+    straight = Agent(zygote, job_of(**job), tmp_path / "straight").run()
+    agent = Agent(zygote, job_of(**job), tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(kills))
+
+
+def test_each_of_two_trainings_of_a_script_is_resumed(zygote: Zygote, tmp_path: Path) -> None:
+    """The second goes on with the weights of the first; epochs count on in the job's own callback."""
+    job = job_of(fits=2, trainer={"max_epochs": 2})
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(["start:1:2", "start:2:1", "validation:3:8"]))
+    assert [each.fit for each in agent.told(FitBegins)] == [2, 2, 2]
+
+
+def test_a_script_that_resumes_by_itself_does_so_on_a_fresh_start_alone(zygote: Zygote, tmp_path: Path) -> None:
+    """What it looks for may be newer than the checkpoint of the run, or older."""
+    before = Agent(zygote, job_of(arguments={"save_strategy": "epoch"}), tmp_path / "before")
+    before.run()
+    job = job_of(resume_from=str(tmp_path / "before" / "out" / "checkpoint-8"))
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    assert straight["step"] == 24
+    assert len([line for line in straight["trace"] if line.startswith('["train"')]) == 16, "it did begin at step 8"
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(["start:0:3", "validation:1:8"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "advice"),
+    [
+        ({"auto_find_batch_size": True}, "auto_find_batch_size", "per_device_train_batch_size"),
+        ({"optim": "galore_adamw_layerwise"}, "inside of the backward pass", "adamw_torch"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_before_the_first_step(
+    zygote: Zygote, tmp_path: Path, arguments: dict[str, Any], said: str, advice: str
+) -> None:
+    agent = Agent(zygote, job_of(arguments=arguments), tmp_path)
+    assert agent.attempt() == "refused"
+    assert not agent.told(Progress)
+    (refused,) = agent.told(Refused)
+    assert said in refused.reason
+    assert advice in refused.hint
+
+
+class TestAdapters:
+    """PEFT: a model of which a small part is trained."""
+
+    def test_the_base_is_in_no_checkpoint_and_the_bits_are_those_of_peace(self, zygote: Zygote, tmp_path: Path) -> None:
+        straight = Agent(zygote, job_of(adapters=1), tmp_path / "straight").run()
+        agent = Agent(zygote, job_of(adapters=1), tmp_path / "killed", every_steps=1)
+        assert_same(straight, agent.run(["start:0:5", "start:1:1"]))
+        state, _ = read_image(bytearray(agent.image))
+        weights = {*state["state_dict"], *state["spotrun_weights"]["own"]}
+        assert weights
+        assert not {name for name in weights if "base_layer" in name}
+        assert {name for name in state["spotrun_weights"]["base"] if "base_layer" in name}
+
+    def test_another_base_is_refused(self, zygote: Zygote, tmp_path: Path) -> None:
+        agent = Agent(zygote, job_of(adapters=1), tmp_path, every_steps=1)
+        assert agent.attempt(kill="start:0:5") == "killed"
+        assert agent.told(SnapshotTaken)
+        agent.job = job_of(adapters=2)
+        assert agent.attempt() == "refused"
+        (refused,) = agent.told(Refused)
+        assert (
+            "the base of the model is not the one of the checkpoint: base_model.model.net.0.base_layer"
+            in refused.reason
+        )
+        assert "revision" in refused.hint
