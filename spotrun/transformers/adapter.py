@@ -194,7 +194,7 @@ class TransformersFramework(Loop):
         trainer_state.load_callbacks(self._trainer, self._module_of, self._rest["callbacks"])
 
     def load_file(self, path: str) -> None:
-        raise NotImplementedError
+        raise AssertionError(f"{path} was refused before")
 
     # --- its loop
 

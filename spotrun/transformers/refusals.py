@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from spotrun.folder import start_file
 from spotrun.training.framework import Problem
 from spotrun.transformers import names
 
@@ -59,6 +61,13 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
         lambda t: t.args.n_gpu > 1,
         Problem(
             "one process trains on several GPUs, by nn.DataParallel", f"{ON_EACH_GPU}, or set CUDA_VISIBLE_DEVICES=0"
+        ),
+    ),
+    (
+        lambda t: start_file.VARIABLE in os.environ,
+        Problem(
+            "the run begins from a checkpoint of Lightning, which no Trainer of transformers reads",
+            "leave out --from, and let the script load what it begins with",
         ),
     ),
     (

@@ -27,6 +27,7 @@ import pytest
 import typer
 
 from spotrun.exactness.folders import Folder, first_difference, names_of
+from spotrun.run import events as ev
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
 
@@ -60,12 +61,16 @@ def trained(sandbox: Sandbox, script: str, name: str, moments: Sequence[int]) ->
     job = sandbox.folder / f"{name}.yaml"
     job.write_text(
         f"name: {name}\nworkdir: {work}\ntrain: {{script: {script}.py}}\n"
-        f"envs: {{KILL_MOMENTS: '{plan}', PYTHONPATH: '{SHIM}{os.pathsep}{ROOT}'}}\n"
+        f"envs: {{KILL_MOMENTS: '{plan}', PYTHONPATH: '{SHIM}{os.pathsep}{ROOT}', PYTHONHASHSEED: '1'}}\n"
         f"checkpoint: {{uri: '{sandbox.uri}', every: 2 steps}}\n"
         f"resources: {{cloud: local, accelerators: 'V100:1'}}\nlocal: {{time_scale: 60, boot: 20s}}\n"
         f"retry: {{max_restarts: {len(moments) + 2}}}\n"
     )
     sandbox.call("launch", job, "-y", within_s=ENDS_WITHIN_S)
+    run = sandbox.run(name)
+    run.ledger.refresh()
+    went_on = [each.event.commit for each in run.ledger.entries if isinstance(each.event, ev.ResumedFrom)]
+    assert any(went_on) or not moments, f"{name}: began anew after each of its kills"
     assert not plan.read_text(), f"{name}: ended before it was killed at {plan.read_text().split()}"
     folder = sandbox.folder / f"files-{name}"
     sandbox.call("fetch", name, "--to", folder)

@@ -116,6 +116,19 @@ class Dicts(Dataset):
         return {"ids": number, "x": x, "input_ids": [0] * (number % 7 + 1)}
 
 
+class Calm(Dataset):
+    """Draws nothing."""
+
+    def __init__(self, inner):
+        self.x = inner.x
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return index, self.x[index]
+
+
 def without_tokens(samples):
     return default_collate([{"ids": each["ids"], "x": each["x"]} for each in samples])
 
@@ -188,7 +201,9 @@ def train(job):
     if job.get("patience"):
         options["callbacks"].append(EarlyStoppingCallback(job["patience"]))
     if job.get("own_data"):
-        trainer = Trainer(train_dataset=Dicts(loaders.noisy(40)), data_collator=without_tokens, **options)
+        data = loaders.noisy(loaders.samples)
+        data = Dicts(Calm(data) if job["own_data"] == "calm" else data)
+        trainer = Trainer(train_dataset=data, data_collator=without_tokens, **options)
     else:
         trainer = OfLoaders(loaders, **options)
     for _ in range(job.get("fits", 1)):
