@@ -95,6 +95,11 @@ class LightningFramework(Position, Loaders):
         base = next(cls for cls in bases if cls.__name__ == "LightningModule")
         return frozenset(vars(base())) | set_by(bases[bases.index(base) :])
 
+    @property
+    def own_objects(self) -> Sequence[object]:
+        """No object of Lightning's is looked at: see HARMLESS of python_state/encoding.py."""
+        return ()
+
     def roots(self) -> Mapping[str, object]:
         """
         Callbacks and the data module, without those of Lightning, which say themselves what their state is; and the

@@ -86,6 +86,13 @@ class Framework(Protocol):
     def own_attributes(self) -> frozenset[str]:
         """Names of the module's attributes that belong to the framework and not to the script."""
 
+    @property
+    def own_objects(self) -> Sequence[object]:
+        """
+        Objects of the framework that a script may hold, which change as it trains. It carries by itself what of them
+        matters.
+        """
+
     def roots(self) -> Mapping[str, object]:
         """Objects beside `module` that the script gave to the training, by names that stay the same."""
 

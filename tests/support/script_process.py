@@ -70,6 +70,7 @@ class Process:
         vars(self.net).update(made)
         self.optimizers: list[Any] = []
         self.loggers: list[Any] = []
+        self.own_objects: list[Any] = []
         self.module, self.rank = self.net, 0
         self.own_attributes = frozenset({"training"})
         self.callbacks: dict[str, object] = {}

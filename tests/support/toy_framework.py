@@ -174,6 +174,7 @@ class ToyFramework:
     base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
     loggers: Sequence[Any] = ()
+    own_objects: Sequence[object] = ()
     cycles = False
 
     def __init__(self, toy: Toy) -> None:

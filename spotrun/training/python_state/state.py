@@ -113,7 +113,7 @@ class PythonState:
 
     def _walk(self, before: Before | None) -> Walk:
         framework = self._framework
-        others: Sequence[Any] = [*framework.optimizers, *framework.loggers]
+        others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
         walk = Walk(self._script, self._stops | {id(one): one for one in others}, before)
         walk.trained(framework.module, "module", framework.own_attributes)
         for path, root in chain(framework.roots().items(), self._data.items()):
