@@ -90,6 +90,13 @@ class TransformersFramework(Loop):
         """A pass over a stream may end within the batches of one step, and the next one goes on with its gradients."""
         return self.batches > 0 or self._trainer.args.gradient_accumulation_steps == 1
 
+    @property
+    def own_objects(self) -> Sequence[object]:
+        """The Trainer among them, unless its class is the script's: then it is a root."""
+        trainer = self._trainer
+        held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
+        return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
+
     def roots(self) -> Mapping[str, object]:
         trainer = self._trainer
         found = {f"callbacks[{number}]": each for number, each in enumerate(trainer.callback_handler.callbacks)}
@@ -125,7 +132,9 @@ class TransformersFramework(Loop):
     def dump_rest(self) -> State:
         output = None if self.output is None else self.output._asdict()
         callbacks = trainer_state.dump_callbacks(self._trainer, self._module_of)
-        return {"callbacks": callbacks, "metrics": dict(self._metrics), OUTPUT: output, **self.dump_place()}
+        configs = trainer_state.dump_configs(self.module)
+        more = {"callbacks": callbacks, "configs": configs, "metrics": dict(self._metrics), OUTPUT: output}
+        return more | self.dump_place()
 
     def dump_metrics(self) -> State:
         return trainer_state.dump_sums(self._trainer)
@@ -192,6 +201,7 @@ class TransformersFramework(Loop):
     def enter(self) -> None:
         trainer_state.load_sums(self._trainer, self._sums)
         trainer_state.load_callbacks(self._trainer, self._module_of, self._rest["callbacks"])
+        trainer_state.load_configs(self.module, self._rest["configs"])
 
     def load_file(self, path: str) -> None:
         raise AssertionError(f"{path} was refused before")

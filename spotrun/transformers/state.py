@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spotrun.training.data.samplers import copied, is_plain, same
 from spotrun.training.framework import SCHEDULERS, State
 from spotrun.transformers import names
 
@@ -89,6 +90,22 @@ def load_callbacks(trainer: Any, module: ModuleType, saved: list[State]) -> None
 
 def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
     return (each for each in trainer.callback_handler.callbacks if isinstance(each, module.ExportableState))
+
+
+def configs(model: nn.Module) -> list[Any]:
+    """What a model of transformers was made by, and by what it generates; files that it saves have both in them."""
+    found = (getattr(model, name, None) for name in ("config", "generation_config"))
+    return [one for one in found if hasattr(one, "to_dict")]
+
+
+def dump_configs(model: nn.Module) -> list[State]:
+    return [{name: copied(value) for name, value in vars(one).items() if is_plain(value)} for one in configs(model)]
+
+
+def load_configs(model: nn.Module, saved: list[State]) -> None:
+    for one, values in zip(configs(model), saved, strict=False):
+        now = vars(one)
+        now.update({name: value for name, value in values.items() if name not in now or not same(now[name], value)})
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -5,6 +5,7 @@ training in peace. The contract of frameworks has the kills at each boundary.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.trainer_link import FitBegins, Progress, Refused, SnapshotTaken
+from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
 from tests.support.trainings.zygote import TRANSFORMERS
 
+SCRIPTS = ROOT / "tests" / "batteries" / "of_transformers"
 BY_EPOCH = {"eval_strategy": "epoch", "logging_strategy": "epoch"}
 BEST = {"save_strategy": "epoch", "load_best_model_at_end": True, "save_total_limit": 1}
 ACCUMULATED = {"max_epochs": 2, "accumulate_grad_batches": 3}
@@ -120,6 +123,26 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(
     (refused,) = agent.told(Refused)
     assert said in refused.reason
     assert advice in refused.hint
+
+
+def test_two_processes_are_resumed_together(zygote: Zygote, tmp_path: Path) -> None:
+    job = job_of(ranks=2, own_data=True, trainer={"max_epochs": 2}, arguments={"eval_steps": 2})
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    assert straight["step"] == 8, "each has half of the batches"
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(["start:0:2", "validation:0:2", "start:1:1"]))
+
+
+@pytest.mark.parametrize("name", ["checkpointing", "seq2seq"])
+def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Path, name: str) -> None:
+    """With `exact: require` that would end it. Its Trainer and the settings of its model are among its variables."""
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copy(SCRIPTS / f"{name}.py", work)
+    job = {"script": str(work / f"{name}.py"), "folder": str(work), "args": []}
+    agent = Agent(zygote, job, tmp_path, every_steps=1, exact=True)
+    assert agent.attempt() == "finished", agent.log.read_text()[-2000:]
+    assert "is in no checkpoint" not in agent.log.read_text()
 
 
 class TestAdapters:

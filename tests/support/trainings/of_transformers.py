@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -189,6 +190,8 @@ def untimed(logs):
 
 def train(job):
     """Train, and write the job's result."""
+    if job.get("ranks"):
+        os.environ["RANK"] = os.environ["LOCAL_RANK"]
     trace, here = Cut(job), {"epoch": -1, "batch": 0, "step": 0}
     torch.manual_seed(job.get("seed", 1))
     loaders = Loaders(None, job)

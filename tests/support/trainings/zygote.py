@@ -120,6 +120,7 @@ def run(job: dict) -> None:
         getattr(questions, job["call"])(job)
         return
     change_constants(job)
+    os.chdir(job.get("folder", "."))
     if "script" in job:
         sys.argv = [job["script"], *job.get("args", [json.dumps(job)])]
         runpy.run_path(job["script"], run_name="__main__")
