@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 
@@ -23,9 +24,21 @@ def derive(*parts: object) -> int:
 
 
 def seed_process(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators, those of all accelerators included."""
-    torch.manual_seed(seed)
+    """
+    Seed Python's, numpy's and torch's global generators, those of all accelerators included.
+
+    Where there is no accelerator, `torch.manual_seed` would write down the whole stack for one that might come.
+    """
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
     _seed_others(seed)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
 
 
 def seed_cpu(seed: int) -> None:
