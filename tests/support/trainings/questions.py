@@ -23,6 +23,19 @@ def moved_names(job: dict) -> None:
     Path(job["result"]).write_text(json.dumps(found))
 
 
+def moved_in_transformers(job: dict) -> None:
+    """The private names that transformers lacks; and again with a method, an attribute and a parameter taken away."""
+    from spotrun.transformers import names
+
+    module = importlib.import_module("transformers.trainer")
+    found = [names.moved(module)]
+    del module.Trainer.get_batch_samples
+    del module.Trainer._inner_training_loop
+    module.Trainer._evaluate = lambda self, trial: {}
+    found.append(names.moved(module))
+    Path(job["result"]).write_text(json.dumps(found))
+
+
 def public_classes(job: dict) -> None:
     """What `from spotrun.lightning import SpotrunCallback` gives when both packages are imported."""
     import lightning.pytorch
