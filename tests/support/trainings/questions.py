@@ -24,13 +24,13 @@ def moved_names(job: dict) -> None:
 
 
 def moved_in_transformers(job: dict) -> None:
-    """The private names that transformers lacks; and again with a method, an attribute and a parameter taken away."""
+    """The private names that transformers lacks; and again with two methods and a parameter taken away."""
     from spotrun.transformers import names
 
     module = importlib.import_module("transformers.trainer")
     found = [names.moved(module)]
     del module.Trainer.get_batch_samples
-    del module.Trainer._inner_training_loop
+    del module.Trainer._run_epoch
     module.Trainer._evaluate = lambda self, trial: {}
     found.append(names.moved(module))
     Path(job["result"]).write_text(json.dumps(found))
