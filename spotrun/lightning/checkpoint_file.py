@@ -46,24 +46,31 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. That of a training without Lightning is a
+    file of torch with the same entries.
 
     Raises:
         CheckpointDamaged: this is no image.
         SpotrunError: the state holds something that such a file cannot hold, or the file cannot be written.
     """
-    state, _ = read_image(image)
+    state, meta = read_image(image)
     state = {name: value for name, value in state.items() if name not in OURS}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         torch.save(_plain(state), temporary)
-        facts = read_facts(temporary)
+        facts = read_facts(temporary) if VERSION in state else _facts_of_another(state, meta)
         os.replace(temporary, path)
     except OSError as error:
         raise SpotrunError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
     finally:
         temporary.unlink(missing_ok=True)
     return facts
+
+
+def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
+    """Of a training without Lightning."""
+    optimizers = bool(state.get("optimizer_states"))
+    return Facts(step=int(state["global_step"]), epoch=int(meta["epoch"]), lightning="", has_optimizer=optimizers)
 
 
 def read_facts(path: Path) -> Facts:

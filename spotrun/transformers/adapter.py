@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -90,6 +91,10 @@ class TransformersFramework(Loop):
         """A pass over a stream may end within the batches of one step, and the next one goes on with its gradients."""
         return self.batches > 0 or self._trainer.args.gradient_accumulation_steps == 1
 
+    @cached_property
+    def _set_by_libraries(self) -> frozenset[str]:
+        return trainer_state.set_by_libraries(type(self._trainer))
+
     @property
     def own_objects(self) -> Sequence[object]:
         """The Trainer among them, unless its class is the script's: then it is a root."""
@@ -130,11 +135,16 @@ class TransformersFramework(Loop):
         }
 
     def dump_rest(self) -> State:
+        """With what a library's own Trainer keeps, such as sums of metrics that it has yet to log."""
         output = None if self.output is None else self.output._asdict()
         callbacks = trainer_state.dump_callbacks(self._trainer, self._module_of)
         configs = trainer_state.dump_configs(self.module)
         more = {"callbacks": callbacks, "configs": configs, "metrics": dict(self._metrics), OUTPUT: output}
-        return more | self.dump_place()
+        return {
+            **more,
+            "trainer": trainer_state.dump_attributes(self._trainer, self._set_by_libraries),
+            **self.dump_place(),
+        }
 
     def dump_metrics(self) -> State:
         return trainer_state.dump_sums(self._trainer)
@@ -202,6 +212,7 @@ class TransformersFramework(Loop):
         trainer_state.load_sums(self._trainer, self._sums)
         trainer_state.load_callbacks(self._trainer, self._module_of, self._rest["callbacks"])
         trainer_state.load_configs(self.module, self._rest["configs"])
+        vars(self._trainer).update(self._rest["trainer"])
 
     def load_file(self, path: str) -> None:
         raise AssertionError(f"{path} was refused before")

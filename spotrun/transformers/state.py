@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spotrun.training.data.samplers import copied, is_plain, same
 from spotrun.training.framework import SCHEDULERS, State
+from spotrun.training.python_state.script import Script, set_by
 from spotrun.transformers import names
 
 COUNTED = (
@@ -106,6 +107,19 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
     for one, values in zip(configs(model), saved, strict=False):
         now = vars(one)
         now.update({name: value for name, value in values.items() if name not in now or not same(now[name], value)})
+
+
+def set_by_libraries(cls: type) -> frozenset[str]:
+    """Names of attributes that belong to a library's class of Trainer, between the script's and transformers' own."""
+    script = Script.of_this_process()
+    between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
+    return set_by(tuple(each for each in between if not script.owns(each)))
+
+
+def dump_attributes(trainer: Any, names: frozenset[str]) -> State:
+    """Those that hold plain values."""
+    kept = vars(trainer)
+    return {name: copied(kept[name]) for name in sorted(names) if name in kept and is_plain(kept[name])}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from spotrun.checkpoint.snapshot import read_image
+from spotrun.lightning.checkpoint_file import export
 from spotrun.trainer_link import FitBegins, Progress, Refused, SnapshotTaken
 from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
@@ -86,6 +88,16 @@ def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
     assert_same(straight, agent.run(kills))
 
 
+def test_what_a_librarys_trainer_has_yet_to_log_is_carried(zygote: Zygote, tmp_path: Path) -> None:
+    """The work folder is another one, so that its class is none of the script's."""
+    arguments = {"logging_steps": 5, "eval_steps": 7}
+    job = job_of(own_data=True, of_a_library=True, folder=str(tmp_path), arguments=arguments)
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    assert any("twice" in logs for logs in straight["history"])
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(["start:0:3", "start:1:4", "validation:1:6"]))
+
+
 def test_each_of_two_trainings_of_a_script_is_resumed(zygote: Zygote, tmp_path: Path) -> None:
     """The second goes on with the weights of the first; epochs count on in the job's own callback."""
     job = job_of(fits=2, trainer={"max_epochs": 2})
@@ -143,6 +155,16 @@ def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Pa
     agent = Agent(zygote, job, tmp_path, every_steps=1, exact=True)
     assert agent.attempt() == "finished", agent.log.read_text()[-2000:]
     assert "is in no checkpoint" not in agent.log.read_text()
+
+
+def test_a_checkpoint_is_exported_as_a_file_that_torch_reads(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, job_of(trainer={"max_epochs": 1}), tmp_path)
+    agent.run()
+    facts = export(bytearray(agent.image), tmp_path / "out.pt")
+    assert (facts.step, facts.epoch, facts.has_optimizer) == (8, 0, True)
+    read = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert "net.0.weight" in read["state_dict"]
+    assert read["trainer_state"]["global_step"] == 8
 
 
 def test_a_private_name_that_is_gone_is_noticed(zygote: Zygote, tmp_path: Path) -> None:

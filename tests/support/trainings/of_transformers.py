@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
+from tests.support.library_trainer import Summing
 from tests.support.trainings.comparison import sha256
 from tests.support.trainings.datasets import BATCH, WIDTH
 from tests.support.trainings.loaders import Loaders
@@ -157,7 +158,12 @@ def arguments(job, loaders, folder):
     steps = {}
     if isinstance(loaders.train().dataset, IterableDataset):
         steps = {"max_steps": 8 * options.get("max_epochs", 3)}
-    usual = {"eval_strategy": "steps", "eval_steps": 1 if "val_check_interval" in options else 8, "save_strategy": "no"}
+    usual = {
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 1 if "val_check_interval" in options else 8,
+        "save_strategy": "no",
+    }
     return TrainingArguments(
         output_dir=str(folder / "out"),
         num_train_epochs=options.get("max_epochs", 3),
@@ -169,7 +175,6 @@ def arguments(job, loaders, folder):
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
-        logging_steps=1,
         **(usual | steps | job.get("arguments", {})),
     )
 
@@ -206,7 +211,8 @@ def train(job):
     if job.get("own_data"):
         data = loaders.noisy(loaders.samples)
         data = Dicts(Calm(data) if job["own_data"] == "calm" else data)
-        trainer = Trainer(train_dataset=data, data_collator=without_tokens, **options)
+        kind = Summing if job.get("of_a_library") else Trainer
+        trainer = kind(train_dataset=data, data_collator=without_tokens, **options)
     else:
         trainer = OfLoaders(loaders, **options)
     for _ in range(job.get("fits", 1)):
