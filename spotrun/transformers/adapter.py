@@ -136,13 +136,14 @@ class TransformersFramework(Loop):
 
     def dump_rest(self) -> State:
         """With what a library's own Trainer keeps, such as sums of metrics that it has yet to log."""
-        output = None if self.output is None else self.output._asdict()
-        callbacks = trainer_state.dump_callbacks(self._trainer, self._module_of)
-        configs = trainer_state.dump_configs(self.module)
-        more = {"callbacks": callbacks, "configs": configs, "metrics": dict(self._metrics), OUTPUT: output}
+        trainer = self._trainer
         return {
-            **more,
-            "trainer": trainer_state.dump_attributes(self._trainer, self._set_by_libraries),
+            "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
+            "configs": trainer_state.dump_configs(self.module),
+            "log_folders": trainer_state.dump_log_folders(trainer),
+            "metrics": dict(self._metrics),
+            "trainer": trainer_state.dump_attributes(trainer, self._set_by_libraries),
+            OUTPUT: None if self.output is None else self.output._asdict(),
             **self.dump_place(),
         }
 
@@ -155,6 +156,7 @@ class TransformersFramework(Loop):
         self._saved, self._rest = (state, weights, optimizers), rest
         self._metrics = rest["metrics"]
         self.load_place(place, rest)
+        trainer_state.load_log_folders(self._trainer, rest["log_folders"])
 
     def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
         def with_counts(*args: Any, **kwargs: Any) -> tuple[int, int]:

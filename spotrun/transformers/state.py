@@ -27,6 +27,8 @@ COUNTED = (
 """Of a TrainerState, beside its `log_history`. The others follow from the arguments."""
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 """Of a TrainerControl."""
+LOG_FOLDER = "logging_dir"
+"""Of a callback that reports into files."""
 SCALER = "scaler"
 COUNTS = "trainer_state"
 
@@ -107,6 +109,19 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
     for one, values in zip(configs(model), saved, strict=False):
         now = vars(one)
         now.update({name: value for name, value in values.items() if name not in now or not same(now[name], value)})
+
+
+def dump_log_folders(trainer: Any) -> list[str | None]:
+    """Where each callback writes, if it does: TensorBoard's has the time of the first start in its name."""
+    found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
+    return [folder if isinstance(folder, str) else None for folder in found]
+
+
+def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
+    """Before they begin to write."""
+    for callback, folder in zip(trainer.callback_handler.callbacks, saved, strict=False):
+        if folder is not None and hasattr(callback, LOG_FOLDER):
+            setattr(callback, LOG_FOLDER, folder)
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:

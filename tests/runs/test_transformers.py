@@ -157,6 +157,15 @@ def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Pa
     assert "is in no checkpoint" not in agent.log.read_text()
 
 
+def test_all_processes_report_to_one_folder_of_tensorboard(zygote: Zygote, tmp_path: Path) -> None:
+    """Its name has a time in it; here it has the number of the process, which is another one each time."""
+    job = job_of(arguments={"report_to": ["tensorboard"]}, log_folder_by_process=True)
+    agent = Agent(zygote, job, tmp_path, every_steps=1)
+    agent.run(["start:0:4", "start:1:4"])
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    assert len(list(folder.iterdir())) == 3, "each has a file of its own"
+
+
 def test_a_checkpoint_is_exported_as_a_file_that_torch_reads(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, job_of(trainer={"max_epochs": 1}), tmp_path)
     agent.run()

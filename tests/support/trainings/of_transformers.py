@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, default_collate
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import integration_utils
 from transformers.utils import logging
 
 from tests.support.library_trainer import Summing
@@ -160,6 +161,7 @@ def arguments(job, loaders, folder):
         steps = {"max_steps": 8 * options.get("max_epochs", 3)}
     usual = {
         "logging_steps": 1,
+        "report_to": [],
         "eval_strategy": "steps",
         "eval_steps": 1 if "val_check_interval" in options else 8,
         "save_strategy": "no",
@@ -172,7 +174,6 @@ def arguments(job, loaders, folder):
         per_device_train_batch_size=BATCH,
         seed=job.get("seed", 1),
         use_cpu=True,
-        report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
         **(usual | steps | job.get("arguments", {})),
@@ -197,6 +198,8 @@ def train(job):
     """Train, and write the job's result."""
     if job.get("ranks"):
         os.environ["RANK"] = os.environ["LOCAL_RANK"]
+    if job.get("log_folder_by_process"):
+        integration_utils.default_logdir = lambda: f"runs/{os.getpid()}"
     trace, here = Cut(job), {"epoch": -1, "batch": 0, "step": 0}
     torch.manual_seed(job.get("seed", 1))
     loaders = Loaders(None, job)
