@@ -16,7 +16,7 @@ import torch
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.lightning.checkpoint_file import export
 from spotrun.trainer_link import FitBegins, Progress, Refused, SnapshotTaken
-from tests.support.repository import ROOT
+from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
@@ -180,6 +180,30 @@ def test_a_private_name_that_is_gone_is_noticed(zygote: Zygote, tmp_path: Path) 
     now, later = zygote.alone({"call": "moved_in_transformers"}, tmp_path)
     assert now == [], "the version that is installed has them all"
     assert {*later} == {"Trainer._run_epoch", "Trainer.get_batch_samples", "Trainer._evaluate(skip_scheduler)"}
+
+
+def test_the_example_ends_with_the_bits_of_one_in_peace(zygote: Zygote, tmp_path: Path) -> None:
+    def kill_once(agent: Agent, message: object) -> None:
+        if isinstance(message, SnapshotTaken) and message.step == 3 and agent.attempts == 1:
+            agent.kill()
+
+    def trained(folder: str, on_message: Any = None) -> Agent:
+        work = tmp_path / folder
+        work.mkdir()
+        words = ["--epochs", "0.2", "--width", "8"]
+        job = {"script": str(EXAMPLES / "hf_trainer.py"), "folder": str(work), "args": words}
+        agent = Agent(zygote, job, work, every_steps=1, on_message=on_message)
+        outcomes = [agent.attempt()]
+        if outcomes == ["killed"]:
+            outcomes.append(agent.attempt())
+        assert outcomes[-1] == "finished", agent.log.read_text()[-2000:]
+        assert outcomes[:-1] == (["killed"] if on_message else [])
+        return agent
+
+    straight, killed = trained("straight"), trained("killed", kill_once)
+    model = Path("walks", "best", "model.safetensors")
+    assert (straight.folder / model).read_bytes() == (killed.folder / model).read_bytes()
+    assert "perplexity" in killed.log.read_text()
 
 
 class TestAdapters:

@@ -1,0 +1,62 @@
+"""What `python -m benchmarks.frameworks` says of what it has measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import frameworks, own_resume
+from benchmarks.frameworks import Round, Took
+from benchmarks.own_resume import CASES, Row, differences
+
+STRAIGHT: dict[str, Any] = {
+    "weights": "a",
+    "optimizer": "b",
+    "best": [1.0, 3],
+    "history": [{"loss": 1.0}],
+    "loss": "0x1",
+}
+BATCHES = [[[1, 2], "0x1"], [[3, 4], "0x2"], [[5, 6], "0x3"]]
+
+
+def test_a_training_that_is_the_same_differs_in_nothing() -> None:
+    assert differences(STRAIGHT, STRAIGHT, BATCHES, BATCHES) == []
+    assert differences(STRAIGHT, STRAIGHT, BATCHES, BATCHES[1:]) == [], "it has the batches after its resume alone"
+
+
+@pytest.mark.parametrize(
+    ("changed", "again", "said"),
+    [
+        ({}, [[[4, 3], "0x2"], BATCHES[2]], ["which samples a batch has"]),
+        ({}, [[[3, 4], "0x9"], BATCHES[2]], ["the loss of batches"]),
+        ({"weights": "z"}, BATCHES, ["weights"]),
+        ({"optimizer": "z", "best": [2.0, 3]}, BATCHES, ["optimizer", "the best metric"]),
+        ({"history": [], "loss": "0x2"}, BATCHES, ["what was logged", "`train_loss`"]),
+    ],
+)
+def test_each_difference_is_named(changed: dict[str, Any], again: list[Any], said: list[str]) -> None:
+    assert differences(STRAIGHT, STRAIGHT | changed, BATCHES, again) == said
+
+
+def test_the_page_has_a_row_of_each_training() -> None:
+    page = frameworks.PAGE.read_text()
+    rows = page.partition(frameworks.BEGIN)[2].partition(frameworks.END)[0]
+    named = [line.split(" | ")[0].removeprefix("| ") for line in rows.strip().splitlines()[2:]]
+    assert named == list(CASES), "python -m benchmarks.frameworks --exactness"
+    assert all(line.endswith("| the same bits |") for line in rows.strip().splitlines()[2:])
+
+
+def test_a_row_has_what_differs_alone_and_with_us() -> None:
+    text = own_resume.table([Row("a stream", ["weights"], [])])
+    assert text.splitlines()[-1] == "| a stream | differ: weights | the same bits |"
+
+
+def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large() -> None:
+    alone = Took(10.0, 8.0)
+    rounds = [Round(alone, Took(10.0 + part, 8.24), [0.002]) for part in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    assert frameworks.told("transformers", rounds) == (
+        "transformers, a snapshot every 20 steps, each of which held it up for 2.0 ms: "
+        "+3.0% (+2.0% … +4.0%) longer, +3.0% (+3.0% … +3.0%) processor time"
+    )
+    assert "noise" in frameworks.told("transformers", rounds[:2])
