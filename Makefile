@@ -12,7 +12,7 @@
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
-# make transformers   10 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (an hour)
+# make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side

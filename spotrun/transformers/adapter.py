@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -36,6 +36,12 @@ def version() -> str:
 
 def _is_ours(thing: object) -> bool:
     return type(thing).__module__.partition(".")[0] in OURS
+
+
+def _holder(given: Any) -> object:
+    """The object whose method it is, if it is one. A function is found where its module has it."""
+    held = getattr(given, "__self__", given)
+    return None if isinstance(held, FunctionType | ModuleType) else held
 
 
 class TransformersFramework(Loop):
@@ -105,7 +111,7 @@ class TransformersFramework(Loop):
     def roots(self) -> Mapping[str, object]:
         trainer = self._trainer
         found = {f"callbacks[{number}]": each for number, each in enumerate(trainer.callback_handler.callbacks)}
-        found |= {"trainer": trainer} | {name: getattr(trainer, name, None) for name in OF_THE_SCRIPT}
+        found |= {"trainer": trainer} | {name: _holder(getattr(trainer, name, None)) for name in OF_THE_SCRIPT}
         return {name: one for name, one in found.items() if one is not None and not _is_ours(one)}
 
     def log(self, figures: Mapping[str, float]) -> None:

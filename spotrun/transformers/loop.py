@@ -37,6 +37,8 @@ class Loop:
         self._entering: Place | None = None
         self._closing = False
         self._closes_again = False
+        self._pass_has_ended = False
+        self._control_before: State = {}
         self._last: tuple[Any, Any] | None = None
         self._batch_is_begun = False
         self._nothing_is_left = False

@@ -182,28 +182,32 @@ def test_a_private_name_that_is_gone_is_noticed(zygote: Zygote, tmp_path: Path) 
     assert {*later} == {"Trainer._run_epoch", "Trainer.get_batch_samples", "Trainer._evaluate(skip_scheduler)"}
 
 
-def test_the_example_ends_with_the_bits_of_one_in_peace(zygote: Zygote, tmp_path: Path) -> None:
-    def kill_once(agent: Agent, message: object) -> None:
-        if isinstance(message, SnapshotTaken) and message.step == 3 and agent.attempts == 1:
-            agent.kill()
+@pytest.mark.parametrize(
+    ("script", "words", "steps", "result"),
+    [
+        (EXAMPLES / "hf_trainer.py", ["--epochs", "0.2", "--width", "8"], [3], "walks/best/model.safetensors"),
+        (SCRIPTS / "remembering.py", [], [5, 13], "result.json"),
+    ],
+)
+def test_a_whole_script_leaves_the_bits_of_one_in_peace(
+    zygote: Zygote, tmp_path: Path, script: Path, words: list[str], steps: list[int], result: str
+) -> None:
+    def trained(name: str, left: list[int]) -> bytes:
+        """What the script has written, killed when these steps are in a snapshot."""
 
-    def trained(folder: str, on_message: Any = None) -> Agent:
-        work = tmp_path / folder
+        def kill(agent: Agent, message: object) -> None:
+            if isinstance(message, SnapshotTaken) and left and message.step >= left[0]:
+                left.pop(0)
+                agent.kill()
+
+        work, wanted = tmp_path / name, ["killed"] * len(left) + ["finished"]
         work.mkdir()
-        words = ["--epochs", "0.2", "--width", "8"]
-        job = {"script": str(EXAMPLES / "hf_trainer.py"), "folder": str(work), "args": words}
-        agent = Agent(zygote, job, work, every_steps=1, on_message=on_message)
-        outcomes = [agent.attempt()]
-        if outcomes == ["killed"]:
-            outcomes.append(agent.attempt())
-        assert outcomes[-1] == "finished", agent.log.read_text()[-2000:]
-        assert outcomes[:-1] == (["killed"] if on_message else [])
-        return agent
+        job = {"script": str(script), "folder": str(work), "args": words}
+        agent = Agent(zygote, job, work, every_steps=1, on_message=kill)
+        assert [agent.attempt() for _ in wanted] == wanted, agent.log.read_text()[-2000:]
+        return (work / result).read_bytes()
 
-    straight, killed = trained("straight"), trained("killed", kill_once)
-    model = Path("walks", "best", "model.safetensors")
-    assert (straight.folder / model).read_bytes() == (killed.folder / model).read_bytes()
-    assert "perplexity" in killed.log.read_text()
+    assert trained("killed", steps) == trained("straight", [])
 
 
 class TestAdapters:
