@@ -1,3 +1,19 @@
 """spotrun: train on interruptible GPUs, exactly, and know what every epoch cost."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from spotrun.loop.loop import Loop as Loop
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`Loop` brings torch, which nothing else here needs."""
+    if name != "Loop":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spotrun.loop.loop import Loop
+
+    globals()[name] = Loop
+    return Loop

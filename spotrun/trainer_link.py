@@ -43,6 +43,9 @@ TAKEN = "taken:"
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"env -u {AGENT} before a command trains it without checkpoints"
 
+SEED = 0
+"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
+
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
 """A peer that reads nothing for this long is taken for gone."""

@@ -17,11 +17,8 @@ from spotrun.agent.put_back import FilesOfCommit
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.run.state import Commit
-from spotrun.trainer_link import FilesRule, Resume
+from spotrun.trainer_link import SEED, FilesRule, Resume
 from spotrun.units import Steps
-
-SEED = 0
-"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
 
 PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
 """Puts files into the work folder, given the paths that are open there and the attempt. Returns what went wrong."""

@@ -21,9 +21,14 @@ from spotrun.lightning.connectors.position import Position
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.encoding import Lost
 from spotrun.training.python_state.script import set_by
 from spotrun.training.weights import Weights
 
+WAY_OUT = (
+    "make parts of the model and optimizers in configure_model, setup or on_train_epoch_start; or train with the script"
+    " that the checkpoint was made by"
+)
 OURS = ("pytorch_lightning", "lightning", "lightning_fabric", "spotrun")
 
 
@@ -48,6 +53,8 @@ class LightningFramework(Position, Loaders):
         self.ranks: int = trainer.world_size
         self.module: nn.Module = trainer.lightning_module
         self.loss: Any = None
+        self.passes_before = 0
+        self.way_out = WAY_OUT
 
     @cached_property
     def _loops(self) -> Loops:
@@ -78,6 +85,11 @@ class LightningFramework(Position, Loaders):
     def base(self) -> Mapping[str, str]:
         """Lightning's checkpoints hold all weights."""
         return {}
+
+    @property
+    def leaves_gradients(self) -> bool:
+        """Manual optimization: the script decides."""
+        return not self.steps_optimizers
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
@@ -115,6 +127,9 @@ class LightningFramework(Position, Loaders):
             kept = None if one is None else vars(one).get("_hparams")
             if isinstance(kept, dict):
                 yield f"{name}.hparams", kept
+
+    def lost(self) -> Sequence[Lost]:
+        return ()
 
     @property
     def loggers(self) -> Sequence[Any]:

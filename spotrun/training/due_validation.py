@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from spotrun.training import tensors
 from spotrun.training.framework import Framework
 from spotrun.training.place import Place
 from spotrun.training.ranks import Ranks
-from spotrun.training.session import Agent
+from spotrun.training.session import Agent, Session
 from spotrun.training.snapshots import KEY, Dump, Snapshots
 
 LAST_IS_LONG_S = 10.0
@@ -41,9 +41,14 @@ class _Before:
     dump: Dump
     norms: list[Tensor]
 
-    def still_holds(self, module: Any) -> bool:
+    def still_holds(self, module: nn.Module) -> bool:
         """False if an averaging callback has swapped the weights for the validation."""
-        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module.parameters()), strict=True))
+        now = _norms(module)
+        return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
+
+
+def _norms(module: nn.Module) -> list[Tensor]:
+    return tensors.norms([*module.parameters(), *module.buffers()])
 
 
 class DueValidation:
@@ -59,7 +64,8 @@ class DueValidation:
 
     def comes(self, place: Place, *, last: bool) -> None:
         """`last`: nothing follows this validation but the training's end and its snapshot."""
-        alone = self._ranks.size == 1  # several ranks would have to meet during the validation
+        # Several ranks would have to meet during the validation, and without an agent nobody wants a snapshot.
+        alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:
             self._snapshots.take_if_wanted(place)
@@ -77,7 +83,7 @@ class DueValidation:
             return None
         # Metrics go on counting, in place, while the validation runs.
         kept = dump.state | {KEY: tensors.owned(dump.state[KEY])}
-        return _Before(place, Dump(kept, dump.files), tensors.norms(self._framework.module.parameters()))
+        return _Before(place, Dump(kept, dump.files), _norms(self._framework.module))
 
     def batch_ends(self) -> None:
         before = self._before

@@ -55,7 +55,7 @@ from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
-from spotrun.training.structure import HINT, Structure
+from spotrun.training.structure import Structure
 from spotrun.training.uncarried import Uncarried
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
@@ -120,8 +120,18 @@ class Fit:
         """The fit, ready for the framework to restore and start it; None if there is no agent."""
         ranks = Ranks(framework.rank, framework.ranks)
         agent = claim() if ranks.rank == 0 else session.Follower()
-        if not ranks.agree(agent is not None) or agent is None:
-            return None
+        return cls._begin(framework, ranks, agent) if ranks.agree(agent is not None) and agent is not None else None
+
+    @classmethod
+    def begin_anyway(cls, framework: Framework) -> Fit:
+        """As `begin`. Without an agent the fit trains alike, and nothing is saved."""
+        ranks = Ranks(framework.rank, framework.ranks)
+        agent = claim() if ranks.rank == 0 else session.Follower()
+        there = ranks.agree(agent is not None) and agent is not None
+        return cls._begin(framework, ranks, agent if there and agent is not None else session.alone())
+
+    @classmethod
+    def _begin(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
         if agent.unfinished:
             unsupported.reject(
                 agent,
@@ -132,6 +142,8 @@ class Fit:
         resume, own = None, None
         if isinstance(agent, session.Session):
             resume, own = agent.begin(f"{framework.name} {framework.version}")
+        elif isinstance(agent, session.Alone):
+            resume = agent.begin()
         resume = ranks.share(resume)
         assert resume is not None
         memory = ranks.share_image(own, resume.size_bytes) if resume.size_bytes else None
@@ -171,7 +183,7 @@ class Fit:
         try:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
-            unsupported.reject(self._agent, str(misfit), misfit.hint or HINT)
+            unsupported.reject(self._agent, str(misfit), misfit.hint or framework.way_out)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
@@ -210,7 +222,7 @@ class Fit:
         try:
             self._structure.put_back(training=not self._finished)
         except Misfit as misfit:
-            unsupported.reject(self._agent, str(misfit), misfit.hint or HINT)
+            unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
         module_state.load_buffers(module, own["buffers"])
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
@@ -300,9 +312,25 @@ class Fit:
 
     # --- the loop
 
+    def epoch_begins_again(self) -> None:
+        self._seed_at("epoch begins", self._framework.epoch)
+        if "python" in self._own:
+            self._python.load(self._own["python"], last=False)
+
     def epoch_begins(self) -> None:
         self._put_back()
         self._seed_at("epoch begins", self._framework.epoch)
+
+    def pass_begins(self) -> None:
+        self._validation.is_over()
+        self._data.check()
+        self._data.begin_here()
+
+    def pass_ends(self, *, boundary: bool) -> None:
+        self._snapshots.settle()
+        if boundary:
+            self._validation.comes(self._here(validation_due=True), last=self._is_last_batch)
+        self._seed_at("pass ends", self._framework.epoch, self._framework.passes_before, self._framework.batch)
 
     def batch_begins(self) -> None:
         self._seed_here("batch")

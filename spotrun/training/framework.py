@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.encoding import Lost
 from spotrun.training.weights import Weights
 
 State: TypeAlias = dict[str, Any]
@@ -51,6 +52,8 @@ class Framework(Protocol):
     rank: int
     ranks: int
     """How many processes train together."""
+    way_out: str
+    """What the user can do if the models and optimizers of a training that resumes are not those of its checkpoint."""
 
     @property
     def seed(self) -> int:
@@ -69,7 +72,11 @@ class Framework(Protocol):
 
     @property
     def steps_optimizers(self) -> bool:
-        """The framework alone steps the optimizers, and no gradient is pending at a boundary."""
+        """`Hooks.optimizer_steps` comes before each step of an optimizer."""
+
+    @property
+    def leaves_gradients(self) -> bool:
+        """Gradients may be pending at a boundary, and are carried."""
 
     @property
     def base(self) -> Mapping[str, str]:
@@ -95,6 +102,9 @@ class Framework(Protocol):
 
     def roots(self) -> Mapping[str, object]:
         """Objects beside `module` that the script gave to the training, by names that stay the same."""
+
+    def lost(self) -> Sequence[Lost]:
+        """What the framework itself sees change, and no image holds; each time."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -150,6 +160,10 @@ class Framework(Protocol):
         """Of several training loaders, a short one begins again until the longest ends."""
 
     @property
+    def passes_before(self) -> int:
+        """How many passes over training data the epoch has behind it, where an epoch may have several."""
+
+    @property
     def pass_begins_at(self) -> tuple[int, int]:
         """Epoch and batch with which a pass over the training data begins that would begin now."""
 
@@ -196,7 +210,7 @@ class Framework(Protocol):
         """What of the framework's own is not what it was, so that the state of `load` is not its; "" if nothing is."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with these from now on."""
+        """Train with these from now on, or say in `misfit` why not."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore a `dump_metrics` of the same rank."""
@@ -223,6 +237,10 @@ class Hooks(Protocol):
     An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own hooks of its end, `epoch_ends`. A batch is
     `batch_begins`, for each backward pass `backward_begins` and `backward_ends`, before each step of an optimizer
     `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
+
+    Where the script owns the loop, its code of an epoch begins passes over data, each with `pass_begins` and, once no
+    batch is left, `pass_ends`. A resume within a pass runs what the script has before it in the epoch once more, in
+    between of `epoch_begins_again` and `epoch_begins`, which undoes it.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
@@ -243,7 +261,16 @@ class Hooks(Protocol):
     def start(self) -> None:
         """Loaders and optimizers are there. Training begins next."""
 
+    def epoch_begins_again(self) -> None:
+        """The Python state is there; weights and all else come with `epoch_begins`."""
+
     def epoch_begins(self) -> None: ...
+
+    def pass_begins(self) -> None:
+        """The loader of the pass came out of `exact`, and is among `Framework.loaders`. Nothing is read of it yet."""
+
+    def pass_ends(self, *, boundary: bool) -> None:
+        """No batch is left. At a boundary a resume comes here, and the script goes on behind the pass."""
 
     def batch_begins(self) -> None: ...
 

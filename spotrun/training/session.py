@@ -23,6 +23,7 @@ from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
 from spotrun.checkpoint.staging import Aside, Staged, Stager
 from spotrun.trainer_link import (
+    SEED,
     ArenaFree,
     Arenas,
     ArenasWanted,
@@ -291,8 +292,29 @@ class Follower:
         raise AssertionError("only rank 0 has arenas")
 
 
+class Alone(Follower):
+    """Replaces a session where there is no agent: each fit of the process begins afresh, with the seed of every run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fits = 0
+
+    def begin(self) -> Resume:
+        self._fits += 1
+        self.arenas_asked = False
+        return Resume(size_bytes=0, epoch=0, step=0, every_steps=None, seed=SEED, fresh=True, fit=self._fits)
+
+
 Agent: TypeAlias = Session | Follower
 """What a fit talks to."""
+
+_alone = Alone()
+
+
+def alone() -> Alone:
+    """What a fit of this process talks to if there is no agent."""
+    return _alone
+
 
 _claimed: tuple[int, Session] | None = None
 """The process, and its session: a forked child has none."""

@@ -275,7 +275,9 @@ class Snapshots:
             **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
-        self._uncarried.say([*self._python.news(), *self._data.news()], self._counting.step(framework.step))
+        self._uncarried.say(
+            [*self._python.news(), *self._data.news(), *framework.lost()], self._counting.step(framework.step)
+        )
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
@@ -292,7 +294,7 @@ class Snapshots:
             "metrics": framework.dump_metrics(),
             "files": self._files.positions(),
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
-            "module": module_state.dump(framework.module, gradients=not framework.steps_optimizers),
+            "module": module_state.dump(framework.module, gradients=framework.leaves_gradients),
             "python": self._python.dump(),
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
             # Ranks have running statistics of their own; those of rank 0 are in the weights.

@@ -15,11 +15,6 @@ from spotrun.training.optimizer_parts import BY_NAME, Parts
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.weights import Misfit, Weights
 
-HINT = (
-    "make parts of the model and optimizers in configure_model, setup or on_train_epoch_start; or train with the script"
-    " that the checkpoint was made by"
-)
-
 
 class Structure:
     """

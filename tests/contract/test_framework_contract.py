@@ -1,6 +1,7 @@
 """
 What training owes to every framework behind the port, and every framework to training: a training that is killed at
-any boundary and resumed ends with the same bits. Lightning, transformers and a toy of one file pass the same suite.
+any boundary and resumed ends with the same bits. Lightning, transformers, a toy of one file and a script with a `Loop`
+pass the same suite.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
 from tests.support.trainings.zygote import TRANSFORMERS
 
-FRAMEWORKS = ("pytorch_lightning", "toy", "transformers")
+FRAMEWORKS = ("pytorch_lightning", "toy", "transformers", "loop")
 BATCHES = 8
 TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as usual": ({}, {}),
@@ -163,6 +164,7 @@ def test_the_step_at_which_a_script_fails_is_told(zygote: Zygote, tmp_path: Path
         ("pytorch_lightning", {"callbacks": {"LearningRateFinder": {}}}),
         ("toy", {"unsupported": True}),
         ("transformers", {"arguments": {"auto_find_batch_size": True}}),
+        ("loop", {"unsupported": True}),
     ],
 )
 def test_problems_end_a_training_before_its_first_step(

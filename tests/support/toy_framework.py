@@ -25,6 +25,7 @@ from spotrun.training.fit import Fit
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.encoding import Lost
 from spotrun.training.weights import Weights
 from tests.support.trainings.comparison import sha256
 from tests.support.trainings.datasets import WIDTH
@@ -170,6 +171,9 @@ class ToyFramework:
     name, version = "toy", "1.0"
     rank, ranks = 0, 1
     steps_optimizers = True
+    leaves_gradients = False
+    passes_before = 0
+    way_out = "train with the toy of before"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
@@ -190,6 +194,9 @@ class ToyFramework:
 
     def roots(self) -> Mapping[str, object]:
         return {}
+
+    def lost(self) -> Sequence[Lost]:
+        return ()
 
     # --- where it is
 

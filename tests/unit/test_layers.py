@@ -30,7 +30,7 @@ ROWS = (
     "clouds",
     "checkpoint creation runner",
     "agent training verify",
-    "lightning hydra simulation transformers",
+    "lightning hydra simulation transformers loop",
     "report",
     "notify",
     "cli",
@@ -55,6 +55,7 @@ FORBIDDEN_TO_AGENT = {
     "creation",
     "lightning",
     "transformers",
+    "loop",
     "training",
     "runner",
     "report",
@@ -82,6 +83,7 @@ ONLY_IN = {
     "torch": (
         "lightning/",
         "transformers/",
+        "loop/",
         "training/",
         "checkpoint/snapshot.py",
         "checkpoint/staging.py",
@@ -194,7 +196,8 @@ def files_imported(known: Mapping[str, Path], path: Path) -> set[str]:
 
 
 def test_an_import_goes_to_an_earlier_row() -> None:
-    assert not imports_of(ROOT / "__init__.py")
+    of_ours = {name for _, name in imports_of(ROOT / "__init__.py")} - {"__future__"}
+    assert of_ours == {"spotrun.loop.loop", "spotrun.loop.loop.Loop"}
     inside = [path for path in FILES if part_of(path) != "__init__"]
     assert {part_of(path) for path in inside} <= {*ROW_OF}, "give each a row"
     wrong = [
@@ -204,6 +207,12 @@ def test_an_import_goes_to_an_earlier_row() -> None:
         if ROW_OF[part] >= ROW_OF[part_of(path)]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_who_imports_spotrun_loads_nothing_else_of_it() -> None:
+    code = "import sys, spotrun; print(*sorted(name for name in sys.modules if name.startswith(('spotrun', 'torch'))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["spotrun"]
 
 
 def test_no_two_files_import_each_other_however_far_apart() -> None:

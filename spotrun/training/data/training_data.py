@@ -24,6 +24,7 @@ class TrainingData:
         self._seed = seed
         self._resumed = resumed["train"] if resumed else []
         self._resumed_validation = resumed["validate"] if resumed else []
+        self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """See `Hooks.exact`."""
@@ -62,7 +63,9 @@ class TrainingData:
         number = every.index(loader)
         if number < len(self._resumed):
             loader.resume(self._resumed[number])
-        return PassStart(epoch, batch, number, cycling=len(every) > 1 and self._framework.cycles)
+        return PassStart(
+            epoch, batch, self._framework.passes_before + number, cycling=len(every) > 1 and self._framework.cycles
+        )
 
     def _train_loaders(self) -> list[ExactLoader]:
         return exact_loaders(self._framework.loaders("train"))
@@ -86,7 +89,8 @@ class TrainingData:
                 'use CombinedLoader(…, mode="min_size"), or give the dataset a __len__',
             )
         for one in loaders:
-            if one.replays and self._framework.rank == 0:
+            if one.replays and self._framework.rank == 0 and id(one) not in self._said:
+                self._said.add(id(one))
                 print(
                     f"spotrun: {one.name} has no state_dict, so a resume within an epoch reads the epoch's data again "
                     "up to its place; it must be the same on each pass",
@@ -106,7 +110,8 @@ class TrainingData:
         for one, state in zip(loaders, self._resumed, strict=False):
             if one.begun is None:  # the pass begins later
                 one.resume(state)
-        self._resumed = []
+        if loaders:
+            self._resumed = []
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:

@@ -32,10 +32,11 @@ IMPORTED = (
     "omegaconf",  # Lightning imports it when it writes its first checkpoint
     "spotrun.lightning.callback",
     "tests.support.toy_framework",
+    "tests.support.trainings.loop_script",
     "tests.support.trainings.training",
 )
 
-OTHERS = {"toy": "tests.support.toy_framework", "transformers": TRANSFORMERS}
+OTHERS = {"toy": "tests.support.toy_framework", "loop": "tests.support.trainings.loop_script", "transformers": TRANSFORMERS}
 """The modules that train the jobs of a package that is no Lightning."""
 
 

@@ -1,0 +1,194 @@
+"""`Loop` behind the port `Framework`: what training asks, answered from one fit of a script that owns its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from torch import distributed, nn
+from torch.optim import Optimizer
+
+import spotrun
+from spotrun.loop import prepared
+from spotrun.loop.frames import Frames
+from spotrun.loop.given import Given
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
+from spotrun.training.optimizer_states import OptimizerStates
+from spotrun.training.place import Place
+from spotrun.training.python_state.encoding import Lost
+from spotrun.training.revival import revived
+from spotrun.training.tensors import owned
+from spotrun.training.weights import Weights
+
+
+class LoopFramework:
+    """
+    One fit. The passes (passes.py) move it: `epoch`, `batch` and `step` count what was trained, `batch` in the pass
+    over data that runs or was the last. The epoch has `passes_before` behind it.
+
+    A step is a batch in which an optimizer has stepped, however often and however many.
+    """
+
+    name, version = "loop", spotrun.__version__
+    way_out = "give Loop the models, optimizers and data of before: a run's images fit the arguments that made them"
+    steps_optimizers = True
+    leaves_gradients = True
+    averages: Mapping[str, nn.Module] = MappingProxyType({})
+    base: Mapping[str, str] = MappingProxyType({})
+    own_attributes: frozenset[str] = frozenset()
+    loggers: Sequence[Any] = ()
+    cycles = False
+    loss: Any = None
+
+    def __init__(self, given: Given, state: SimpleNamespace, frames: Frames, *, seed: int, epochs: int) -> None:
+        met = distributed.is_available() and distributed.is_initialized()
+        self.rank = distributed.get_rank() if met else 0
+        self.ranks = distributed.get_world_size() if met else 1
+        self.given, self.frames = given, frames
+        self.module: nn.Module = given.module
+        self.optimizers = list(given.optimizers.values())
+        self.seed = seed
+        self.epochs = epochs
+        self.epoch = self.batch = self.batches = self.step = self.passes_before = 0
+        self.ends_epoch = self.is_done = self.stepped = False
+        self.figures: dict[str, Any] = {}
+        self.train: list[Any] = []
+        self.validate: list[Any] = []
+        self.entering: Place | None = None
+        self.entering_pass = self.entering_batches = 0
+        self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
+        self._loaded: State | None = None
+        self._saved_figures: dict[str, Any] = {}
+        self._misfit = ""
+        self._handles: list[Any] = []
+
+    def _variables(self) -> dict[str, Any]:
+        """Those of the looping function, and the data sets of loaders there, which no other place may name."""
+        found = dict(self.frames.variables())
+        loaders = {name: prepared.loader_in(value) for name, value in found.items()}
+        return found | {f"{n}.dataset": vars(one)["dataset"] for n, one in loaders.items() if _has_dataset(one)}
+
+    def problems(self) -> Sequence[Problem]:
+        return list(self.given.problems())
+
+    def roots(self) -> Mapping[str, object]:
+        return self._roots
+
+    def lost(self) -> Sequence[Lost]:
+        return list(self.frames.lost(ended=self.ends_epoch or self.is_done))
+
+    def metrics(self) -> Mapping[str, Any]:
+        return self.figures
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        """A script that owns its loop has no loggers that anybody knows of."""
+
+    # --- its data
+
+    def loaders(self, stage: Stage) -> Sequence[Any]:
+        return self.train if stage == "train" else self.validate
+
+    @property
+    def pass_begins_at(self) -> tuple[int, int]:
+        return self.epoch, self.batch
+
+    def restart_pass(self) -> None:
+        """A pass begins with its first batch."""
+
+    # --- its state
+
+    def dump(self) -> State:
+        return {
+            WEIGHTS: self.module.state_dict(),
+            OPTIMIZERS: [optimizer.state_dict() for optimizer in self.optimizers],
+            SCHEDULERS: [owned(one.state_dict()) for one in self.given.asked.values()],
+            STEP: self.step,
+        }
+
+    def dump_rest(self) -> State:
+        return {
+            "pass": self.passes_before,
+            "batches": self.batches,
+            "kinds": self.given.kinds(),
+            "shapes": self.given.shapes(),
+            "counters": prepared.counters(self.given.launcher),
+        }
+
+    def dump_metrics(self) -> State:
+        return dict(self.figures)
+
+    def load(
+        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+    ) -> None:
+        self._loaded = {"asked": state[SCHEDULERS], "counters": rest["counters"]}
+        self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")
+        self._misfit = self._misfit or _first_difference(rest["shapes"], self.given.shapes(), "weights of shape")
+        self.step, self.batch = state[STEP], place.batch
+        self.epoch = place.epoch + place.epoch_ended
+        self.is_done = place.finished
+        if not place.epoch_ended:
+            self.entering, self.entering_pass, self.entering_batches = place, rest["pass"], rest["batches"]
+
+    def misfit(self) -> str:
+        return self._misfit
+
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
+        """The script has no hooks of an epoch."""
+
+    def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        """The script holds them: nobody can exchange them."""
+        kinds = [type(one).__name__ for one in optimizers]
+        if list(map(id, optimizers)) != list(map(id, self.optimizers)):
+            self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
+
+    def load_metrics(self, metrics: State) -> None:
+        self._saved_figures = dict(metrics)
+        self.figures.update(metrics)
+
+    def enter(self) -> None:
+        """The passes do, where the script begins them."""
+
+    def restore(self) -> None:
+        """In front of `Hooks.epoch_begins`: what `load` was given, once."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None or self._misfit:
+            return
+        for one, state in zip(self.given.asked.values(), loaded["asked"], strict=True):
+            one.load_state_dict(revived(owned(state), one.state_dict()))
+        self.figures.clear()
+        self.figures.update(self._saved_figures)
+        prepared.load_counters(self.given.launcher, loaded["counters"])
+
+    def load_file(self, path: str) -> None:
+        """The script reads what it begins with by itself."""
+
+    # --- its loop
+
+    def open(self, hooks: Hooks) -> None:
+        for optimizer in self.optimizers:
+            self._handles.append(optimizer.register_step_pre_hook(lambda *_: hooks.optimizer_steps()))
+            self._handles.append(optimizer.register_step_post_hook(lambda *_: self._steps()))
+
+    def _steps(self) -> None:
+        self.stepped = True
+
+    def close(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+
+def _has_dataset(loader: Any) -> bool:
+    return type(loader).__module__.startswith(("torch.utils.data", "torchdata")) and "dataset" in vars(loader)
+
+
+def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> str:
+    """In words, "" if there is none."""
+    for name in {**before, **now}:
+        if name not in now:
+            return f"the checkpoint has {name}, which Loop was not given now"
+        if name not in before:
+            return f"Loop was given {name}, which the checkpoint has not"
+        if (then := before[name]) != (here := now[name]):
+            return f"{name} was {what} {then}, and is {what} {here}"
+    return ""

@@ -1,0 +1,186 @@
+"""
+The script's functions that run a loop: their local variables, and how a loop was left.
+
+No local is written back. One that another process would go on with and that has another value than there is named.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.values import is_scalar
+
+POPS = ("POP_TOP", "POP_ITER")
+"""What `break` and `return` do with the iterator of the loop that they leave. An exception leaves it elsewhere."""
+YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
+ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
+"""The next instruction does not follow."""
+WHAT = "a local variable that the loop goes on with; keep it in loop.state(…)"
+CONTAINERS = (list, dict, set, deque)
+
+Values = Mapping[str, Any]
+
+
+def left_well(frame: FrameType | None) -> bool:
+    """
+    In a generator that is being closed, with the frame that was left: by `break` or `return`, not by an exception.
+    Generators of libraries around it, such as a bar's, are closed first.
+    """
+    while frame is not None:
+        name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if name in POPS:
+            return True
+        if not (frame.f_code.co_flags & inspect.CO_GENERATOR and name in YIELDS):
+            return False
+        frame = frame.f_back
+    return False
+
+
+class Frames:
+    """The functions of the script around a fit's loop, from when it begins: `outer` is the one that runs it."""
+
+    def __init__(self, outer: FrameType) -> None:
+        self._script = Script.of_this_process()
+        self._outer = outer
+        self._began_at = -1
+        self._at_begin: Values = dict(outer.f_locals) if _is_function(outer) else {}
+        self._seen = {name: _seen(value) for name, value in self._at_begin.items()}
+        self._at_pass: dict[int, tuple[FrameType, Values]] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self._outer.f_code.co_name}()"
+
+    def variables(self) -> Values:
+        """As they were when the fit began. What is in them is carried, wherever it is filled in place."""
+        return self._at_begin
+
+    def epoch_begins(self) -> None:
+        self._at_pass = {}
+        self._began_at = self._outer.f_lasti
+
+    def pass_begins(self) -> None:
+        self._at_pass = {
+            id(frame): (frame, {name: _seen(value) for name, value in frame.f_locals.items()})
+            for frame in self._running()
+        }
+
+    def lost(self, *, ended: bool) -> Iterator[Lost]:
+        """
+        The variables that are not what they are in a process that resumes here; each time. `ended`: the loop that waits
+        for its next item gets none.
+        """
+        for frame in self._running():
+            at_begin = self._known(frame)
+            for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):
+                value = frame.f_locals.get(name)
+                if name in frame.f_locals and at_begin.get(name) != _seen(value) and not self._is_carried(value):
+                    yield Lost(f"{frame.f_code.co_name}().{name}", WHAT)
+
+    def _known(self, frame: FrameType) -> Values:
+        """What a process that resumes has in the variables of `frame`: it has run all that comes before the pass."""
+        _, at_pass = self._at_pass.get(id(frame), (frame, {}))
+        if frame is not self._outer:
+            return at_pass
+        again = stored_between(frame.f_code, self._began_at, frame.f_lasti) if at_pass else frozenset()
+        return self._seen | {name: value for name, value in at_pass.items() if name in again}
+
+    def _is_carried(self, value: object) -> bool:
+        """It was there when the fit began, and is filled where it stands."""
+        return not is_scalar(value) and any(value is one for one in self._at_begin.values())
+
+    def _running(self) -> Iterator[FrameType]:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if _is_function(frame) and frame.f_globals.get("__name__") in self._script.modules:
+                yield frame
+            if frame is self._outer:
+                return
+            frame = frame.f_back
+
+
+def _is_function(frame: FrameType) -> bool:
+    """Of a module's own code the variables are globals, which are carried."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def _seen(value: Any) -> Any:
+    """By what a change of a variable shows: plain values, which object it is, and how much is in it."""
+    if is_scalar(value):
+        return type(value), repr(value)
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, np.ndarray):
+        return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else None
+    if isinstance(value, CONTAINERS):
+        return id(value), len(value)
+    plain = {name: repr(part) for name, part in getattr(value, "__dict__", {}).items() if is_scalar(part)}
+    return id(value), tuple(plain.items()) if type(value).__module__.partition(".")[
+        0
+    ] not in sys.stdlib_module_names else ()
+
+
+# --- what the code says
+
+
+@cache
+def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
+    """
+    The local variables that the code may read, from the instruction at `offset` on, before it writes to them. A loop
+    that waits there has `ended`, or goes on.
+    """
+    instructions = list(dis.get_instructions(code))
+    numbers = {one.offset: number for number, one in enumerate(instructions)}
+    live: list[frozenset[str]] = [frozenset()] * len(instructions)
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            one = instructions[number]
+            after = frozenset[str]().union(*(live[each] for each in _next(one, number, numbers, len(instructions))))
+            read, written = _touched(one)
+            before = read | (after - written)
+            changed = changed or before != live[number]
+            live[number] = before
+    here = instructions[numbers[offset]]
+    if here.opname == "FOR_ITER":
+        return live[numbers[here.argval]] if ended else live[numbers[offset] + 1]
+    return live[numbers[offset]]
+
+
+@cache
+def stored_between(code: CodeType, first: int, last: int) -> frozenset[str]:
+    written = (_touched(one)[1] for one in dis.get_instructions(code) if first <= one.offset < last)
+    return frozenset[str]().union(*written)
+
+
+def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: int) -> Iterator[int]:
+    if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+        yield numbers[one.argval]
+    if not one.opname.startswith(ENDS) and number + 1 < count:
+        yield number + 1
+
+
+def _touched(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that an instruction reads, and those that it writes."""
+    name = one.opname
+    if not name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "LOAD_CLOSURE")):
+        return frozenset(), frozenset()
+    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+    if name == "STORE_FAST_LOAD_FAST":
+        return frozenset(names[1:]) - {names[0]}, frozenset(names[:1])
+    if name.startswith("LOAD_") and name != "LOAD_FAST_AND_CLEAR":
+        return frozenset(names), frozenset()
+    return frozenset(), frozenset(names)

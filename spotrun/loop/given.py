@@ -1,0 +1,95 @@
+"""What a script gives to its Loop, by name, and sorted by what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from spotrun.loop import prepared
+from spotrun.training.data.streams import has_state
+from spotrun.training.framework import Problem
+from spotrun.training.python_state.script import Script
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Models(nn.Module):
+    """All models of a script as one, each under the name that it was given with."""
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self._modules.update(models)
+
+
+class Given:
+    """
+    `models`, `optimizers`, and `asked`, which are schedulers, scalers and other objects of libraries with a `state_dict`
+    of their own. What is left are `roots`, whose attributes belong to the state.
+    """
+
+    def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
+        script = Script.of_this_process()
+        self.launcher = launcher
+        self.optimizers: dict[str, Optimizer] = {}
+        self.asked: dict[str, Any] = {} if launcher is None else prepared.kept_by(launcher)
+        self.roots = SimpleNamespace()
+        models: dict[str, nn.Module] = {}
+        for name, one in _flat(things):
+            optimizer = prepared.optimizer_in(one)
+            if isinstance(one, nn.Module):
+                models[name] = prepared.model_in(one)
+            elif isinstance(optimizer, Optimizer):
+                self.optimizers[name] = optimizer
+            elif _is_of_library(script, one) and has_state(one):
+                self.asked[name] = one
+            elif not isinstance(one, DataLoader):
+                setattr(self.roots, name, one)
+        self.models = models
+        self.module = Models(models)
+
+    def problems(self) -> Iterator[Problem]:
+        if not self.optimizers:
+            yield Problem("Loop has no optimizer", "name it: Loop(model=model, optimizer=optimizer)")
+        if not self.models:
+            yield Problem("Loop has no model", "name it: Loop(model=model, optimizer=optimizer)")
+        there = {id(weight) for weight in self.module.parameters()}
+        for name, optimizer in self.optimizers.items():
+            trained: list[Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
+            if missing := [tuple(one.shape) for one in trained if id(one) not in there]:
+                yield Problem(
+                    f"{name} trains weights that are in no model which Loop was given, one of shape {missing[0]}",
+                    "name that model too: Loop(model=model, other=other, …)",
+                )
+
+    def kinds(self) -> dict[str, str]:
+        """The class of each thing but the models, by its name."""
+        return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
+
+    def shapes(self) -> Shapes:
+        weights = [*self.module.named_parameters(), *self.module.named_buffers()]
+        return {name: tuple(weight.shape) for name, weight in weights}
+
+
+def _is_of_library(script: Script, one: object) -> bool:
+    return not script.owns(type(one)) or hasattr(one, "optimizer")
+
+
+def _flat(things: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Lists and mappings of models or optimizers count as these."""
+    for name, one in things.items():
+        items = _items(one)
+        if items and all(isinstance(part, nn.Module | Optimizer) or has_state(part) for _, part in items):
+            yield from ((f"{name}[{key}]", part) for key, part in items)
+        else:
+            yield name, one
+
+
+def _items(one: Any) -> Sequence[tuple[Any, Any]]:
+    if type(one) in (list, tuple):
+        return list(enumerate(one))
+    return list(one.items()) if type(one) is dict else ()

@@ -1,0 +1,152 @@
+"""
+`Loop`: exact resume for a script that owns its loop.
+
+    loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
+    s = loop.state(best=0.0)
+    for epoch in loop.epochs(10):
+        for batch in loop.batches(train):
+            …
+
+Without an agent it trains alike, with the same order of the data and the same random numbers, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from spotrun.loop.adapter import LoopFramework
+from spotrun.loop.frames import Frames
+from spotrun.loop.given import Given
+from spotrun.loop.passes import Pass, Passes
+from spotrun.training import unsupported
+from spotrun.training.fit import claim
+from spotrun.training.session import alone
+
+_running: list[Loop] = []
+"""The one that trains in this process, if there is one."""
+
+
+class Loop:
+    """
+    All that a training goes on with, by name: models, optimizers, schedulers, scalers, averages, and any object of the
+    script's whose attributes count. `prepared` is a Fabric or an Accelerator.
+
+    What is before the loop runs in every process; what is inside of it runs once. Within an epoch the script goes on at
+    its batches: what it has in front of them runs again, and is undone.
+
+    Raises, when a loop begins:
+        TrainingUnsupported: this training cannot be resumed exactly; the hint says what to change.
+    """
+
+    def __init__(self, prepared: Any = None, /, *, seed: int = 0, **given: Any) -> None:
+        self._given = Given(prepared, given)
+        self._seed = seed
+        self._state = SimpleNamespace()
+        self._passes: Passes | None = None
+        self._figures: dict[str, Any] = {}
+
+    def state(self, **values: Any) -> Any:
+        """A namespace that is carried: what the script counts. `values` are what it begins with."""
+        for name, value in values.items():
+            setattr(self._state, name, value)
+        return self._state
+
+    def epochs(self, count: int) -> Epochs:
+        """The epochs that are left of `count`, by their numbers from 0. A second call is another training."""
+        return Epochs(self, count)
+
+    def batches(self, loader: Any) -> Pass:
+        """The batches of `loader` that are left in this epoch."""
+        return Pass(self._open("batches"), loader, lambda _, batch: batch, counts=False)
+
+    def enumerate(self, loader: Any, start: int = 0) -> Pass:
+        """As `batches`, each with its number in the pass."""
+        return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
+
+    def steps(self, count: int) -> Any:
+        """Numbers of steps, for a script that draws its batches itself: in an epoch, or as a training of one epoch."""
+        if self._passes is not None:
+            return Pass(self._passes, range(count), lambda number, _: number, counts=True)
+        return Steps(self, count)
+
+    def validation(self, loader: Any) -> Iterator[Any]:
+        """The batches of `loader`, in the same order in each history. Behind a pass a snapshot can be taken meanwhile."""
+        return iter(loader) if self._passes is None else self._passes.validation(loader)
+
+    def log(self, **figures: Any) -> None:
+        """Figures of the training, numbers by name, for `spotrun status`, the report and the ledger."""
+        self._figures |= {name: float(value) for name, value in figures.items()}
+
+    def _open(self, name: str) -> Passes:
+        if self._passes is None:
+            unsupported.reject(
+                claim() or alone(),
+                f"loop.{name} is called outside of loop.epochs",
+                "for epoch in loop.epochs(10): for batch in loop.batches(loader): …",
+            )
+        return self._passes
+
+    def begin(self, frames: Frames, epochs: int) -> Passes:
+        """A training begins."""
+        if _running:
+            unsupported.reject(
+                claim() or alone(),
+                "a loop begins while another one runs",
+                "train one after the other, or give one Loop all models and optimizers",
+            )
+        framework = LoopFramework(self._given, self._state, frames, seed=self._seed, epochs=epochs)
+        framework.figures = self._figures = {}
+        passes = self._passes = Passes(framework)
+        self._figures = framework.figures
+        _running.append(self)
+        return passes
+
+    def end(self) -> None:
+        """It has come to its end, or was left."""
+        self._passes = None
+        _running.clear()
+
+
+class Epochs:
+    """To be iterated over once. `_frame` is the function that has asked for it."""
+
+    def __init__(self, loop: Loop, count: int) -> None:
+        self._loop = loop
+        self._count = count
+        self._frame: Any = sys._getframe(2)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        passes = self._loop.begin(Frames(self._frame), self._count)
+        self._frame = None
+        try:
+            yield from passes.epochs()
+        finally:
+            self._loop.end()
+
+
+class Steps:
+    """A training of one epoch, whose batches the script draws. To be iterated over once."""
+
+    def __init__(self, loop: Loop, count: int) -> None:
+        self._loop = loop
+        self._count = count
+        self._frame: Any = sys._getframe(2)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        passes = self._loop.begin(Frames(self._frame), 1)
+        self._frame = None
+        try:
+            for _ in passes.epochs():
+                for number, _ in passes.numbered(range(self._count)):
+                    yield number
+        finally:
+            self._loop.end()

@@ -1,0 +1,259 @@
+"""
+The two iterators that own the place of a fit: over its epochs, and over the batches of a pass within one.
+
+A batch is over when the script asks for the next one, and an epoch likewise. Both are generators, which are closed as
+soon as a loop is left.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
+
+from spotrun.loop import prepared
+from spotrun.loop.adapter import LoopFramework
+from spotrun.loop.frames import left_well
+from spotrun.training import unsupported
+from spotrun.training.fit import Fit, claim
+from spotrun.training.framework import Stage
+from spotrun.training.session import alone
+
+AROUND = 4
+"""So many objects, such as a bar and its generator, may be between `enumerate` and the pass that it counts."""
+
+
+class Passes:
+    """One fit, from its first epoch to its end."""
+
+    def __init__(self, framework: LoopFramework) -> None:
+        self._here = framework
+        self._fit = Fit.begin_anyway(framework)
+        self._exact: dict[int, tuple[Any, Any]] = {}
+        self._number = -1
+        self._reads = False
+        self._looked = False
+        self._fit.built()
+        self._fit.restore()
+        self._fit.start()
+
+    # --- epochs
+
+    def epochs(self) -> Iterator[int]:
+        here, fit = self._here, self._fit
+        ended = False
+        try:
+            while not here.is_done and here.epoch < here.epochs:
+                self._epoch_begins()
+                yield here.epoch
+                self._epoch_ends(last=here.epoch + 1 == here.epochs)
+            here.is_done = True
+            here.restore()
+            fit.finish()
+            ended = True
+        except GeneratorExit:
+            if left_well(sys._getframe(1)):
+                self._epoch_ends(last=True)
+                fit.finish()
+                ended = True
+            raise
+        finally:
+            if not ended:
+                self._count_step()
+                fit.fail()
+            fit.close()
+
+    def _epoch_begins(self) -> None:
+        here = self._here
+        self._number = -1
+        here.ends_epoch = False
+        here.frames.epoch_begins()
+        if here.entering is not None:
+            self._fit.epoch_begins_again()
+        else:
+            here.batch = here.batches = here.passes_before = 0
+            here.restore()
+            self._fit.epoch_begins()
+
+    def _epoch_ends(self, *, last: bool) -> None:
+        here = self._here
+        if here.entering is not None:
+            self.refuse(
+                f"the checkpoint lies within epoch {here.entering.epoch}, and the script now reads none of its data",
+                "let what is before the batches in an epoch do the same each time; keep what it depends on in loop.state",
+            )
+        self._count_step()
+        self._fit.epoch_closes()
+        here.epoch += 1
+        here.is_done, here.ends_epoch = last, False
+        self._fit.epoch_ends()
+
+    def _count_step(self) -> bool:
+        stepped, self._here.stepped = self._here.stepped, False
+        self._here.step += stepped
+        return stepped
+
+    # --- the batches of a pass
+
+    def numbered(self, source: Any) -> Iterator[tuple[int, Any]]:
+        """The batches of a loader, or the numbers of a range, each with its number in the pass."""
+        here = self._here
+        if self._reads:
+            self.refuse(
+                "a pass over training data begins within another one",
+                "read both with one loader, or the second with loop.validation",
+            )
+        self._number += 1
+        if here.entering is not None and self._number < here.entering_pass:
+            return
+        self._pass_begins(source)
+        self._reads = True
+        try:
+            for batch in self._batches(source):
+                self._fit.batch_begins()
+                yield here.batch, batch
+                self._batch_ends()
+            here.ends_epoch = True
+            self._fit.pass_ends(boundary=not any(here.frames.lost(ended=True)))
+        except GeneratorExit:
+            if left_well(sys._getframe(1)):
+                self._batch_ends(left=True)
+            raise
+        finally:
+            self._reads = False
+
+    def _pass_begins(self, source: Any) -> None:
+        here, entering = self._here, self._here.entering
+        here.batches = len(source) if isinstance(source, Sized) and _has_length(source) else 0
+        here.ends_epoch = False
+        here.passes_before, here.batch = self._number, 0
+        here.train = [] if isinstance(source, range) else [self._inside(source, "train")]
+        if entering is not None:
+            self._enter(entering.batch)
+        self._fit.pass_begins()
+        here.frames.pass_begins()
+
+    def _enter(self, batch: int) -> None:
+        """What the script has done in this epoch before the pass is undone."""
+        here = self._here
+        if here.batches != here.entering_batches:
+            self.refuse(
+                f"the training data had {here.entering_batches} batches, and has {here.batches}",
+                "give the loader the data and the batch size of before",
+            )
+        here.entering, here.batch = None, batch
+        here.restore()
+        self._fit.epoch_begins()
+
+    def _batches(self, source: Any) -> Iterator[Any]:
+        if isinstance(source, range):
+            yield from source[self._here.batch :]
+        else:
+            yield from self.exchanged(source, "train")
+
+    def _batch_ends(self, *, left: bool = False) -> None:
+        here = self._here
+        here.batch += 1
+        stepped = self._count_step()
+        self._fit.batch_ends(boundary=stepped and not left, validation_due=False)
+        if stepped and not left and here.batch != here.batches:
+            self._fit.step_ends()
+
+    # --- loaders
+
+    def exchanged(self, loader: Any, stage: Stage) -> Any:
+        """What is read in place of a loader of the script's, the same one each time."""
+        return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
+
+    def _inside(self, loader: Any, stage: Stage) -> Any:
+        return self._proxy(prepared.loader_in(loader), stage)
+
+    def _proxy(self, inside: Any, stage: Stage) -> Any:
+        known = self._exact.get(id(inside))
+        if known is None:
+            proxy = self._fit.exact(inside, stage)
+            known = self._exact[id(inside)] = (inside, proxy)
+            self._exact[id(proxy)] = (proxy, proxy)  # a wrapper that was exchanged holds it now
+            if stage == "validate":
+                self._here.validate = [*self._here.validate, proxy]
+        return known[1]
+
+    def give_back(self, loader: Any) -> None:
+        """A wrapper of a library's has the script's own loader again."""
+        proxy = prepared.loader_in(loader)
+        inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
+        if inside is not None:
+            prepared.exchange(loader, lambda _: inside)
+
+    def validation(self, loader: Any) -> Iterator[Any]:
+        try:
+            for batch in self.exchanged(loader, "validate"):
+                yield batch
+                self._fit.validation_batch_ends()
+        finally:
+            self.give_back(loader)
+
+    # --- what cannot be
+
+    def look_around(self, generator: Iterator[Any]) -> None:
+        """
+        `enumerate` counts from 0 in each process, wherever that begins. Once a fit: what calls a pass the first time
+        does so again.
+        """
+        if self._looked:
+            return
+        self._looked = True
+        if any(_reaches(one, generator) for one in gc.get_objects() if type(one) is enumerate):
+            self.refuse(
+                "enumerate() counts the batches, and begins with 0 wherever a training resumes",
+                "for i, batch in loop.enumerate(loader), which takes start= too",
+            )
+
+    def refuse(self, reason: str, hint: str) -> None:
+        unsupported.reject(claim() or alone(), reason, hint)
+
+
+class Pass:
+    """A pass over training data, to be iterated over once; each of its items is what `give` makes of its number and it."""
+
+    def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
+        self._passes = passes
+        self._source = source
+        self._give = give
+        self._counts = counts
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = self._items()
+        self._self = generator
+        return generator
+
+    def _items(self) -> Iterator[Any]:
+        if not self._counts:
+            self._passes.look_around(self.__dict__.pop("_self"))
+        try:
+            for number, batch in self._passes.numbered(self._source):
+                yield self._give(number, batch)
+        finally:
+            self._passes.give_back(self._source)
+
+
+def _has_length(source: Any) -> bool:
+    try:
+        len(source)
+    except TypeError:
+        return False
+    return True
+
+
+def _reaches(one: object, target: object) -> bool:
+    level: Iterable[object] = [one]
+    for _ in range(AROUND):
+        level = gc.get_referents(*level)
+        if any(each is target for each in level):
+            return True
+        level = [each for each in level if not isinstance(each, type) and gc.is_tracked(each)][:100]
+    return False

@@ -1,0 +1,86 @@
+"""What Fabric and accelerate have made of a script's models, optimizers and loaders, and what is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+WRAPPERS = ("_forward_module", "_orig_mod")
+"""Attributes with the model: of Fabric's wrapper, and of a compiled one."""
+DISTRIBUTED = ("DistributedDataParallel",)
+LOADERS = ("base_dataloader", "_dataloader")
+"""Attributes with the script's loader: of accelerate's, and of Fabric's."""
+
+
+def model_in(model: nn.Module) -> nn.Module:
+    """The script's own module, whoever has wrapped it."""
+    while True:
+        inside: Any = next((found for name in WRAPPERS if (found := _own(model, name)) is not None), None)
+        if inside is None and type(model).__name__ in DISTRIBUTED:
+            inside = model.module
+        if not isinstance(inside, nn.Module) or inside is model:
+            return model
+        model = inside
+
+
+def optimizer_in(optimizer: Any) -> Any:
+    """
+    Fabric's wrapper and accelerate's take the class of what they wrap, or a base of it: their attributes tell them.
+    """
+    while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
+        optimizer = inside
+    return optimizer
+
+
+def _is_theirs(thing: object) -> bool:
+    return is_of(thing, "accelerate", "lightning", "lightning_fabric")
+
+
+def is_of(thing: object, *packages: str) -> bool:
+    return any(cls.__module__.partition(".")[0] in packages for cls in type(thing).__mro__)
+
+
+def _own(model: nn.Module, name: str) -> Any:
+    """Without the `__getattr__` of a wrapper, which asks what it wraps."""
+    return vars(model).get(name, model._modules.get(name))
+
+
+def loader_in(loader: Any) -> Any:
+    """What reads the data."""
+    name = _name_in(loader)
+    return loader if name is None else vars(loader)[name]
+
+
+def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
+    """What to read in place of `loader`: where a library has wrapped it, its wrapper around another one."""
+    name = _name_in(loader)
+    if name is None:
+        return exact(loader)
+    inside = vars(loader)[name]
+    vars(loader)[name] = exact(inside)
+    return loader
+
+
+def _name_in(loader: Any) -> str | None:
+    if not _is_theirs(loader) or not hasattr(loader, "__dict__"):
+        return None
+    return next((name for name in LOADERS if name in vars(loader)), None)
+
+
+def kept_by(launcher: Any) -> dict[str, Any]:
+    """Of a Fabric or an Accelerator: what has a state of its own that a training goes on with."""
+    if is_of(launcher, "accelerate"):
+        return {} if launcher.scaler is None else {"accelerator.scaler": launcher.scaler}
+    return {"fabric.precision": launcher.strategy.precision}
+
+
+def counters(launcher: Any) -> dict[str, int]:
+    """accelerate counts the batches of an accumulation itself."""
+    return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
+
+
+def load_counters(launcher: Any, saved: dict[str, int]) -> None:
+    for name, value in saved.items():
+        setattr(launcher, name, value)
