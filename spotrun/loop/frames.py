@@ -126,10 +126,8 @@ def _seen(value: Any) -> Any:
         return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else None
     if isinstance(value, CONTAINERS):
         return id(value), len(value)
-    plain = {name: repr(part) for name, part in getattr(value, "__dict__", {}).items() if is_scalar(part)}
-    return id(value), tuple(plain.items()) if type(value).__module__.partition(".")[
-        0
-    ] not in sys.stdlib_module_names else ()
+    plain = ((name, repr(part)) for name, part in getattr(value, "__dict__", {}).items() if is_scalar(part))
+    return id(value), tuple(plain)
 
 
 # --- what the code says

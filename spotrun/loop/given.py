@@ -28,8 +28,8 @@ class Models(nn.Module):
 
 class Given:
     """
-    `models`, `optimizers`, and `asked`, which are schedulers, scalers and other objects of libraries with a `state_dict`
-    of their own. What is left are `roots`, whose attributes belong to the state.
+    `models`, `optimizers`, and `asked`: schedulers, scalers and other objects of libraries with a `state_dict` of their
+    own. What is left are `roots`, whose attributes belong to the state.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:

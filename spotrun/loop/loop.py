@@ -73,7 +73,7 @@ class Loop:
         return Steps(self, count)
 
     def validation(self, loader: Any) -> Iterator[Any]:
-        """The batches of `loader`, in the same order in each history. Behind a pass a snapshot can be taken meanwhile."""
+        """The batches of `loader`, in the same order in each history. Behind a pass snapshots can be taken meanwhile."""
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:

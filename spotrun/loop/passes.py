@@ -81,7 +81,7 @@ class Passes:
         if here.entering is not None:
             self.refuse(
                 f"the checkpoint lies within epoch {here.entering.epoch}, and the script now reads none of its data",
-                "let what is before the batches in an epoch do the same each time; keep what it depends on in loop.state",
+                "let what is before the batches of an epoch do the same each time, from what is in loop.state",
             )
         self._count_step()
         self._fit.epoch_closes()
@@ -215,7 +215,7 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, to be iterated over once; each of its items is what `give` makes of its number and it."""
+    """A pass over training data, to be iterated over once. Its items are what `give` makes of a batch and its number."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes

@@ -183,7 +183,7 @@ class Fit:
         try:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
-            unsupported.reject(self._agent, str(misfit), misfit.hint or framework.way_out)
+            unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished

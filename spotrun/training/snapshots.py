@@ -275,9 +275,8 @@ class Snapshots:
             **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
-        self._uncarried.say(
-            [*self._python.news(), *self._data.news(), *framework.lost()], self._counting.step(framework.step)
-        )
+        lost = [*self._python.news(), *self._data.news(), *framework.lost()]
+        self._uncarried.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last

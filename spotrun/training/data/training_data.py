@@ -63,9 +63,8 @@ class TrainingData:
         number = every.index(loader)
         if number < len(self._resumed):
             loader.resume(self._resumed[number])
-        return PassStart(
-            epoch, batch, self._framework.passes_before + number, cycling=len(every) > 1 and self._framework.cycles
-        )
+        cycling = len(every) > 1 and self._framework.cycles
+        return PassStart(epoch, batch, self._framework.passes_before + number, cycling)
 
     def _train_loaders(self) -> list[ExactLoader]:
         return exact_loaders(self._framework.loaders("train"))
