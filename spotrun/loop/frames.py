@@ -101,6 +101,13 @@ class Frames:
         """It was there when the fit began, and is filled where it stands."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
+    def between(self) -> Iterator[FrameType]:
+        """What runs between the caller and the script."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") not in self._script.modules:
+            yield frame
+            frame = frame.f_back
+
     def _running(self) -> Iterator[FrameType]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -152,10 +159,10 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    here = instructions[numbers[offset]]
-    if here.opname == "FOR_ITER":
-        return live[numbers[here.argval]] if ended else live[numbers[offset] + 1]
-    return live[numbers[offset]]
+    number = max(number for number, one in enumerate(instructions) if one.offset <= offset)  # behind it is its cache
+    if instructions[number].opname == "FOR_ITER":
+        return live[numbers[instructions[number].argval]] if ended else live[number + 1]
+    return live[number]
 
 
 @cache

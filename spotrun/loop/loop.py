@@ -25,8 +25,8 @@ from spotrun.training import unsupported
 from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
-_running: list[Loop] = []
-"""The one that trains in this process, if there is one."""
+_running: list[Passes] = []
+"""Those of the loop that trains in this process, if there is one."""
 
 
 class Loop:
@@ -73,7 +73,7 @@ class Loop:
         return Steps(self, count)
 
     def validation(self, loader: Any) -> Iterator[Any]:
-        """The batches of `loader`, in the same order in each history. Behind a pass snapshots can be taken meanwhile."""
+        """The batches of `loader`, in the same order in each history. A snapshot may come in between."""
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
@@ -92,8 +92,7 @@ class Loop:
     def begin(self, frames: Frames, epochs: int) -> Passes:
         """A training begins."""
         if _running:
-            unsupported.reject(
-                claim() or alone(),
+            _running[0].refuse(
                 "a loop begins while another one runs",
                 "train one after the other, or give one Loop all models and optimizers",
             )
@@ -101,7 +100,7 @@ class Loop:
         framework.figures = self._figures = {}
         passes = self._passes = Passes(framework)
         self._figures = framework.figures
-        _running.append(self)
+        _running.append(passes)
         return passes
 
     def end(self) -> None:

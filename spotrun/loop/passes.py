@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from types import FrameType, GeneratorType, ModuleType
+from typing import Any, NoReturn
 
 from spotrun.loop import prepared
 from spotrun.loop.adapter import LoopFramework
@@ -33,7 +34,7 @@ class Passes:
         self._exact: dict[int, tuple[Any, Any]] = {}
         self._number = -1
         self._reads = False
-        self._looked = False
+        self._looked = self._refused = False
         self._fit.built()
         self._fit.restore()
         self._fit.start()
@@ -52,6 +53,9 @@ class Passes:
             here.restore()
             fit.finish()
             ended = True
+        except unsupported.TrainingUnsupported:
+            self._refused = True
+            raise
         except GeneratorExit:
             if left_well(sys._getframe(1)):
                 self._epoch_ends(last=True)
@@ -59,7 +63,7 @@ class Passes:
                 ended = True
             raise
         finally:
-            if not ended:
+            if not (ended or self._refused):
                 self._count_step()
                 fit.fail()
             fit.close()
@@ -107,15 +111,18 @@ class Passes:
         self._number += 1
         if here.entering is not None and self._number < here.entering_pass:
             return
-        self._pass_begins(source)
         self._reads = True
         try:
+            self._pass_begins(source)
             for batch in self._batches(source):
                 self._fit.batch_begins()
                 yield here.batch, batch
                 self._batch_ends()
             here.ends_epoch = True
             self._fit.pass_ends(boundary=not any(here.frames.lost(ended=True)))
+        except unsupported.TrainingUnsupported:
+            self._refused = True
+            raise
         except GeneratorExit:
             if left_well(sys._getframe(1)):
                 self._batch_ends(left=True)
@@ -196,26 +203,28 @@ class Passes:
 
     # --- what cannot be
 
-    def look_around(self, generator: Iterator[Any]) -> None:
+    def look_around(self) -> None:
         """
-        `enumerate` counts from 0 in each process, wherever that begins. Once a fit: what calls a pass the first time
+        `enumerate` counts from 0 in each process, wherever that begins. Once a fit: what reads a pass the first time
         does so again.
         """
         if self._looked:
             return
         self._looked = True
-        if any(_reaches(one, generator) for one in gc.get_objects() if type(one) is enumerate):
+        running = list(self._here.frames.between())
+        if any(_reads(one, running) for one in gc.get_objects() if type(one) is enumerate):
             self.refuse(
                 "enumerate() counts the batches, and begins with 0 wherever a training resumes",
                 "for i, batch in loop.enumerate(loader), which takes start= too",
             )
 
-    def refuse(self, reason: str, hint: str) -> None:
+    def refuse(self, reason: str, hint: str) -> NoReturn:
+        self._refused = True
         unsupported.reject(claim() or alone(), reason, hint)
 
 
 class Pass:
-    """A pass over training data, to be iterated over once. Its items are what `give` makes of a batch and its number."""
+    """A pass over training data, to be iterated over once. Its items: what `give` makes of a batch and its number."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes
@@ -227,13 +236,11 @@ class Pass:
         return len(self._source)
 
     def __iter__(self) -> Iterator[Any]:
-        generator = self._items()
-        self._self = generator
-        return generator
+        return self._items()
 
     def _items(self) -> Iterator[Any]:
         if not self._counts:
-            self._passes.look_around(self.__dict__.pop("_self"))
+            self._passes.look_around()
         try:
             for number, batch in self._passes.numbered(self._source):
                 yield self._give(number, batch)
@@ -249,11 +256,11 @@ def _has_length(source: Any) -> bool:
     return True
 
 
-def _reaches(one: object, target: object) -> bool:
+def _reads(one: object, running: Sequence[FrameType]) -> bool:
+    """What runs is one of the generators that `one` reads from."""
     level: Iterable[object] = [one]
     for _ in range(AROUND):
-        level = gc.get_referents(*level)
-        if any(each is target for each in level):
+        level = [each for each in gc.get_referents(*level) if not isinstance(each, type | ModuleType | dict)][:100]
+        if any(isinstance(each, GeneratorType) and each.gi_frame in running for each in level):
             return True
-        level = [each for each in level if not isinstance(each, type) and gc.is_tracked(each)][:100]
     return False

@@ -1,0 +1,78 @@
+"""What a script with a `Loop` may not do is refused before its first step, and what it loses is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotrun.trainer_link import Finished, NotCarried, Progress, Refused
+from tests.support.repository import ROOT
+from tests.support.trainings.agent import Agent
+from tests.support.trainings.trainers import Zygote
+
+SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
+    yield zygote
+    zygote.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "hint"),
+    [
+        ("second_loop", "a loop begins while another one runs", "one after the other"),
+        ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
+        ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
+        ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
+        ("other_model", "optimizer trains weights that are in no model which Loop was given", "other=other"),
+        ("outside_of_epochs", "loop.batches is called outside of loop.epochs", "loop.epochs(10)"),
+    ],
+)
+def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str, reason: str, hint: str) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": name}, tmp_path, every_steps=1)
+    assert agent.attempt() == "refused", agent.log.read_text()
+    assert not agent.told(Progress)
+    (refused,) = agent.told(Refused)
+    assert reason in refused.reason
+    assert hint in refused.hint
+
+
+def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": "two_passes_at_once"}, tmp_path)
+    assert agent.attempt() == "refused"
+    assert "within another one" in agent.told(Refused)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"width": 4}, "other.weight was weights of shape (3, 3), and is weights of shape (4, 3)"),
+        ({"samples": 14}, "the training data had 6 batches, and has 7"),
+    ],
+)
+def test_another_script_does_not_go_on(zygote: Zygote, tmp_path: Path, change: dict[str, int], reason: str) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": "shaped", "stops": True}, tmp_path, every_steps=1)
+    assert agent.attempt() == "failed"
+    agent.job = {"script": SCRIPT, "name": "shaped", **change}
+    assert agent.attempt() == "refused", agent.log.read_text()
+    assert agent.told(Refused)[-1].reason == reason
+
+
+def test_a_local_variable_that_the_loop_goes_on_with_is_named_once(zygote: Zygote, tmp_path: Path) -> None:
+    """`number` is not needed again. `last` is needed behind the pass, where no snapshot is taken therefore."""
+    agent = Agent(zygote, {"script": SCRIPT, "name": "counts_in_a_local"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "finished", agent.log.read_text()
+    named = [place for told in agent.told(NotCarried) for place, _ in told.places]
+    assert sorted(named) == [f"counts_in_a_local().{name}" for name in ("best", "seen", "total")]
+
+
+def test_an_exception_is_no_end(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": "raises"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "failed"
+    assert not agent.told(Finished)
+    assert agent.told(Progress)[-1].step == 3

@@ -1,0 +1,105 @@
+"""Scripts with a `Loop` that are refused, and one that names what it loses: `loops[name]()`, by the job's `name`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+from spotrun import Loop
+
+job = json.loads(sys.argv[1])
+model = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train = DataLoader(TensorDataset(torch.zeros(job.get("samples", 12), 3)), 2)
+
+
+def step() -> None:
+    model(torch.rand(2, 3)).sum().backward()
+    optimizer.step()
+
+
+def trains(loop: Loop, epochs: int = 2) -> None:
+    for _ in loop.epochs(epochs):
+        for _ in loop.batches(train):
+            step()
+
+
+def second_loop() -> None:
+    for _ in Loop(model=model, optimizer=optimizer).epochs(2):
+        trains(Loop(model=model, optimizer=optimizer))
+
+
+def enumerated() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for _ in enumerate(loop.batches(train)):
+            step()
+
+
+def enumerated_bar() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for _ in enumerate(tqdm(loop.batches(train))):
+            step()
+
+
+def no_optimizer() -> None:
+    trains(Loop(model=model))
+
+
+def other_model() -> None:
+    trains(Loop(model=nn.Linear(2, 2), optimizer=optimizer))
+
+
+def two_passes_at_once() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for _ in zip(loop.batches(train), loop.batches(train), strict=True):
+            step()
+
+
+def outside_of_epochs() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.batches(train):
+        step()
+
+
+def shaped() -> None:
+    own = nn.Linear(3, job.get("width", 3))
+    loop = Loop(model=model, other=own, optimizer=optimizer)
+    for epoch in loop.epochs(2):
+        for number, _ in loop.enumerate(train):
+            step()
+            if (epoch, number) == (1, 2) and "stops" in job:
+                raise SystemExit(3)
+
+
+def counts_in_a_local() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    total, best = 0, 0
+    for epoch in loop.epochs(2):
+        seen, last = [], None
+        for number, _ in loop.enumerate(train):
+            step()
+            total += 1
+            seen.append(number)
+            last = number
+        best = max(best, epoch, len(seen), last)
+    print(total, best)
+
+
+def raises() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for number, _ in loop.enumerate(train):
+            step()
+            if number == 2:
+                raise ValueError("a bad batch")
+
+
+globals()[job["name"]]()
