@@ -49,11 +49,11 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The functions of the script around a fit's loop, from when it begins: `outer` is the one that runs it."""
+    """The functions of the script around a fit's loop, from when it begins: the outer one is the one that runs it."""
 
-    def __init__(self, outer: FrameType) -> None:
+    def __init__(self) -> None:
         self._script = Script.of_this_process()
-        self._outer = outer
+        outer = self._outer = self._first()
         self._began_at = -1
         self._at_begin: Values = dict(outer.f_locals) if _is_function(outer) else {}
         self._seen = {name: _seen(value) for name, value in self._at_begin.items()}
@@ -100,6 +100,14 @@ class Frames:
     def _is_carried(self, value: object) -> bool:
         """It was there when the fit began, and is filled where it stands."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
+
+    def _first(self) -> FrameType:
+        frame = caller = sys._getframe(2)
+        while frame.f_globals.get("__name__") not in self._script.modules:
+            if frame.f_back is None:
+                return caller
+            frame = frame.f_back
+        return frame
 
     def between(self) -> Iterator[FrameType]:
         """What runs between the caller and the script."""

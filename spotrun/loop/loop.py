@@ -12,7 +12,6 @@ Without an agent it trains alike, with the same order of the data and the same r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -110,19 +109,17 @@ class Loop:
 
 
 class Epochs:
-    """To be iterated over once. `_frame` is the function that has asked for it."""
+    """To be iterated over once."""
 
     def __init__(self, loop: Loop, count: int) -> None:
         self._loop = loop
         self._count = count
-        self._frame: Any = sys._getframe(2)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        passes = self._loop.begin(Frames(self._frame), self._count)
-        self._frame = None
+        passes = self._loop.begin(Frames(), self._count)
         try:
             yield from passes.epochs()
         finally:
@@ -135,14 +132,12 @@ class Steps:
     def __init__(self, loop: Loop, count: int) -> None:
         self._loop = loop
         self._count = count
-        self._frame: Any = sys._getframe(2)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        passes = self._loop.begin(Frames(self._frame), 1)
-        self._frame = None
+        passes = self._loop.begin(Frames(), 1)
         try:
             for _ in passes.epochs():
                 for number, _ in passes.numbered(range(self._count)):

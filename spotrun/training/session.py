@@ -85,6 +85,11 @@ class Session:
         self._resumes: queue.SimpleQueue[tuple[Resume, list[int]]] = queue.SimpleQueue()
         self._over = threading.Event()
 
+    @property
+    def has_begun(self) -> bool:
+        """A fit() of this process is, or was, under its agent."""
+        return self._fits > 0
+
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
         Say that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.

@@ -76,3 +76,21 @@ def test_an_exception_is_no_end(zygote: Zygote, tmp_path: Path) -> None:
     assert agent.attempt() == "failed"
     assert not agent.told(Finished)
     assert agent.told(Progress)[-1].step == 3
+
+
+@pytest.mark.parametrize(("by", "name"), [("accelerate", "accelerate"), ("fabric", "Fabric")])
+def test_a_script_without_a_loop_is_told_what_it_would_lose(zygote: Zygote, tmp_path: Path, by: str, name: str) -> None:
+    script = str(ROOT / "tests/support/trainings/without_loop.py")
+    agent = Agent(zygote, {"script": script, "by": by, "loop": False}, tmp_path / "without")
+    agent.attempt()
+    assert agent.log.read_text().count(f"trains by {name} and has no Loop") == 1
+    (told,) = agent.told(NotCarried)
+    assert told.places == (
+        (
+            "the weights, the optimizers and the place in the data",
+            f"a training by {name} without a Loop: docs/loops.md",
+        ),
+    )
+    agent = Agent(zygote, {"script": script, "by": by, "loop": True}, tmp_path / "with")
+    assert agent.attempt() == "finished", agent.log.read_text()
+    assert not agent.told(NotCarried), agent.log.read_text()

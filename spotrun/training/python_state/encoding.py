@@ -36,9 +36,12 @@ _EXACT = {**SEQUENCES, **MAPPINGS}
 
 HARMLESS = (
     "_thread", "threading", "logging", "tqdm", "rich", "lightning", "pytorch_lightning", "tensorboard",
-    "torch.utils.tensorboard", "torch.profiler", "wandb", "mlflow", "matplotlib", "spotrun",
+    "torch.utils.tensorboard", "torch.profiler", "wandb", "mlflow", "matplotlib", "spotrun", "accelerate",
+    "lightning_fabric",
 )  # fmt: skip
-"""Packages of locks, logs, bars and pictures, which no step of a training depends on."""
+"""
+Packages of locks, logs, bars and pictures, which no step of a training depends on, and of what carries its own state.
+"""
 
 
 class Lost(NamedTuple):

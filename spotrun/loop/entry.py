@@ -1,0 +1,83 @@
+"""
+A script that trains by Fabric or accelerate and has no `Loop` is told at its first step what an interruption loses.
+
+Autoload calls these with the module, once it was imported, and only where there is an agent.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from spotrun.trainer_link import LinkLost, NotCarried
+from spotrun.training import session
+
+ALL = "the weights, the optimizers and the place in the data"
+WATCHED = "is_watched_by_spotrun"
+
+
+def watch_fabric(module: ModuleType) -> None:
+    _watch(module.Fabric, "setup", "Fabric")
+
+
+def watch_accelerate(module: ModuleType) -> None:
+    _watch(module.Accelerator, "prepare", "accelerate")
+
+
+def _watch(cls: Any, method: str, name: str) -> None:
+    """Idempotent."""
+    original = getattr(cls, method)
+    if hasattr(original, WATCHED):
+        return
+
+    @functools.wraps(original)
+    def prepare(self: Any, *args: Any, **options: Any) -> Any:
+        _at_first_step(functools.partial(say, name))
+        return original(self, *args, **options)
+
+    setattr(prepare, WATCHED, True)
+    setattr(cls, method, prepare)
+
+
+@functools.cache
+def _waits() -> list[Any]:
+    return []
+
+
+def _at_first_step(act: Callable[[], None]) -> None:
+    """Once, of whatever optimizer: then each script has begun its training."""
+    if _waits():
+        return
+
+    def stepped(*_: Any) -> None:
+        handle.remove()
+        act()
+
+    handle: torch.utils.hooks.RemovableHandle = register_optimizer_step_post_hook(stepped)
+    _waits().append(handle)
+
+
+def say(name: str) -> None:
+    """In the log, and to the agent, which shows it in `spotrun status`; not where a fit is under its agent."""
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
+        return
+    try:
+        agent = session.claim()
+    except LinkLost:
+        return  # the agent says itself that it hears nothing
+    if agent is None or agent.has_begun:
+        return
+    print(
+        f"spotrun: this script trains by {name} and has no Loop: an interruption loses {ALL}; "
+        "from spotrun import Loop (docs/loops.md), or save into $SPOTRUN_STATE_DIR",
+        file=sys.stderr,
+        flush=True,
+    )
+    agent.tell(NotCarried(step=0, places=((ALL, f"a training by {name} without a Loop: docs/loops.md"),)))
