@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,17 @@ from torch import Tensor
 from spotrun.exactness import folders
 from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
-from spotrun.lightning import trace_places
 from spotrun.lightning.adapter import LightningFramework
 from spotrun.lightning.connectors.position import Position
 from spotrun.lightning.connectors.state import last_metrics
-from spotrun.lightning.outside_files import OutsideFiles
-from spotrun.lightning.trace_digests import clean, digest, digests, generators, metrics
-from spotrun.lightning.trace_places import Places
 from spotrun.training.data import data_order
 from spotrun.training.python_state.script import Script
+from spotrun.training.trace import places as trace_places
+from spotrun.training.trace.digests import clean, digest, digests, generators, metrics
+from spotrun.training.trace.of_framework import EARLY_BATCHES, SLOW_STEP_S, SLOW_STEPS, exact_loss, work_folder
+from spotrun.training.trace.outside_files import OutsideFiles
+from spotrun.training.trace.places import Places
 
-SLOW_STEPS = 40
-"""This many steps before a hold take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable in between."""
-SLOW_STEP_S = 0.05
-EARLY_BATCHES = 2
-"""After each of them, and at the first epoch's end, a first pass notes what is where."""
 SCORES = ("best_model_score", "best_score")
 """Where a callback of Lightning has the best value of its metric."""
 
@@ -117,7 +113,7 @@ class TraceCallback:
                 samples=None if order is None else repr(order.indices(batch_idx)),
                 data=self._data,
                 lr=self._lr,
-                loss=_exact_loss(outputs),
+                loss=exact_loss(outputs),
                 rng=digest(list(generators().values())),
             )
         )
@@ -191,7 +187,7 @@ class TraceCallback:
     def _note(self, trainer: Any, moment: str) -> None:
         if not self._is_first_pass:
             return
-        files = folders.note(_work_folder(), clean)
+        files = folders.note(work_folder(), clean)
         self._file.append(Noted(moment=moment, places=self._places(trainer).found, files=files))
 
     def _places(self, trainer: Any) -> Places:
@@ -240,14 +236,3 @@ class TraceCallback:
 def _best(trainer: Any) -> tuple[str, ...]:
     scores = (getattr(callback, name, None) for callback in trainer.callbacks for name in SCORES)
     return tuple(float(score).hex() for score in scores if isinstance(score, Tensor) and score.numel() == 1)
-
-
-def _work_folder() -> Path:
-    """The script may have gone into a folder below it."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if clean(str(folder)) == "<instance>/work"), here)
-
-
-def _exact_loss(outputs: Any) -> str | None:
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    return float(loss.detach()).hex() if isinstance(loss, Tensor) and loss.numel() == 1 else None

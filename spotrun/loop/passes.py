@@ -20,6 +20,7 @@ from spotrun.training import unsupported
 from spotrun.training.fit import Fit, claim
 from spotrun.training.framework import Stage
 from spotrun.training.session import alone
+from spotrun.training.trace import of_framework
 
 AROUND = 4
 """So many objects, such as a bar and its generator, may be between `enumerate` and the pass that it counts."""
@@ -38,6 +39,7 @@ class Passes:
         self._fit.built()
         self._fit.restore()
         self._fit.start()
+        self._trace = of_framework.traced(framework)
 
     # --- epochs
 
@@ -67,6 +69,8 @@ class Passes:
                 self._count_step()
                 fit.fail()
             fit.close()
+            if ended and self._trace is not None:
+                self._trace.ended()
 
     def _epoch_begins(self) -> None:
         here = self._here
@@ -88,6 +92,8 @@ class Passes:
                 "let what is before the batches of an epoch do the same each time, from what is in loop.state",
             )
         self._count_step()
+        if self._trace is not None:
+            self._trace.epoch_closes()
         self._fit.epoch_closes()
         here.epoch += 1
         here.is_done, here.ends_epoch = last, False
@@ -116,6 +122,8 @@ class Passes:
             self._pass_begins(source)
             for batch in self._batches(source):
                 self._fit.batch_begins()
+                if self._trace is not None:
+                    self._trace.batch_begins(batch)
                 yield here.batch, batch
                 self._batch_ends()
             here.ends_epoch = True
@@ -163,6 +171,8 @@ class Passes:
         here = self._here
         here.batch += 1
         stepped = self._count_step()
+        if self._trace is not None:
+            self._trace.batch_ends()
         self._fit.batch_ends(boundary=stepped and not left, validation_due=False)
         if stepped and not left and here.batch != here.batches:
             self._fit.step_ends()

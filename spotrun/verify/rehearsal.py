@@ -186,8 +186,8 @@ class Rehearsal:
         ranks = read_ranks(self._path)
         if not ranks[0].ended:
             raise SpotrunError(
-                f"the {self._name} training left no trace: no Trainer.fit() of Lightning came to its end",
-                hint="verify-resume compares what Lightning's Trainer trains; plain commands have no steps to compare",
+                f"the {self._name} training left no trace: no Trainer.fit() of Lightning and no Loop came to its end",
+                hint="verify-resume compares what a Trainer or a Loop trains; plain commands have no steps to compare",
             )
         if not any(trace.steps for trace in ranks.values()):
             raise SpotrunError(

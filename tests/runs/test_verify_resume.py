@@ -125,6 +125,18 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
     assert left_running(tmp_path) == []
 
 
+def test_a_script_that_owns_its_loop_is_compared_alike() -> None:
+    found = verify_json(JOBS / "own_loop.py", "--kills", 2)
+    assert found["identical"]
+    assert found["steps"] == 28
+    assert found["compared"]["metrics"]
+
+
+def test_a_loop_that_goes_on_with_a_local_variable_differs_and_its_name_is_told() -> None:
+    found = verify_json(JOBS / "own_loop.py", "--kills", 1, "--", "--local", code=NOT_IDENTICAL)
+    assert [one["place"] for one in found["not_carried"]] == ["main().total"]
+
+
 def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> None:
     straight = failure("straight", [], "failed", "exit code 1")
     killed = failure("interrupted", [Killed(step=1234, victim="trainer")], "failed", "FileExistsError: out")

@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from spotrun.lightning.trace_places import Places
 from spotrun.training.python_state.script import Script
+from spotrun.training.trace.places import Places
 
 SCRIPT = Script((), {__name__: sys.modules[__name__]})
 

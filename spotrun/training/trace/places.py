@@ -45,13 +45,13 @@ from torch.utils.data import DataLoader, Dataset
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.exactness.file_content import digest_of_parts
 from spotrun.exactness.pickled import no_memory, parts_of_pickle
-from spotrun.lightning.trace_digests import clean, digest, digest_of_leaf, digests, shown
 from spotrun.training.by_name import is_a
 from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
 from spotrun.training.python_state.graph import OF_TORCH
 from spotrun.training.python_state.script import Script, is_name_of_python
 from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
+from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 
 PLACES_MAX = 50_000
 """What lies beyond is named as not looked into."""
@@ -60,7 +60,7 @@ PACKED_FROM = 256
 """A longer list of plain values is one text."""
 TABLE_ITEMS = 1_000
 """A longer container of objects is one text, if it has a pickle."""
-ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "spotrun")
+ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "accelerate", "spotrun")
 """Packages of trainers and loops. What the script sees of them is compared by itself."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")

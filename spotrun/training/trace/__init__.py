@@ -1,0 +1,1 @@
+"""What a training did, batch by batch and exactly, for `spotrun verify-resume`."""

@@ -1,0 +1,188 @@
+"""
+The trace of a training behind the port: what `Framework` shows of it, written down at the places of `Hooks`.
+
+Only if the environment names a file for it (trace_file.py). It may also list steps to hold at: the trainer stands still
+after each of them, once, until it is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spotrun.exactness import folders
+from spotrun.exactness.trace import Begun, Ended, Held, Left, Noted, Trained, Validated
+from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
+from spotrun.training.data import data_order
+from spotrun.training.framework import Framework
+from spotrun.training.python_state.script import Script
+from spotrun.training.trace.digests import clean, digest, digests, generators, metrics
+from spotrun.training.trace.outside_files import OutsideFiles
+from spotrun.training.trace.places import Places
+
+SLOW_STEPS = 40
+"""This many steps before a hold take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable in between."""
+SLOW_STEP_S = 0.05
+EARLY_BATCHES = 2
+"""After each of them, and at the first epoch's end, a first pass notes what is where."""
+
+
+class OfProcess:
+    """What the traces of all fits of a process share: their file, and where the last of them has ended."""
+
+    def __init__(self, rank: int) -> None:
+        self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
+        self.script = Script.of_this_process()
+        self.fits = 0
+        self.ended_at = 0, 0
+        self._outside = OutsideFiles()
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        places = Places(self.script)
+        places.modules()
+        outside = self._outside.written()
+        self.file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread, outside=outside))
+
+
+_process: OfProcess | None = None
+
+
+def traced(framework: Framework) -> FrameworkTrace | None:
+    """The trace of a fit that has been loaded and has yet to begin; None where nobody wants one."""
+    global _process
+    if FILE_VARIABLE not in os.environ:
+        return None
+    _process = _process or OfProcess(framework.rank)
+    return FrameworkTrace(framework, _process)
+
+
+class FrameworkTrace:
+    """Of one fit. Epochs and steps count on over the fits of a process."""
+
+    def __init__(self, framework: Framework, process: OfProcess) -> None:
+        self._here = framework
+        self._process = process
+        self._file = process.file
+        process.fits += 1
+        self._ahead = process.ended_at if process.fits > 1 else (0, 0)
+        before = self._file.read()
+        wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
+        self._holds = sorted(wanted - set(before.held_at)) if framework.rank == 0 else []
+        self._is_first_pass = not before.begun
+        self._began_s = 0.0
+        self._data = ""
+        self._lr: tuple[tuple[str, ...], ...] = ()
+        self._file.append(Begun(pid=os.getpid(), step=self._step))
+
+    @property
+    def _step(self) -> int:
+        return self._here.step + self._ahead[1]
+
+    @property
+    def _epoch(self) -> int:
+        return self._here.epoch + self._ahead[0]
+
+    def batch_begins(self, batch: Any) -> None:
+        self._began_s = time.monotonic()
+        self._data = digest(batch)
+        self._lr = tuple(
+            tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in self._here.optimizers
+        )
+
+    def batch_ends(self) -> None:
+        """It is counted, and no generator was seeded since."""
+        here, number = self._here, self._here.batch - 1
+        order = next((found for one in here.loaders("train") if (found := data_order.order_of(one)) is not None), None)
+        self._file.append(
+            Trained(
+                epoch=self._epoch,
+                batch=number,
+                step=self._step,
+                samples=None if order is None else repr(order.indices(number)),
+                data=self._data,
+                lr=self._lr,
+                loss=exact_loss(here.loss),
+                rng=digest(list(generators().values())),
+            )
+        )
+        if self._epoch == 0 and number < EARLY_BATCHES:
+            self._note(f"batch {number + 1}")
+        self._hold()
+
+    def epoch_closes(self) -> None:
+        """What was logged in it is that of its validations too."""
+        known = metrics(self._here.metrics())
+        self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
+        if self._epoch == 0:
+            self._note("the first epoch's end")
+
+    def ended(self) -> None:
+        """The generators are as the rest of the script finds them."""
+        here, module = self._here, self._here.module
+        self._process.ended_at = self._epoch, self._step
+        shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
+        places = self._places()
+        self._file.append(
+            Ended(
+                fit=self._process.fits,
+                step=self._step,
+                weights=digests(shown),
+                optimizer=digests([optimizer.state_dict() for optimizer in here.optimizers]),
+                rng=digests(generators()),
+                metrics=metrics(here.metrics()),
+                places=places.found,
+                unread=places.unread,
+            )
+        )
+
+    def _note(self, moment: str) -> None:
+        if self._is_first_pass:
+            files = folders.note(work_folder(), clean)
+            self._file.append(Noted(moment=moment, places=self._places().found, files=files))
+
+    def _places(self) -> Places:
+        """
+        Without plain local variables: of a loop, those of its last batch are there in one history and not in another.
+        What is in them is among the roots.
+        """
+        here = self._here
+        weights = (*here.module.parameters(), *here.module.buffers())
+        loaders = here.loaders("train")
+        stops = (*here.optimizers, *here.loggers, *loaders, *weights)
+        places = Places(self._process.script, stops, here.own_attributes)
+        places.add("module", here.module)
+        for path, root in here.roots().items():
+            places.add(path, root)
+        for number, loader in enumerate(loaders):
+            places.add(f"data[{number}]", getattr(loader, "dataset", None))
+        places.modules()
+        return places
+
+    def _hold(self) -> None:
+        if not self._holds:
+            return
+        if self._step >= self._holds[0]:
+            self._file.append(Held(step=self._holds[0]))
+            while True:
+                threading.Event().wait(3600)
+        if self._step >= self._holds[0] - SLOW_STEPS:
+            time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
+
+
+def work_folder() -> Path:
+    """The script may have gone into a folder below it."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if clean(str(folder)) == "<instance>/work"), here)
+
+
+def exact_loss(loss: Any) -> str | None:
+    loss = loss.get("loss") if isinstance(loss, Mapping) else loss
+    return float(loss.detach()).hex() if isinstance(loss, Tensor) and loss.numel() == 1 else None
