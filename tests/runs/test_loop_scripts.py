@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.trainer_link import SEED
 from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
@@ -23,10 +24,22 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     zygote.close()
 
 
+def job_of(name: str) -> dict[str, object]:
+    return {"script": str(SCRIPTS / f"{name}.py")} | ({"ranks": 2} if name == "two_ranks" else {})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_four_kills_change_no_bit(zygote: Zygote, tmp_path: Path, name: str) -> None:
-    job = {"script": str(SCRIPTS / f"{name}.py")}
+    job = job_of(name)
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
     kills = random.Random(name).choices(range(1, 9), k=4)
     assert agent.run([f"at:{kill}" for kill in kills]) == straight
+
+
+@pytest.mark.parametrize("name", ["accumulation", "generated", "twice", "with_accelerate"])
+def test_without_an_agent_a_script_trains_alike(zygote: Zygote, tmp_path: Path, name: str) -> None:
+    straight = Agent(zygote, job_of(name), tmp_path / "straight", seed=SEED).run()
+    alone = zygote.alone(job_of(name), tmp_path / "alone")
+    assert {**alone, "trace": straight["trace"]} == straight
+    assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["log", "result.json"]

@@ -60,10 +60,11 @@ class Agent:
         on_message=None,
         arenas=2,
         exact=False,
+        seed=7,
     ):
         self.zygote, self.job, self.folder = zygote, job, folder
         self.every_steps, self.on_message, self.arenas = every_steps, on_message, arenas
-        self.exact = exact
+        self.exact, self.seed = exact, seed
         self.image = b""
         self.snapshot: SnapshotTaken | None = None
         self.ends: dict[int, tuple[bytes, SnapshotTaken]] = {}
@@ -169,7 +170,7 @@ class Agent:
             epoch=at.epoch if at else 0,
             step=at.step if at else 0,
             every_steps=self.every_steps,
-            seed=7,
+            seed=self.seed,
             fresh=not image,
             here_bytes=0 if image and fit == 1 else None,
             fit=fit,

@@ -51,7 +51,7 @@ def _ticker() -> Callable[[], None]:
         nonlocal ticks
         ticks += 1
         if job.get("kill") == f"at:{ticks}":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(0 if job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
 
     return tick
 

@@ -1,0 +1,39 @@
+"""Two processes by torch.distributed, a model in DistributedDataParallel, and a sampler that gives each its share."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from spotrun import Loop
+from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
+
+
+def main() -> None:
+    distributed.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=2)
+    torch.manual_seed(1)
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    data = Noisy()
+    train = DataLoader(data, 5, sampler=DistributedSampler(data, seed=3))
+    loop = Loop(seed=13, model=model, optimizer=optimizer)
+    s = loop.state(losses=[])
+    for epoch in loop.epochs(3):
+        train.sampler.set_epoch(epoch)
+        for x in loop.batches(train):
+            loss = loss_of(model, x)
+            optimizer.zero_grad()
+            loss.backward()
+            tick()
+            optimizer.step()
+            s.losses.append(loss.item())
+            tick()
+    done(model=model, optimizer=optimizer, losses=s.losses)
+    distributed.destroy_process_group()
+
+
+main()
