@@ -12,7 +12,7 @@
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
-# make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
+# make loops transformers   11 scripts that own their loop, with Loop, the Trainer of transformers, each through killed 20 kills: times: are all bits its files the same? (five minutes) (hours)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -44,7 +44,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts transformers commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
+.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts loops transformers commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
 	reference browser install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -101,6 +101,8 @@ commands: .venv/.installed-dev
 
 state-folder: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.state_folder
+loops: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.loop_kills
 
 scripts: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
