@@ -36,7 +36,11 @@ In the arguments of what `multiprocessing` spawns: several that look alike, and 
 OLDEST = (3, 11)
 """What spotrun itself needs."""
 INSTALLS = {
+    "accelerate.accelerator": "spotrun.loop.entry:watch_accelerate",
     "hydra.core.utils": "spotrun.hydra.entry:install",
+    "lightning.fabric.fabric": "spotrun.loop.entry:watch_fabric",
+    "lightning_fabric.fabric": "spotrun.loop.entry:watch_fabric",
+    "transformers.trainer": "spotrun.transformers.entry:install",
 }
 """By the module that a program imports: what is called with it then, `module:function`. Each may be called again."""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")

@@ -37,6 +37,7 @@ class LoopFramework:
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
+    own_objects: Sequence[object] = ()
     loggers: Sequence[Any] = ()
     cycles = False
     loss: Any = None

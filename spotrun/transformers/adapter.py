@@ -16,6 +16,7 @@ from spotrun.training import weights as saved_weights
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.encoding import Lost
 from spotrun.training.weights import Weights
 from spotrun.transformers import refusals
 from spotrun.transformers import state as trainer_state
@@ -52,6 +53,8 @@ class TransformersFramework(Loop):
     own_attributes = frozenset({"warnings_issued"})
     loggers: Sequence[Any] = ()
     cycles = False
+    passes_before = 0
+    way_out = "train with the script, the model and the arguments that the checkpoint was made by"
 
     def __init__(self, trainer: Any, module_of: ModuleType) -> None:
         super().__init__(trainer)
@@ -94,8 +97,12 @@ class TransformersFramework(Loop):
 
     @property
     def steps_optimizers(self) -> bool:
+        return not self.leaves_gradients
+
+    @property
+    def leaves_gradients(self) -> bool:
         """A pass over a stream may end within the batches of one step, and the next one goes on with its gradients."""
-        return self.batches > 0 or self._trainer.args.gradient_accumulation_steps == 1
+        return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
     @cached_property
     def _set_by_libraries(self) -> frozenset[str]:
@@ -113,6 +120,9 @@ class TransformersFramework(Loop):
         found = {f"callbacks[{number}]": each for number, each in enumerate(trainer.callback_handler.callbacks)}
         found |= {"trainer": trainer} | {name: _holder(getattr(trainer, name, None)) for name in OF_THE_SCRIPT}
         return {name: one for name, one in found.items() if one is not None and not _is_ours(one)}
+
+    def lost(self) -> Sequence[Lost]:
+        return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
         """Never through the Trainer's own `log`, which would add to its history."""

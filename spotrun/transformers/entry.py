@@ -7,7 +7,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-AGENT = ("SPOTRUN_AGENT", "SPOTRUN_AGENT_FD")
+AGENT = "SPOTRUN_AGENT"
 
 
 def install(module: ModuleType) -> None:
@@ -15,7 +15,7 @@ def install(module: ModuleType) -> None:
     Let `train()` of each Trainer ask its agent where to begin. `module` is transformers.trainer, freshly imported.
     Idempotent; without an agent it does nothing.
     """
-    if not any(name in os.environ for name in AGENT) or hasattr(module.Trainer.train, "asks_its_agent"):
+    if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return
     _watch_training(module)
     _begin_where_the_loader_does(module)

@@ -19,7 +19,7 @@ from spotrun.transformers.base_model import BaseModel
 from spotrun.transformers.taps import Taps
 
 MODULE = ModuleType("transformers.trainer")
-AGENTS = ("SPOTRUN_AGENT", "SPOTRUN_AGENT_FD")
+AGENT = "SPOTRUN_AGENT"
 
 
 class PeftModel(nn.Module):
@@ -103,15 +103,14 @@ class TestRefusals:
 
 
 def test_without_an_agent_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in AGENTS:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(AGENT, raising=False)
     module = ModuleType("transformers.trainer")
     entry.install(module)
     assert not vars(module).keys() - vars(ModuleType("other")).keys()
 
 
 def test_a_trainer_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(AGENTS[0], "/nowhere")
+    monkeypatch.setenv(AGENT, "/nowhere")
     module: Any = ModuleType("transformers.trainer")
     module.Trainer = type("Trainer", (), {"train": lambda self: None})
     module.skip_first_batches = lambda dataloader, num_batches=0: (dataloader, num_batches)

@@ -36,7 +36,11 @@ IMPORTED = (
     "tests.support.trainings.training",
 )
 
-OTHERS = {"toy": "tests.support.toy_framework", "loop": "tests.support.trainings.loop_script", "transformers": TRANSFORMERS}
+OTHERS = {
+    "toy": "tests.support.toy_framework",
+    "loop": "tests.support.trainings.loop_script",
+    "transformers": TRANSFORMERS,
+}
 """The modules that train the jobs of a package that is no Lightning."""
 
 
