@@ -120,7 +120,7 @@ class Fit:
         """The fit, ready for the framework to restore and start it; None if there is no agent."""
         ranks = Ranks(framework.rank, framework.ranks)
         agent = claim() if ranks.rank == 0 else session.Follower()
-        return cls._begin(framework, ranks, agent) if ranks.agree(agent is not None) and agent is not None else None
+        return cls.under(framework, ranks, agent) if ranks.agree(agent is not None) and agent is not None else None
 
     @classmethod
     def begin_anyway(cls, framework: Framework) -> Fit:
@@ -128,10 +128,11 @@ class Fit:
         ranks = Ranks(framework.rank, framework.ranks)
         agent = claim() if ranks.rank == 0 else session.Follower()
         there = ranks.agree(agent is not None) and agent is not None
-        return cls._begin(framework, ranks, agent if there and agent is not None else session.alone())
+        return cls.under(framework, ranks, agent if there and agent is not None else session.alone())
 
     @classmethod
-    def _begin(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
+    def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
+        """The fit that talks to `agent`: refused before its first step, or ready."""
         if agent.unfinished:
             unsupported.reject(
                 agent,
