@@ -50,8 +50,8 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
         SpecInvalid: the work folder is too large, or its script does not travel.
         CloudError: the interruption rates that the specification names cannot be read.
     """
-    if spec.train.script is not None:
-        require_script(travelling(Path(spec.workdir)), spec.train.script)
+    if (source := spec.train.source(Path(spec.workdir))) is not None:
+        require_script(travelling(Path(spec.workdir)), source)
     uid = new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
@@ -61,9 +61,9 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
-    if spec.train.script is not None:
-        script = Path(spec.workdir) / spec.train.script
-        event = replace(event, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest())
+    if source is not None:
+        digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
+        event = replace(event, script_sha256=digest)
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     event = replace(event, public_key=keys.make(open_store(spec.checkpoint.uri), uid))

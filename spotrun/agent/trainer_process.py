@@ -38,6 +38,8 @@ STATE_DIR = "SPOTRUN_STATE_DIR"
 def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
     if spec.train.script is not None:
         return [environment.python(instance_dir), spec.train.script, *spec.train.args]
+    if spec.train.module is not None:
+        return [environment.python(instance_dir), "-m", spec.train.module, *spec.train.args]
     assert spec.train.run is not None
     return ["bash", "-c", spec.train.run]
 

@@ -247,16 +247,17 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 def changed_script(run: OpenRun) -> str | None:
     """What to say if the script on this machine is not the one that the run was launched with; None if it may be."""
     launched, train = run.created.script_sha256, run.spec.train
-    if not launched or train.script is None:
+    source = train.source(Path(run.spec.workdir))
+    if not launched or source is None:
         return None
     try:
-        here = hashlib.sha256((Path(run.spec.workdir) / train.script).read_bytes()).hexdigest()
+        here = hashlib.sha256((Path(run.spec.workdir) / source).read_bytes()).hexdigest()
     except OSError:
         return None  # launched from another machine, or the folder has gone
     if here == launched:
         return None
     advice = launch_again(run, run.ledger.state)
-    return f"{train.script} has changed since the launch, and this run trains it as it was uploaded; {advice}"
+    return f"{source} has changed since the launch, and this run trains it as it was uploaded; {advice}"
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:

@@ -77,12 +77,12 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """What to say of a job that may have no checkpoints: only Lightning trainings and named state have any."""
-    script = spec.train.script
+    script = spec.train.source(Path(spec.workdir))
     if spec.train.state:
         return None
     if script is not None and "lightning" in (Path(spec.workdir) / script).read_text(errors="replace").lower():
         return None
-    what = "The job is a plain command" if script is None else f"{script} does not name Lightning"
+    what = "The job is a plain command" if spec.train.run else f"{script or spec.train.module} does not name Lightning"
     return (
         f"{what}: spotrun makes checkpoints of Lightning trainings, and of files that a job names as state. Unless it "
         "starts one or writes into $SPOTRUN_STATE_DIR, it begins anew after each interruption, and the time that it "
@@ -139,7 +139,7 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
     Raises:
         SpecInvalid: the script would run `here`, with this Python.
     """
-    script = spec.train.script
+    script = spec.train.source(Path(spec.workdir))
     if script is None:
         return None
     try:
@@ -149,7 +149,7 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
         at = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = f"{script}{at}: {error.msg if isinstance(error, SyntaxError) else error}"
         if here:
-            raise SpecInvalid(reason, hint=f"correct {script}", key=("train", "script")) from None
+            raise SpecInvalid(reason, hint=f"correct {script}", key=spec.train.key) from None
         return f"{reason}, says Python {platform.python_version()} of this machine"
     return None
 
@@ -162,8 +162,8 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
         SpecInvalid: the script is one of them, or a file of rules cannot be read.
     """
     found = travelling(Path(spec.workdir))
-    if spec.train.script is not None:
-        require_script(found, spec.train.script)
+    if (source := spec.train.source(Path(spec.workdir))) is not None:
+        require_script(found, source)
     return told(found, sys.maxsize) if all_of_them else told(found)
 
 
@@ -212,15 +212,16 @@ def require_framework(spec: RunSpec) -> None:
     Raises:
         NotInstalled: one of them is missing.
     """
-    if spec.train.script is None or spec.setup is not None or "PYTHONPATH" in spec.envs:
+    source = spec.train.source(Path(spec.workdir))
+    if source is None or spec.setup is not None or "PYTHONPATH" in spec.envs:
         return
-    script = Path(spec.workdir, spec.train.script)
+    script = Path(spec.workdir, source)
     for package in ("torch", *LIGHTNINGS):
         own = any(script.with_name(name).exists() for name in (package, f"{package}.py"))
         if package in _imports_of(script) and not own and not is_installed(package):
             unified = shlex.join([*installer(), "lightning"])
             raise NotInstalled(
-                f"{spec.train.script} imports {package}, which is not installed for {sys.executable}",
+                f"{source} imports {package}, which is not installed for {sys.executable}",
                 hint=unified if package == "lightning" else command_for("lightning"),
             )
 

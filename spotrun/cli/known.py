@@ -79,7 +79,7 @@ def _executed(run: OpenRun) -> Iterator[str]:
     """What is done in the user's name for whoever carries the run on."""
     if run.cloud.here:
         train = run.spec.train
-        yield f"run its {train.script or 'command'} on this machine, with your rights"
+        yield f"run its {train.title} on this machine, with your rights"
     else:
         budget = run.created.budget_usd
         yield f"rent instances on {run.cloud.name}" + (f" for up to ${budget}" if budget is not None else "")

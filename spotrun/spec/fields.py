@@ -67,6 +67,7 @@ Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=Tr
 NotifyCommand = Annotated[str, PlainValidator(values.read_notify_command), _TEXT]
 ScriptPath = Annotated[str, PlainValidator(values.read_script), _TEXT]
 StatePath = Annotated[str, PlainValidator(values.read_state_path), _TEXT]
+ModuleName = Annotated[str, PlainValidator(values.read_module), _TEXT]
 Arguments = Annotated[
     tuple[str, ...],
     PlainValidator(values.read_args),

@@ -19,9 +19,17 @@ from pydantic import ValidationError
 from spotrun.address import DEFAULT_STORE, mistyped
 from spotrun.errors import SpecInvalid, SpotrunError, found
 from spotrun.spec.leaks import plain_secrets
-from spotrun.spec.model import RunSpec
+from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
-from spotrun.spec.values import STATE_FILES_MAX, clean_text, kind_of, name_from, read_script, read_state_path
+from spotrun.spec.values import (
+    STATE_FILES_MAX,
+    clean_text,
+    kind_of,
+    name_from,
+    read_module,
+    read_script,
+    read_state_path,
+)
 from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
 
@@ -445,8 +453,9 @@ def _check_workdir(draft: _Draft, workdir: Path) -> None:
         draft.add(("workdir",), f"cannot be read: {shown(error, 200)}", "write a shorter path")
         return
     train = draft.data.get("train")
-    if isinstance(train, dict) and "script" in train and ("train", "script") not in draft.document.unreadable:
-        _check_script(draft, workdir, train["script"])
+    for key, check in (("script", _check_script), ("module", _check_module)):
+        if isinstance(train, dict) and key in train and ("train", key) not in draft.document.unreadable:
+            check(draft, workdir, train[key])
     if isinstance(train, dict) and isinstance(train.get("state"), list):
         for index, path in enumerate(train["state"]):
             _check_state(draft, workdir, index, path)
@@ -490,6 +499,22 @@ def _check_script(draft: _Draft, workdir: Path, value: object) -> None:
         return
     except (OSError, ValueError) as error:
         draft.add(key, f"cannot be read: {shown(error, 200)}", "write a shorter path")
+
+
+def _check_module(draft: _Draft, workdir: Path, value: object) -> None:
+    """A package that is not in the work folder may be installed, or come by `setup`."""
+    try:
+        name = read_module(value)
+    except Unreadable:
+        return
+    package, _, inside = name.partition(".")
+    here = (workdir / package).is_dir() if inside else False
+    if here and not any((workdir / path).is_file() for path in files_of_module(name)):
+        folder = (workdir / name.replace(".", "/")).parent
+        names = sorted(entry.stem for entry in folder.iterdir() if entry.suffix == ".py") if folder.is_dir() else []
+        close = difflib.get_close_matches(name.rpartition(".")[2][:100], names[:200], 1, cutoff=0.4)
+        hint = f"did you mean {name.rpartition('.')[0]}.{close[0]}?" if close else "write its name as in an import"
+        draft.add(("train", "module"), f"no such module in {shown(workdir, 200)}: {name}", hint)
 
 
 def _scripts_like(workdir: Path, name: str) -> str:

@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
 from typing import Any
 
 from pydantic import (
@@ -55,13 +56,18 @@ class Model(BaseModel):
 
 
 class TrainSpec(Model):
-    """What to run: a Python script with arguments, or a shell command; and what it keeps in files."""
+    """What to run: a Python script or module with arguments, or a shell command; and what it keeps in files."""
 
     script: fields.ScriptPath | None = Field(
         default=None, description="The Python script, relative to workdir: train.py. It needs no change for spotrun."
     )
+    module: fields.ModuleName | None = Field(
+        default=None,
+        description="A module to run in place of a script, as by python -m: package.train. It is found in workdir, or "
+        "among what is installed.",
+    )
     args: fields.Arguments = Field(
-        default=(), description="The script's arguments, one list item each: [--epochs, 90]."
+        default=(), description="The arguments of the script or module, one list item each: [--epochs, 90]."
     )
     run: fields.Command | None = Field(default=None, description="A shell command, instead of script and args.")
     state: tuple[fields.StatePath, ...] = Field(
@@ -75,9 +81,10 @@ class TrainSpec(Model):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TrainSpec:
-        if self.script is not None and self.run is not None:
-            raise Unreadable("has both script and run", "keep one of them")
-        if self.script is None and self.run is None:
+        given = [name for name in ("script", "module", "run") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise Unreadable(f"has both {' and '.join(given)}", "keep one of them")
+        if not given:
             raise Unreadable("nothing to run", "write train: {script: train.py} or run: COMMAND")
         if self.run is not None and self.args:
             raise Unreadable("goes with script, not with run", "write the arguments into run", at=("args",))
@@ -99,6 +106,28 @@ class TrainSpec(Model):
         """All that is state, $SPOTRUN_STATE_DIR included; none of these lies in another."""
         paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir) if not path.startswith("!")})
         return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Where the job says what is run."""
+        return "train", next(name for name in ("script", "module", "run") if getattr(self, name) is not None)
+
+    @property
+    def title(self) -> str:
+        """Whom a sentence speaks of: `train.py`."""
+        return self.script or self.module or "command"
+
+    def source(self, workdir: Path) -> str | None:
+        """The file of `workdir` that is run; None for a command, and for a module that is installed."""
+        if self.module is None:
+            return self.script
+        return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
+
+
+def files_of_module(name: str) -> tuple[str, str]:
+    """Where Python looks for what `python -m` runs."""
+    path = name.replace(".", "/")
+    return f"{path}.py", f"{path}/__main__.py"
 
 
 class ResourcesSpec(Model):

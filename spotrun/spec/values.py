@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
+from keyword import iskeyword
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -162,6 +163,15 @@ def read_script(value: object) -> str:
     if text.startswith("-") or not path.parts:
         raise Unreadable(f"{shown(text)!r} is not a script", "write a path like train.py")
     return str(path)
+
+
+def read_module(value: object) -> str:
+    text = clean_text(value)
+    if text.endswith(".py") or "/" in text:
+        raise Unreadable(f"{shown(text)!r} is a file, not a module", "write script: in place of module:")
+    if not all(part.isidentifier() and not iskeyword(part) for part in text.split(".")):
+        raise Unreadable(f"{shown(text)!r} is not a module", "write a name like package.train")
+    return text
 
 
 def read_state_path(value: object) -> str:

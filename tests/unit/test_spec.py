@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from spotrun.agent.trainer_process import training_command
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
 from spotrun.folder import stored_files
@@ -707,3 +708,28 @@ def test_state_of_too_many_files_is_refused_at_its_line(tmp_path: Path, monkeypa
         (tmp_path / "out" / "deep" / f"{number}.bin").touch()
     with pytest.raises(SpecFileInvalid, match=r"job\.yaml:4: train\.state\[0\].*holds more than 3 files"):
         load_spec(job)
+
+
+@pytest.fixture
+def package(folder: Path) -> Path:
+    (folder / "pkg" / "app").mkdir(parents=True)
+    for name in ("__init__", "train", "app/__init__", "app/__main__"):
+        (folder / "pkg" / f"{name}.py").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("pkg.train", "pkg/train.py"), ("pkg.app", "pkg/app/__main__.py"), ("torch.distributed.run", None)],
+)
+def test_a_module_is_run_as_by_python_m(package: Path, name: str, source: str | None) -> None:
+    train = load_spec(write(package, f"train: {{module: {name}, args: [--epochs, 2]}}")).train
+    assert train.source(package) == source
+    assert (train.key, train.title) == (("train", "module"), name)
+    command = training_command(load_spec(package / "job.yaml"), package)
+    assert command == [sys.executable, "-m", name, "--epochs", "2"]
+
+
+def test_a_module_that_is_not_in_its_package_is_no_module(package: Path) -> None:
+    with pytest.raises(SpecFileInvalid, match=r"no such module.*did you mean pkg\.train\?"):
+        load_spec(write(package, "train: {module: pkg.trian}"))
