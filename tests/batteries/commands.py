@@ -9,6 +9,7 @@ Each program checks what it finds at its start, and says BROKEN if that does not
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -195,7 +196,7 @@ while [ "$n" -lt 40 ]; do
 done
 echo DONE
 """
-PYTHON = f"exec {sys.executable} -S"
+PYTHON = f"exec {shlex.quote(sys.executable)} -S"
 USES = (
     Use("a simulator writes its field in place", "perl sim.pl", {"sim.pl": IN_PLACE}),
     Use("temporary names and renames", "bash run.sh", {"run.sh": RENAMES}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.support.agent_bench import AgentRun, Node, Start
 from tests.support.eventually import eventually
 from tests.support.repository import EXAMPLES, JOBS
 
+PYTHON = shlex.quote(sys.executable)
 PAIRS = {"pairs.py": (JOBS / "pairs.py").read_text()}
 
 
@@ -34,7 +36,7 @@ def command(run: str, *state: str) -> dict[str, Any]:
 
 
 def pairs(*words: str, until: int = 100_000) -> dict[str, Any]:
-    return command(f"exec {sys.executable} -S pairs.py out {until} {' '.join(words)}")
+    return command(f"exec {PYTHON} -S pairs.py out {until} {' '.join(words)}")
 
 
 def begins(run: AgentRun, node: Node) -> list[int]:
@@ -152,7 +154,7 @@ def test_a_slow_end_after_sigterm_is_waited_for(start: Start):
 
 
 def test_sigterm_reaches_a_program_that_a_shell_runs_and_the_shell_goes_no_further(start: Start):
-    line = f"echo begun; {sys.executable} -S pairs.py out 100000 | cat; echo and on"
+    line = f"echo begun; {PYTHON} -S pairs.py out 100000 | cat; echo and on"
     run = start(**command(line))
     node = run.launch()
     run.wait_for(ev.CheckpointCommitted)
@@ -199,7 +201,7 @@ def test_a_state_that_never_rests_is_told_of_once(start: Start):
 
 def test_a_file_that_is_open_for_writing_is_named_with_who_has_it(start: Start):
     held = "import time; f = open('out/held', 'w'); f.write('half'); f.flush(); time.sleep(999)"
-    run = start(**command(f'mkdir -p out; exec {sys.executable} -S -c "{held}"'))
+    run = start(**command(f'mkdir -p out; exec {PYTHON} -S -c "{held}"'))
     run.launch()
     named = run.wait_for(ev.StateNotCarried)
     assert "out/held is open for writing in python" in named.places[0].what
