@@ -24,7 +24,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
     scaler = torch.amp.GradScaler(DEVICE)
-    train = DataLoader(rings(4000), 32, shuffle=True, drop_last=True)
+    train = DataLoader(rings(12_000), 32, shuffle=True, drop_last=True)
     val = DataLoader(rings(1000), 250)
     loop = Loop(seed=1, model=model, ema=ema, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
     s = loop.state(best=0.0, bad=0)
@@ -46,7 +46,7 @@ def main() -> None:
         loop.log(accuracy=right / 1000)
         print(f"epoch {epoch}: {right / 10:.1f} % right")
         s.best, s.bad = (right, 0) if right > s.best else (s.best, s.bad + 1)
-        if s.bad == 4:
+        if s.bad == 6:
             break
     torch.save(ema.module.state_dict(), "model.pt")
 

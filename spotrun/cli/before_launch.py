@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import platform
+import re
 import shlex
 import sys
 import warnings
@@ -43,6 +44,7 @@ from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
+NAMES_A_FRAMEWORK = re.compile(r"lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
 
@@ -76,17 +78,18 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:
-    """What to say of a job that may have no checkpoints: only Lightning trainings and named state have any."""
+    """What to say of a job that may have no checkpoints: only trainings by a framework and named state have any."""
     script = spec.train.source(Path(spec.workdir))
     if spec.train.state:
         return None
-    if script is not None and "lightning" in (Path(spec.workdir) / script).read_text(errors="replace").lower():
+    if script is not None and NAMES_A_FRAMEWORK.search((Path(spec.workdir) / script).read_text(errors="replace")):
         return None
-    what = "The job is a plain command" if spec.train.run else f"{script or spec.train.module} does not name Lightning"
+    what = "The job is a plain command" if spec.train.run else f"{script or spec.train.module} names none of these"
     return (
-        f"{what}: spotrun makes checkpoints of Lightning trainings, and of files that a job names as state. Unless it "
-        "starts one or writes into $SPOTRUN_STATE_DIR, it begins anew after each interruption, and the time that it "
-        "repeats is rework. To keep what it writes: train: {state: [out/]}."
+        f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
+        "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it begins "
+        "anew after each interruption, and the time that it repeats is rework. To keep what it writes: "
+        "train: {state: [out/]}."
     )
 
 

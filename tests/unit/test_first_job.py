@@ -67,7 +67,7 @@ def test_what_is_neither_is_told_in_a_line(folder: Path, verb: str, name: str, t
 def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path) -> None:
     said = call("init", "train.py", "--out", "plain.yaml").stdout
     assert "verify-resume" not in said, "no Lightning is in it"
-    assert "spotrun makes checkpoints of Lightning trainings, and of files that a job names as state" in said
+    assert "of trainings by Lightning, by the Trainer of transformers or with a Loop, and of files that a job" in said
     (folder / "train.py").write_text("import lightning\n")
     said = call("init", "train.py", "--", "--lr", "0.1", "--note", "say: #no", "yes").stdout
     assert "spotrun verify-resume train.yaml" in said
