@@ -359,7 +359,7 @@ def test_real_python_processes_with_the_transformer_demo(tmp_path):
     assert agents[1].attempt() == "finished", agents[1].log.read_text()[-3000:]
     threads[0].join()
     assert (folders[0] / "weights").read_text() == (folders[1] / "weights").read_text()
-    assert agents[1].told(Hello)[0].lightning.startswith("pytorch_lightning 2.")
+    assert agents[1].told(Hello)[0].framework.startswith("pytorch_lightning 2.")
 
 
 TRANSFORMER = """
@@ -438,7 +438,7 @@ def test_the_boring_model_unchanged(zygote, tmp_path):
         assert agent.attempt() == "finished", agent.log.read_text()[-3000:]
         weights.append((folder / "weights").read_text())
     assert weights[0] == weights[1]
-    assert agent.told(Hello)[0].lightning.startswith("lightning 2.")
+    assert agent.told(Hello)[0].framework.startswith("lightning 2.")
 
 
 # --- what is told, and when ------------------------------------------------------------------------------------------
