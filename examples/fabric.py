@@ -11,7 +11,7 @@ from spotrun import Loop
 def main() -> None:
     fabric = Fabric(devices=1)
     fabric.seed_everything(1)
-    x = torch.randn(4000, 8)
+    x = torch.randn(50_000, 8)
     model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), 3e-3))
     train = fabric.setup_dataloaders(DataLoader(TensorDataset(x, x.prod(1, keepdim=True)), 32, shuffle=True))
