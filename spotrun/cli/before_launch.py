@@ -44,7 +44,10 @@ from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
-NAMES_A_FRAMEWORK = re.compile(r"lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
+COMPARED = re.compile("lightning|from spotrun import|import spotrun", re.IGNORECASE)
+"""What a script names whose training `verify-resume` compares."""
+SAVED = re.compile(f"{COMPARED.pattern}|transformers", re.IGNORECASE)
+"""What a script names whose training has checkpoints."""
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
 
@@ -79,18 +82,26 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """What to say of a job that may have no checkpoints: only trainings by a framework and named state have any."""
-    script = spec.train.source(Path(spec.workdir))
-    if spec.train.state:
+    if spec.train.state or _names(spec, SAVED):
         return None
-    if script is not None and NAMES_A_FRAMEWORK.search((Path(spec.workdir) / script).read_text(errors="replace")):
-        return None
-    what = "The job is a plain command" if spec.train.run else f"{script or spec.train.module} names none of these"
+    source = spec.train.source(Path(spec.workdir)) or spec.train.module
+    what = "The job is a plain command" if spec.train.run else f"{source} names none of these"
     return (
         f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
         "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it begins "
         "anew after each interruption, and the time that it repeats is rework. To keep what it writes: "
         "train: {state: [out/]}."
     )
+
+
+def is_compared(spec: RunSpec) -> bool:
+    """Whether `verify-resume` can tell how exactly the job's script resumes, as far as its text says."""
+    return _names(spec, COMPARED)
+
+
+def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
+    script = spec.train.source(Path(spec.workdir))
+    return script is not None and bool(words.search((Path(spec.workdir) / script).read_text(errors="replace")))
 
 
 def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError | SpecInvalid:
