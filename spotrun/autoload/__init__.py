@@ -5,6 +5,6 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 """To be the first in PYTHONPATH."""
 SEED_VARIABLE = "SPOTRUN_SEED"
-"""The seed of a run's programs, a whole number. Where it is not set, nothing in this folder does anything."""
+"""The seed of a run's programs, a whole number. Where it is not set, no generator is seeded."""
 STARTED_VARIABLE = "SPOTRUN_STARTED_AT"
 """When the run was created, in ISO 8601 with its zone: for names that have a date in them."""

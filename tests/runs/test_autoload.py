@@ -253,6 +253,18 @@ def test_what_is_named_is_called_with_the_module_once_it_was_imported(tmp_path: 
     assert broken.startswith("9\nspotrun: hydra.core.utils is left as it is: AttributeError")
 
 
+def test_a_script_that_imports_a_framework_has_it_under_its_agent(tmp_path: Path) -> None:
+    code = """
+        from accelerate import Accelerator
+        from lightning_fabric import Fabric
+        from transformers import Trainer
+        print(*(hasattr(Fabric.setup, "is_watched_by_spotrun"), hasattr(Accelerator.prepare, "is_watched_by_spotrun")))
+        print(hasattr(Trainer.train, "asks_its_agent"))
+    """
+    assert said(tmp_path, code, environment=of_a_training()).splitlines()[:2] == ["True True", "True"]
+    assert said(tmp_path, code, environment=variables()).splitlines()[:2] == ["False False", "False"]
+
+
 def test_what_is_called_is_there() -> None:
     for function in sitecustomize().INSTALLS.values():
         place, _, name = function.partition(":")
