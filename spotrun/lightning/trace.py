@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
-import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from spotrun.exactness import folders
-from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
-from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
+from spotrun.exactness.trace import Begun, Ended, Evaluated, Improved, Left, Noted, Trained, Validated
+from spotrun.exactness.trace_file import FILE_VARIABLE, TraceFile, path_of_rank
 from spotrun.lightning.adapter import LightningFramework
 from spotrun.lightning.connectors.position import Position
 from spotrun.lightning.connectors.state import last_metrics
@@ -29,7 +27,7 @@ from spotrun.training.data import data_order
 from spotrun.training.python_state.script import Script
 from spotrun.training.trace import places as trace_places
 from spotrun.training.trace.digests import clean, digest, digests, generators, metrics
-from spotrun.training.trace.of_framework import EARLY_BATCHES, SLOW_STEP_S, SLOW_STEPS, exact_loss, work_folder
+from spotrun.training.trace.of_framework import EARLY_BATCHES, Holds, exact_loss, learning_rates, work_folder
 from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
@@ -47,15 +45,14 @@ class TraceCallback:
     ended_at = 0, 0
     """Of all Trainers of this process: how many fits there were, and at which epoch and step the last one has ended."""
     _file: TraceFile
+    _holds: Holds
     leaves = False
     """The end of this process will be recorded."""
     outside: OutsideFiles | None = None
     """Of all Trainers of this process."""
 
     def __init__(self) -> None:
-        self._holds: list[int] = []
         self._is_first_pass = False
-        self._began_s = 0.0
         self._data = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
         self._best: tuple[str, ...] = ()
@@ -88,8 +85,7 @@ class TraceCallback:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         before = self._file.read()
-        wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
-        self._holds = sorted(wanted - set(before.held_at)) if trainer.is_global_zero else []
+        self._holds = Holds(self._file, before.held_at if trainer.is_global_zero else None)
         self._is_first_pass = not before.begun
         self._best = _best(trainer)
         self._file.append(Begun(pid=os.getpid(), step=self._step(trainer)))
@@ -97,11 +93,9 @@ class TraceCallback:
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._look_for_improvement(trainer)
-        self._began_s = time.monotonic()
+        self._holds.batch_begins()
         self._data = digest(batch)
-        self._lr = tuple(
-            tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in trainer.optimizers
-        )
+        self._lr = learning_rates(trainer.optimizers)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         order = data_order.order_of(trainer.train_dataloader)
@@ -119,7 +113,7 @@ class TraceCallback:
         )
         if self._epoch(trainer) == 0 and batch_idx < EARLY_BATCHES:
             self._note(trainer, f"batch {batch_idx + 1}")
-        self._hold(self._step(trainer))
+        self._holds.reached(self._step(trainer))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking:
@@ -215,22 +209,12 @@ class TraceCallback:
         places.found |= {f"precision.{name}": text for name, text in scaler.items()}
         return places
 
-    # -- kills -------------------------------------------------------------------------------------------------------
+    # -- the best so far --------------------------------------------------------------------------------------------
 
     def _look_for_improvement(self, trainer: Any) -> None:
         if (best := _best(trainer)) != self._best:
             self._best = best
             self._file.append(Improved(step=self._step(trainer)))
-
-    def _hold(self, step: int) -> None:
-        if not self._holds:
-            return
-        if step >= self._holds[0]:
-            self._file.append(Held(step=self._holds[0]))
-            while True:
-                threading.Event().wait(3600)
-        if step >= self._holds[0] - SLOW_STEPS:
-            time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
 
 
 def _best(trainer: Any) -> tuple[str, ...]:

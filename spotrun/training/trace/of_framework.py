@@ -11,11 +11,12 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from spotrun.exactness import folders
 from spotrun.exactness.trace import Begun, Ended, Held, Left, Noted, Trained, Validated
@@ -32,6 +33,29 @@ SLOW_STEPS = 40
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """After each of them, and at the first epoch's end, a first pass notes what is where."""
+
+
+class Holds:
+    """The steps after which this process stands still, each once; with `held_at` of None there is none."""
+
+    def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
+        wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
+        self._steps = [] if held_at is None else sorted(wanted - set(held_at))
+        self._file = file
+        self._began_s = 0.0
+
+    def batch_begins(self) -> None:
+        self._began_s = time.monotonic()
+
+    def reached(self, step: int) -> None:
+        if not self._steps:
+            return
+        if step >= self._steps[0]:
+            self._file.append(Held(step=self._steps[0]))
+            while True:
+                threading.Event().wait(3600)
+        if step >= self._steps[0] - SLOW_STEPS:
+            time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
 
 
 class OfProcess:
@@ -74,10 +98,8 @@ class FrameworkTrace:
         process.fits += 1
         self._ahead = process.ended_at if process.fits > 1 else (0, 0)
         before = self._file.read()
-        wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
-        self._holds = sorted(wanted - set(before.held_at)) if framework.rank == 0 else []
+        self._holds = Holds(self._file, before.held_at if framework.rank == 0 else None)
         self._is_first_pass = not before.begun
-        self._began_s = 0.0
         self._data = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
         self._file.append(Begun(pid=os.getpid(), step=self._step))
@@ -91,11 +113,9 @@ class FrameworkTrace:
         return self._here.epoch + self._ahead[0]
 
     def batch_begins(self, batch: Any) -> None:
-        self._began_s = time.monotonic()
+        self._holds.batch_begins()
         self._data = digest(batch)
-        self._lr = tuple(
-            tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in self._here.optimizers
-        )
+        self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
         """It is counted, and no generator was seeded since."""
@@ -115,7 +135,7 @@ class FrameworkTrace:
         )
         if self._epoch == 0 and number < EARLY_BATCHES:
             self._note(f"batch {number + 1}")
-        self._hold()
+        self._holds.reached(self._step)
 
     def epoch_closes(self) -> None:
         """What was logged in it is that of its validations too."""
@@ -166,21 +186,16 @@ class FrameworkTrace:
         places.modules()
         return places
 
-    def _hold(self) -> None:
-        if not self._holds:
-            return
-        if self._step >= self._holds[0]:
-            self._file.append(Held(step=self._holds[0]))
-            while True:
-                threading.Event().wait(3600)
-        if self._step >= self._holds[0] - SLOW_STEPS:
-            time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
-
 
 def work_folder() -> Path:
     """The script may have gone into a folder below it."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if clean(str(folder)) == "<instance>/work"), here)
+
+
+def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
+    """Of each group of each, to the bit."""
+    return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 
 def exact_loss(loss: Any) -> str | None:
