@@ -17,7 +17,7 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.decisions import Beginning
+from spotrun.agent.decisions import StateChoice
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.ending import Ending
 from spotrun.agent.fits import Start, afresh_after, told_to_trainer
@@ -134,14 +134,14 @@ class AttemptLoop:
         if newest is None or newest.event.has_image:
             self._begin(incarnation, ready)
         else:
-            self._begin_command(incarnation, Beginning.NEWEST)
+            self._begin_command(incarnation, StateChoice.NEWEST)
 
-    def _begin_command(self, incarnation: int, beginning: Beginning) -> None:
+    def _begin_command(self, incarnation: int, choice: StateChoice) -> None:
         """Put the state of a command in its place, and start it."""
         self._keeper.rest()
         self._node.status.change(phase="restore")
         try:
-            found = put_state_back(self._node, self._journal.attempt, self._files, beginning)
+            found = put_state_back(self._node, self._journal.attempt, self._files, choice)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation))

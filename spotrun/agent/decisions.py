@@ -217,7 +217,7 @@ RESTLESS_INTERVALS = 3
 """A state that finds no rest for so many intervals between checkpoints is told of."""
 
 
-class Beginning(Enum):
+class StateChoice(Enum):
     """With which files a command begins."""
 
     AS_IT_STANDS = auto()
@@ -236,16 +236,16 @@ def failures_in_a_row(state: RunState) -> int:
     return sum(at is not None and at >= state.opened_at for at in failed)
 
 
-def beginning_after(exited: TrainerExited, failures: int) -> Beginning:
+def beginning_after(exited: TrainerExited, failures: int) -> StateChoice:
     """
     With what the next command begins where one has `exited` on this instance, and so many have failed in a row.
 
     Who was killed has left its files in the middle of whatever it did.
     """
     if failures > 2:
-        return Beginning.ONE_BEFORE
+        return StateChoice.ONE_BEFORE
     by_itself = exited.cause is Cause.USER_ERROR and failures < 2
-    return Beginning.AS_IT_STANDS if by_itself else Beginning.NEWEST
+    return StateChoice.AS_IT_STANDS if by_itself else StateChoice.NEWEST
 
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:

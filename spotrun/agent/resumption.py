@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spotrun.agent import fits, groups
 from spotrun.agent.commit_files import CommitFiles
-from spotrun.agent.decisions import Beginning as CommandBeginning
+from spotrun.agent.decisions import StateChoice
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
 from spotrun.agent.put_back import FilesOfCommit
@@ -126,7 +126,7 @@ class StateFound(NamedTuple):
         )
 
 
-def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: CommandBeginning) -> StateFound:
+def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
     The state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
 
@@ -136,10 +136,10 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, beginning: Comm
     groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)  # who may still write to it
     candidates = [commit for commit in node.recorder.state.restore_candidates() if not commit.event.has_image]
     skipped: list[int] = []
-    if beginning is CommandBeginning.AS_IT_STANDS:
+    if choice is StateChoice.AS_IT_STANDS:
         files.begin(attempt, files.known)
         return StateFound(candidates[0], in_place=True)
-    if beginning is CommandBeginning.ONE_BEFORE and len(candidates) > 1:
+    if choice is StateChoice.ONE_BEFORE and len(candidates) > 1:
         skipped.append(candidates.pop(0).number)
     with _reasons():
         while True:

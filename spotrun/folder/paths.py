@@ -15,3 +15,16 @@ def is_path_inside(path: str) -> bool:
     plain = "\0" not in path and not {"", ".", ".."} & set(parts)
     sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
     return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES
+
+
+def is_nameable(path: str) -> bool:
+    """Whether a list can name it."""
+    return is_path_inside(path) and is_text(path)
+
+
+def is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

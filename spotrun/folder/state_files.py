@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.folder.paths import is_path_inside
+from spotrun.folder.paths import is_nameable
 from spotrun.folder.stored_files import STATE_FILES_MAX
 from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, UNNAMEABLE, Stamp
 
@@ -119,7 +119,7 @@ class _Surveying:
     def _take(self, path: str, facts: os.stat_result | OSError) -> None:
         if isinstance(facts, OSError):
             self._refused[path] = f"it cannot be read: {facts.strerror}"
-        elif not is_path_inside(path) or not _is_text(path):
+        elif not is_nameable(path):
             self._refused[os.fsencode(path).decode(errors="backslashreplace")] = UNNAMEABLE
         elif stat.S_ISDIR(facts.st_mode):
             self._folders[path] = stat.S_IMODE(facts.st_mode)
@@ -148,14 +148,6 @@ class _Surveying:
             self._refused[path] = OUTSIDE
             return None
         return os.path.relpath(target, self._root)
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def by_inode(work: Path, files: Mapping[str, Stamp]) -> dict[tuple[int, int], str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotrun.folder import paths
-from spotrun.folder.paths import is_path_inside
+from spotrun.folder.paths import is_nameable, is_text
 
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
@@ -23,6 +23,9 @@ TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its 
 TO_NEVER = "it is a link to what is never stored"
 NO_FILE = "it is neither a file nor a link"
 UNNAMEABLE = "its name cannot be written down as text"
+
+
+_is_nameable = lru_cache(PATHS_MAX)(is_nameable)
 
 
 class Stamp(NamedTuple):
@@ -110,26 +113,13 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     place = os.path.relpath(target, root).split("/")
     if NEVER & set(place):
         refused[path] = TO_NEVER
-    elif stat.S_ISREG(facts.st_mode) and not _is_text(target):
+    elif stat.S_ISREG(facts.st_mode) and not is_text(target):
         refused[path] = UNNAMEABLE
     elif stat.S_ISREG(facts.st_mode):
         files[path] = Seen("/".join(place), Stamp.of(facts))
     else:
         other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
         refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)
-
-
-@lru_cache(PATHS_MAX)
-def _is_nameable(path: str) -> bool:
-    return is_path_inside(path) and _is_text(path)
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:

@@ -118,17 +118,14 @@ class Fit:
     @classmethod
     def begin(cls, framework: Framework) -> Fit | None:
         """The fit, ready for the framework to restore and start it; None if there is no agent."""
-        ranks = Ranks(framework.rank, framework.ranks)
-        agent = claim() if ranks.rank == 0 else session.Follower()
-        return cls.under(framework, ranks, agent) if ranks.agree(agent is not None) and agent is not None else None
+        ranks, agent = _agent_of(framework)
+        return None if agent is None else cls.under(framework, ranks, agent)
 
     @classmethod
     def begin_anyway(cls, framework: Framework) -> Fit:
         """As `begin`. Without an agent the fit trains alike, and nothing is saved."""
-        ranks = Ranks(framework.rank, framework.ranks)
-        agent = claim() if ranks.rank == 0 else session.Follower()
-        there = ranks.agree(agent is not None) and agent is not None
-        return cls.under(framework, ranks, agent if there and agent is not None else session.alone())
+        ranks, agent = _agent_of(framework)
+        return cls.under(framework, ranks, session.alone() if agent is None else agent)
 
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
@@ -412,6 +409,13 @@ class Fit:
         """The script raised: tell the agent the exact step. If the same step fails twice, the run ends."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
+
+
+def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
+    """What each rank talks to; None on all of them if there is no agent."""
+    ranks = Ranks(framework.rank, framework.ranks)
+    agent = claim() if ranks.rank == 0 else session.Follower()
+    return ranks, agent if ranks.agree(agent is not None) else None
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:

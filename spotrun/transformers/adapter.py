@@ -21,7 +21,7 @@ from spotrun.training.weights import Weights
 from spotrun.transformers import refusals
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.base_model import BaseModel
-from spotrun.transformers.loop import Loop
+from spotrun.transformers.loop import TrainerLoop
 
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
@@ -45,7 +45,7 @@ def _holder(given: Any) -> object:
     return None if isinstance(held, FunctionType | ModuleType) else held
 
 
-class TransformersFramework(Loop):
+class TransformersFramework(TrainerLoop):
     """One train() of one Trainer. `module_of` is its transformers.trainer."""
 
     name = "transformers"

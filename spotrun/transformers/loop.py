@@ -21,7 +21,7 @@ NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 """What `get_batch_samples` gives when a pass has ended."""
 
 
-class Loop:
+class TrainerLoop:
     """Of one train(). `batch` is of the epoch that runs or ended last."""
 
     _hooks: Hooks

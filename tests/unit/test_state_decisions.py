@@ -11,7 +11,7 @@ from spotrun.account.outcome import is_plain, status_word
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
 from spotrun.agent.decisions import (
-    Beginning,
+    StateChoice,
     beginning_after,
     failures_in_a_row,
     is_restless,
@@ -101,7 +101,7 @@ def test_two_failures_without_a_checkpoint_between_them_are_at_the_same_step() -
     history = begun(CommandHistory())
     history.state_commit()
     first = history.fails()
-    assert beginning_after(first, failures_in_a_row(history.state)) is Beginning.AS_IT_STANDS
+    assert beginning_after(first, failures_in_a_row(history.state)) is StateChoice.AS_IT_STANDS
     assert why_give_up_command(history.state, first, 9) is None
     history.resume()
     history.state_commit()
@@ -109,10 +109,10 @@ def test_two_failures_without_a_checkpoint_between_them_are_at_the_same_step() -
     assert failures_in_a_row(history.state) == 1, "a checkpoint was made in between"
     history.resume()
     second = history.fails()
-    assert beginning_after(second, failures_in_a_row(history.state)) is Beginning.NEWEST
+    assert beginning_after(second, failures_in_a_row(history.state)) is StateChoice.NEWEST
     history.resume()
     third = history.fails()
-    assert beginning_after(third, failures_in_a_row(history.state)) is Beginning.ONE_BEFORE
+    assert beginning_after(third, failures_in_a_row(history.state)) is StateChoice.ONE_BEFORE
     assert why_give_up_command(history.state, third, 9) is None
     history.resume(walk_back=1)
     fourth = history.fails()
@@ -134,7 +134,7 @@ def test_who_was_killed_leaves_files_that_nobody_goes_on_with() -> None:
     history.state_commit()
     for _ in range(5):
         killed = history.fails(Cause.OUT_OF_MEMORY)
-        assert beginning_after(killed, failures_in_a_row(history.state)) is Beginning.NEWEST
+        assert beginning_after(killed, failures_in_a_row(history.state)) is StateChoice.NEWEST
         assert why_give_up_command(history.state, killed, 9) is None
         history.resume()
 
