@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -268,7 +269,7 @@ def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sa
     assert [epoch["epoch"] for epoch in told["epochs"]] == [1, 2, 3, 4, 5, 6]
     notices = [each["notice_lead_s"] is not None for each in told["interruptions"]]
     assert notices == [True, False, False, True], "as examples/resnet50.yaml announces"
-    assert "on_demand" in done.stdout, "where spot is gone"
+    assert re.search(r"launching \S+ on-demand in ", done.stdout), "where spot is gone"
     assert sandbox.left_running() == []
 
 
