@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -200,6 +201,8 @@ def train(job):
         os.environ["RANK"] = os.environ["LOCAL_RANK"]
     if job.get("log_folder_by_process"):
         integration_utils.default_logdir = lambda: f"runs/{os.getpid()}"
+        # A file of events is named by the second and the host, and these processes begin within one second.
+        socket.gethostname = lambda: f"host-{os.getpid()}"
     trace, here = Cut(job), {"epoch": -1, "batch": 0, "step": 0}
     torch.manual_seed(job.get("seed", 1))
     loaders = Loaders(None, job)
