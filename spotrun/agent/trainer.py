@@ -404,7 +404,8 @@ class Trainer:
             return
         words = "one after the other" if late.alone else "at the same time"
         reason = f"its command trains {words} in two processes, {late.leader} and {late.pid}"
-        self.refuse(Refused(reason=reason, hint=ONE_TRAINING))
+        self.refused = Refused(reason=reason, hint=ONE_TRAINING)
+        self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
         """It is about to exit by itself."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-
-import msgspec
 
 from spotrun.exactness.file_content import EVENTS, digest_of_file, is_text, parts_of_events, parts_of_file
 from spotrun.exactness.pickled import Parts
@@ -25,7 +24,8 @@ MARK = ".spotrun"
 ABSENT, THERE = "absent", "there"
 
 
-class FileDifference(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class FileDifference:
     """`where` in file `path` the two differ; "" if one of them is absent, or the file has no parts."""
 
     path: str
@@ -34,7 +34,8 @@ class FileDifference(msgspec.Struct, frozen=True):
     interrupted: str
 
 
-class Folder(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Folder:
     """A work folder, and the paths of its files in it."""
 
     root: Path

@@ -12,23 +12,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
-import msgspec
+from spotrun.wire import plain
 
 BatchPosition = tuple[int, int]
 """Epoch and batch in it, both from 0."""
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
+@dataclass(frozen=True, kw_only=True)
+class Begun:
     """A trainer process begins, after `step` optimizer steps."""
 
     pid: int
     step: int
 
 
-class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
+@dataclass(frozen=True, kw_only=True)
+class Trained:
     """
     The training has done one batch.
 
@@ -52,7 +55,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
         return self.epoch, self.batch
 
 
-class Validated(msgspec.Struct, frozen=True, kw_only=True, tag="validated"):
+@dataclass(frozen=True, kw_only=True)
+class Validated:
     """A validation within the training is over, after that batch. `metrics` is all that was logged so far."""
 
     epoch: int
@@ -65,13 +69,15 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True, tag="validated"):
         return self.epoch, self.batch
 
 
-class Improved(msgspec.Struct, frozen=True, kw_only=True, tag="improved"):
+@dataclass(frozen=True, kw_only=True)
+class Improved:
     """A callback has seen the best value of its metric so far, after `step` optimizer steps."""
 
     step: int
 
 
-class Noted(msgspec.Struct, frozen=True, kw_only=True, tag="noted"):
+@dataclass(frozen=True, kw_only=True)
+class Noted:
     """What was where at an early `moment`. What differs there in two trainings differs without an interruption."""
 
     moment: str
@@ -79,7 +85,8 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, tag="noted"):
     files: dict[str, str]
 
 
-class Evaluated(msgspec.Struct, frozen=True, kw_only=True, tag="evaluated"):
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
     """
     What `test`, `validate` or `predict` gave in process `pid`, outside of the training. `predictions` is a digest; None
     if there were none.
@@ -91,13 +98,15 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True, tag="evaluated"):
     predictions: str | None = None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
+@dataclass(frozen=True, kw_only=True)
+class Held:
     """The trainer stops after `step`, and waits there to be killed."""
 
     step: int
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+@dataclass(frozen=True, kw_only=True)
+class Ended:
     """
     The `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators.
 
@@ -115,7 +124,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     fit: int = 1
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
+@dataclass(frozen=True, kw_only=True)
+class Left:
     """
     Process `pid` comes to its end, after all that the script does: what is in the variables of its modules, and which
     files it has written `outside` of the work folder.
@@ -130,25 +140,23 @@ class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
 TraceRecord = Begun | Trained | Validated | Improved | Noted | Evaluated | Held | Ended | Left
 Kind = TypeVar("Kind", Begun, Trained, Validated, Improved, Noted, Evaluated, Held, Ended, Left)
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[TraceRecord] = msgspec.json.Decoder(TraceRecord)
+_KINDS: dict[object, Any] = {kind.__name__.lower(): kind for kind in get_args(TraceRecord)}
 
 
 def encode_record(record: TraceRecord) -> bytes:
     """A name of a file that is not UTF-8 has references like `&#56575;` in place of its odd bytes."""
-    try:
-        return _encoder.encode(record) + b"\n"
-    except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(record), ensure_ascii=False)
-        return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
+    text = json.dumps({"type": type(record).__name__.lower(), **vars(record)}, ensure_ascii=False)
+    return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
     """None for a line that a killed process left torn: its step is done again, or the comparison finds it missing."""
     try:
-        return _decoder.decode(line)
-    except msgspec.MsgspecError:
+        fields = json.loads(line)
+        record: TraceRecord = plain.typed(_KINDS[fields["type"]], fields)
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
+    return record
 
 
 class Trace:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spotrun.lightning.callback import SpotrunCallback
 
-AGENT = "SPOTRUN_AGENT"
+AGENT, TRACE = "SPOTRUN_AGENT", "SPOTRUN_TRACE"
+"""As trainer_link.py and exactness/trace_file.py have them, which take a while to import."""
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 
@@ -31,11 +32,10 @@ def for_lightning() -> list[Any]:
 def _callbacks(package: str) -> list[Any]:
     if AGENT not in os.environ:
         return []
-    from spotrun.exactness.trace_file import FILE_VARIABLE
     from spotrun.lightning import launched
 
     launched.watch(package)
-    traced = [_trace_class(package)()] if FILE_VARIABLE in os.environ else []
+    traced = [_trace_class(package)()] if TRACE in os.environ else []
     return [_class_for((package,))(), *traced]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
@@ -147,7 +148,7 @@ def test_where_no_trainer_began_at_a_checkpoint_none_is_blamed() -> None:
         told = likely_cause(found, Evidence(resumes=0))
         assert "no trainer began at a checkpoint" in told
         assert "no checkpoint holds" not in told
-        assert "no checkpoint holds" not in likely_cause(replace(found, resumed=False), RESUMED)
+        assert "no checkpoint holds" not in likely_cause(msgspec.structs.replace(found, resumed=False), RESUMED)
 
 
 def test_what_was_named_is_the_first_of_the_likely_causes() -> None:

@@ -1,0 +1,161 @@
+"""
+However a job starts its training, the real agent saves it: killed in the middle, it goes on from a checkpoint and ends
+with the weights of one that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.run import events as ev
+from tests.support import own_environment
+from tests.support.agent_bench import AgentRun, Node
+from tests.support.repository import JOBS
+
+FITTED = (JOBS / "fitted.py").read_text()
+STEPS = 30
+STEPS_OF_TWO = 16
+CLI = """
+from lightning.pytorch.cli import LightningCLI
+from fitted import OPTIONS, Data, Model
+LightningCLI(Model, Data, trainer_defaults=OPTIONS, seed_everything_default=1, save_config_callback=None)
+"""
+HYDRA = """
+import os
+from pathlib import Path
+import hydra
+from fitted import train
+
+@hydra.main(version_base=None, config_path=None)
+def main(config):
+    with open("folders", "a") as folders:
+        folders.write(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir + "\\n")
+    train()
+
+main()
+"""
+DDP = 'from fitted import train\ntrain(strategy="ddp", devices=2)\n'
+MAKES = 'python -c "print(1)"\ncd .\npython fitted.py\necho made\n'
+
+
+@pytest.fixture(scope="module")
+def own_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return own_environment.make(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    runs: list[AgentRun] = []
+
+    def make(train: dict[str, Any], **files: str) -> AgentRun:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        written = {"fitted.py": FITTED} | {name.replace("__", "."): text for name, text in files.items()}
+        runs.append(AgentRun(tmp_path, scale=30.0, train=train, files=written, envs={"TRACE": str(tmp_path / "trace")}))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.close()
+
+
+def killed_once(run: AgentRun, steps: int = STEPS) -> Node:
+    """SIGKILL the training process, not what has started it, when a checkpoint is durable."""
+    node = run.launch()
+    run.wait_for(ev.CheckpointCommitted, within_s=90)
+    os.kill(run.steps_done()[-1][0], signal.SIGKILL)
+    node.powers_off(120)
+    (resumed,) = [event for event in run.seen(ev.ResumedFrom) if event.commit is not None]
+    done = [step for _, step in run.steps_done()]
+    assert sorted(set(done)) == list(range(1, steps + 1)), run.log(node)
+    last = run.steps_done()[-1][0]
+    assert next(step for pid, step in run.steps_done() if pid == last) == resumed.step + 1 > 1
+    assert run.state.terminal is not None
+    assert run.state.terminal.outcome == "completed", run.log(node)
+    return node
+
+
+def result(run: AgentRun) -> str:
+    return (run.folder / "result").read_text()
+
+
+EXPECTED: set[str] = set()
+"""The weights that each way has come to: all have the same."""
+
+
+def check(run: AgentRun) -> Node:
+    node = killed_once(run)
+    EXPECTED.add(result(run))
+    assert len(EXPECTED) == 1
+    return node
+
+
+def test_a_script_that_nobody_disturbs(begin: Any) -> None:
+    run = begin({"script": "fitted.py"})
+    run.launch().powers_off(120)
+    EXPECTED.add(result(run))
+    assert len(EXPECTED) == 1
+
+
+def test_a_module(begin: Any) -> None:
+    check(begin({"module": "fitted"}))
+
+
+def test_a_shell_script(begin: Any) -> None:
+    run = begin({"run": "bash make.sh"}, make__sh=MAKES)
+    check(run)
+
+
+def test_lightning_cli(begin: Any) -> None:
+    check(begin({"script": "cli.py", "args": ["fit", "--model.lr=0.1"]}, cli__py=CLI))
+
+
+def test_hydra_keeps_the_name_of_its_folder(begin: Any) -> None:
+    run = begin({"script": "app.py"}, app__py=HYDRA)
+    node = check(run)
+    first, second = (node.folder / "work" / "folders").read_text().split()
+    assert first == second
+    started = run.state.created_at.astimezone()
+    assert first.endswith(f"{started:outputs/%Y-%m-%d/%H-%M-%S}")
+
+
+def test_accelerate_launch(begin: Any) -> None:
+    command = "accelerate launch --cpu --num_processes 1 --num_machines 1 --mixed_precision no fitted.py"
+    check(begin({"run": f"{Path(sys.executable).parent}/{command}"}))
+
+
+def test_an_environment_of_its_own_that_has_nothing_of_ours(begin: Any, own_python: Path) -> None:
+    check(begin({"run": f"{own_python} fitted.py"}))
+
+
+def test_uv_run(begin: Any, own_python: Path) -> None:
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent))
+    check(begin({"run": f"{uv} run --offline --no-project --python {own_python} python fitted.py"}))
+
+
+def test_torchrun_on_two_processes(begin: Any) -> None:
+    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node 2 ddp.py"
+    run = begin({"run": command}, ddp__py=DDP)
+    killed_once(run, STEPS_OF_TWO)
+
+
+def test_two_trainings_in_a_command_are_refused(begin: Any) -> None:
+    run = begin({"run": "python fitted.py & python fitted.py; wait"})
+    run.launch().powers_off(120)
+    (ended,) = run.seen(ev.AttemptEnded)
+    assert ended.cause == ev.Cause.USER_ERROR
+    assert "trains at the same time in two processes" in ended.detail
+    assert "a job of its own" in ended.detail
+
+
+def test_a_python_that_sees_nothing_is_told_to_have_no_agent(begin: Any) -> None:
+    """Lightning's entry point does not need the shim, and the path of the socket is enough."""
+    run = begin({"run": "python -I -c \"import sys; sys.path.insert(0, '.'); import fitted; fitted.train()\""})
+    killed_once(run)
