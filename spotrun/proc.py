@@ -86,6 +86,14 @@ def stat(pid: int) -> Stat | None:
     return Stat(mark, state in (b"Z", b"X"), parent, group, flags, cpu_s, threads=int(fields[17]))
 
 
+def program(pid: int) -> str:
+    """The name of the file that it executes; "" where that cannot be read."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
 def all_stats() -> Iterator[Stat]:
     """Of every process there is."""
     for name in os.listdir("/proc"):

@@ -94,9 +94,11 @@ class AttemptJournal:
         event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=step)
         self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
 
-    def command_began(self, incarnation: int, began_at: datetime) -> None:
+    def command_began(self, incarnation: int, began_at: datetime, *, unprotected: bool) -> None:
         """It says nothing of its steps, and runs."""
-        event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at)
+        event = TrainingStarted(
+            attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at, unprotected=unprotected
+        )
         self._append_later(unless(lambda state: has_begun(self._trainer(state, incarnation)), event))
 
     def epoch_completed(self, ended: EpochEnded, said: Said) -> None:

@@ -211,8 +211,6 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 # -- the state of a command --------------------------------------------------------------------------------------------
 
-BEGUN_AFTER_S = 60.0
-"""A command that has said nothing for so long trains without us."""
 RESTLESS_INTERVALS = 3
 """A state that finds no rest for so many intervals between checkpoints is told of."""
 

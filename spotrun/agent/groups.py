@@ -47,6 +47,12 @@ def cpu_s(leader: int) -> float:
     return sum(found.cpu_s for found in members(leader))
 
 
+def runs_python(leader: int) -> bool:
+    """Whether the program of a member is an interpreter of Python, by the name of its file."""
+    programs = (proc.program(found.mark.pid) for found in members(leader))
+    return any(program.startswith(("python", "pypy")) for program in programs)
+
+
 def signal_all(leader: int, number: signal.Signals) -> None:
     """Its group at once, and each member in a group of its own. The caller knows that the id is not reused."""
     others = [found.mark.pid for found in members(leader) if found.group != leader]

@@ -6,6 +6,8 @@ A training that talks to us has its files in its own checkpoints (commit_files.p
 
 from __future__ import annotations
 
+import os
+
 from spotrun.agent import decisions
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Drain
@@ -17,9 +19,14 @@ from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_watch import StateWatch, Wish
 from spotrun.agent.trainer import Trainer
 from spotrun.intervals import INTERVAL_MAX
+from spotrun.run.protection import PROTECT, UNPROTECTED
 from spotrun.trainer_link import SnapshotTaken
 
 PLACE = "the state of the command"
+
+
+BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
+"""A command that has said nothing for so long trains without us. In tests it is less."""
 
 
 class StateKeeper:
@@ -41,7 +48,7 @@ class StateKeeper:
         self._terminated_s: float | None = None
         self._ended_s = 0.0
         self._last_wanted = self._last_here = False
-        self._told = False
+        self._told = self._unprotected = False
 
     def begins(self, trainer: Trainer, *, put_back: bool) -> None:
         """`put_back`: its state is that of the newest checkpoint."""
@@ -49,6 +56,7 @@ class StateKeeper:
         self._began_at, self._began_s = self._node.clock.now(), self._node.clock.monotonic()
         self._due_since_s = self._began_s
         self._terminated_s, self._last_wanted, self._last_here = None, False, False
+        self._unprotected = False
         if put_back:
             self._watch.stored = self._watch.look().survey
 
@@ -69,12 +77,14 @@ class StateKeeper:
         self._drain.keeps_state = self.is_keeping and self._has_state
         if self._trainer.exited is not None:
             return
+        if self._trainer.makes_snapshots:
+            self._say_that_it_came()
         if not self.is_keeping or self._drain.draining_s is not None:
             self._watch.drop()
             return
         self._drain.leaving_s = decisions.leaving_s(self._node.recorder.state, self._pace.commit_s)
-        if now_s - self._began_s >= max(decisions.BEGUN_AFTER_S, decisions.BEGUN_AFTER_S * self._node.clock.scale):
-            self._say_that_it_began()
+        if now_s - self._began_s >= max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._node.clock.scale):
+            self._say_that_it_began(unprotected=not self._has_state and self._trainer.runs_python())
         noticed = self._drain.deadline_s is not None
         if not (noticed or self._pace.snapshot_due(now_s)) or not self._saver.idle:
             self._due_since_s = now_s
@@ -87,11 +97,20 @@ class StateKeeper:
         """Something was kept, or is named to be."""
         return bool(self._node.spec.train.state) or self._watch.stored is not None
 
-    def _say_that_it_began(self) -> None:
+    def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         assert self._trainer is not None
-        if not self._trainer.has_begun and not self._trainer.makes_snapshots:
-            self._trainer.has_begun = True
-            self._journal.command_began(self._trainer.number, self._began_at)
+        if self._trainer.has_begun or self._trainer.makes_snapshots:
+            return
+        self._trainer.has_begun = True
+        self._unprotected = unprotected
+        self._journal.command_began(self._trainer.number, self._began_at, unprotected=unprotected)
+        if unprotected:
+            self._node.note(f"UNPROTECTED: {UNPROTECTED}. {PROTECT}")
+
+    def _say_that_it_came(self) -> None:
+        if self._unprotected:
+            self._unprotected = False
+            self._node.note("the training has found its agent: it is protected from here on")
 
     def _tell_if_restless(self, now_s: float) -> None:
         trouble = self._watch.trouble

@@ -171,6 +171,10 @@ class Trainer:
         self._log_start = self._process.log_start
         self._liveness.heard()
 
+    def runs_python(self) -> bool:
+        """Now, in any of its processes."""
+        return self._process.runs_python()
+
     def hello(self, hello: Hello, at_s: float) -> None:
         self._process.hello = hello
         self._liveness.heard(at_s)

@@ -173,6 +173,9 @@ class TrainerProcess:
         """System seconds that the processes of its group, those alive, have computed so far."""
         return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
 
+    def runs_python(self) -> bool:
+        return self._process is not None and not self._gone.is_set() and groups.runs_python(self._process.pid)
+
     def abort(self) -> None:
         """SIGABRT to the training process, whose faulthandler writes down where it stands."""
         if self._process is None or self._gone.is_set():

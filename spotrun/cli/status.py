@@ -214,6 +214,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "not_carried": for_programs(status.gaps),
         "usd_per_kept_hour": None if status.usd_per_kept_hour is None else str(status.usd_per_kept_hour),
         "keeps_nothing": status.keeps_nothing,
+        "unprotected": status.unprotected,
     }
 
 

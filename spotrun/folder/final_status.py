@@ -32,7 +32,7 @@ from spotrun.store.port import Store, StoredObject
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
 """A longer one is not read whole: then it does not match its checksum."""
-VERSION = 4
+VERSION = 5
 """To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
 
 
@@ -41,7 +41,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
     rented. `detail` says how it ended. `files` of the script are stored. `gaps` are in no checkpoint. Of the `voids`,
     `forged` entries lack the owner's signature. Of a command, `usd_per_kept_hour` is what an hour of its time has cost
-    that was not lost; one that `keeps_nothing` so far begins anew after an interruption.
+    that was not lost; one that `keeps_nothing` so far begins anew after an interruption, and of an
+    `unprotected` one the training has not found its agent.
     """
 
     state: str
@@ -58,6 +59,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     gaps: tuple[Gap, ...] = ()
     usd_per_kept_hour: Decimal | None = None
     keeps_nothing: bool = False
+    unprotected: bool = False
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +88,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         gaps=summary.gaps,
         usd_per_kept_hour=summary.total.usd_per_productive_hour if summary.plain else None,
         keeps_nothing=summary.plain and bool(state.attempts) and state.latest_commit() is None,
+        unprotected=state.is_unprotected,
     )
 
 

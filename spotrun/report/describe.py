@@ -12,6 +12,7 @@ from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
+from spotrun.run.protection import PROTECT, UNPROTECTED
 from spotrun.run.reasons import in_one_line
 from spotrun.units import count_of
 
@@ -148,6 +149,8 @@ def _state_committed(event: ev.CheckpointCommitted, files: ev.CommittedFiles) ->
 
 
 def _training_started(event: ev.TrainingStarted) -> str:
+    if event.unprotected:
+        return f"unprotected: {UNPROTECTED}; {PROTECT}"
     if event.began_at is not None:
         return "the command runs, and says nothing of steps"
     return f"training: first new step {event.step:,} is done"

@@ -10,6 +10,7 @@ from spotrun.report import gaps
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import FiguresTable, dollars, plain, scale_mark
 from spotrun.run.owners import about_forged
+from spotrun.run.protection import PROTECT, UNPROTECTED
 
 Rows = Sequence[dict[str, Any]]
 """As `spotrun status --json` prints them."""
@@ -46,7 +47,9 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """It has no epochs, so its price is by the hour; and it may keep nothing."""
     if row.get("usd_per_kept_hour"):
         yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
-    if row.get("keeps_nothing") and row.get("next"):
+    if row.get("unprotected"):
+        yield f"unprotected: {UNPROTECTED}; {PROTECT}"
+    elif row.get("keeps_nothing") and row.get("next"):
         yield "keeps nothing so far, so that an interruption begins it anew; train: {state: [out/]} names what it keeps"
 
 

@@ -216,6 +216,9 @@ class _Narrator:
             return "resume", f"went on with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"
         return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
 
+    def _started(self, _: RunState, entry: Entry, event: ev.TrainingStarted) -> Narrated | None:
+        return ("unprotected", describe(entry, self._ordinals)) if event.unprotected else None
+
     def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Narrated:
         return _WORDS[type(event)], describe(entry, self._ordinals)
 
@@ -322,5 +325,6 @@ _NARRATED: dict[type, Callable[[_Narrator, RunState, Entry, Any], Narrated | Non
     ev.NoticeSeen: _Narrator._notice,
     ev.InstanceGone: _Narrator._gone,
     ev.ResumedFrom: _Narrator._resumed,
+    ev.TrainingStarted: _Narrator._started,
     **dict.fromkeys(_WORDS, _Narrator._as_described),
 }

@@ -245,8 +245,9 @@ def _with_newest_trainer(state: RunState, attempt: int, **changes: Any) -> RunSt
 
 def _training_started(state: RunState, entry: Entry, event: ev.TrainingStarted) -> RunState:
     if event.began_at is not None:
-        return _with_newest_trainer(state, event.attempt, began_at=event.began_at)
-    return _with_newest_trainer(state, event.attempt, started_at=entry.at)
+        unprotected = event.unprotected
+        return _with_newest_trainer(state, event.attempt, began_at=event.began_at, unprotected=unprotected)
+    return _with_newest_trainer(state, event.attempt, started_at=entry.at, unprotected=False)
 
 
 def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunState:

@@ -448,12 +448,14 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     The first new step of a trainer is done: what came before was restore, what follows is training.
 
     A command that says nothing of its steps `began_at` that moment; None for a training that has done its first one.
+    An `unprotected` one runs Python and keeps no state, and no training in it has found its agent within a minute.
     """
 
     attempt: Count
     incarnation: Count
     step: Count
     began_at: Moment | None = None
+    unprotected: bool = False
 
 
 class NoticeSeen(Event, frozen=True, kw_only=True):

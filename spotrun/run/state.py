@@ -124,7 +124,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     One trainer process of an attempt. `started_at` is when its first step was done; of a command that says nothing of
-    steps, `began_at` is when it began, and `in_place` says that it went on with what the one before it had left.
+    steps, `began_at` is when it began, and `in_place` says that it went on with what the one before it had left. Until
+    its first step one may be `unprotected`: it runs Python, and no training in it has found its agent.
     """
 
     incarnation: int
@@ -133,6 +134,7 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     started_at: datetime | None = None
     began_at: datetime | None = None
+    unprotected: bool = False
     in_place: bool = False
     exited: ev.TrainerExited | None = None
     exited_at: datetime | None = None
@@ -441,6 +443,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """All files that were ever stored, in the order of their entries."""
         found = [*self.outputs, *(commit.outputs for commit in self.commits if commit.event.files is not None)]
         return sorted((each for each in found if each is not None), key=lambda each: each.number)
+
+    @property
+    def is_unprotected(self) -> bool:
+        """The command of the newest attempt has not found its agent."""
+        trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
+        return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """How many trainings have begun with a checkpoint that lacks it."""

@@ -15,9 +15,14 @@ from typing import Any
 
 import pytest
 
+from spotrun.account.summary import summarise
+from spotrun.folder.final_status import run_status
+from spotrun.report.why import decisions
 from spotrun.run import events as ev
+from spotrun.spec.model import RunSpec
 from tests.support import own_environment
 from tests.support.agent_bench import AgentRun, Node
+from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 
 FITTED = (JOBS / "fitted.py").read_text()
@@ -36,7 +41,7 @@ from fitted import train
 
 @hydra.main(version_base=None, config_path=None)
 def main(config):
-    with open("folders", "a") as folders:
+    with Path(os.environ["TRACE"]).with_name("folders").open("a") as folders:
         folders.write(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir + "\\n")
     train()
 
@@ -119,8 +124,8 @@ def test_lightning_cli(begin: Any) -> None:
 
 def test_hydra_keeps_the_name_of_its_folder(begin: Any) -> None:
     run = begin({"script": "app.py"}, app__py=HYDRA)
-    node = check(run)
-    first, second = (node.folder / "work" / "folders").read_text().split()
+    check(run)
+    first, second = (run.folder / "folders").read_text().split()
     assert first == second
     started = run.state.created_at.astimezone()
     assert first.endswith(f"{started:outputs/%Y-%m-%d/%H-%M-%S}")
@@ -159,3 +164,54 @@ def test_a_python_that_sees_nothing_is_told_to_have_no_agent(begin: Any) -> None
     """Lightning's entry point does not need the shim, and the path of the socket is enough."""
     run = begin({"run": "python -I -c \"import sys; sys.path.insert(0, '.'); import fitted; fitted.train()\""})
     killed_once(run)
+
+
+IGNORES_US = "import time\nopen('begun', 'w')\ntime.sleep(1000)\n"
+
+
+def told_unprotected(run: AgentRun, node: Node) -> ev.TrainingStarted:
+    started = run.wait_for(ev.TrainingStarted)
+    eventually(lambda: "[spotrun] " in run.log(node))
+    return started
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_BEGUN_AFTER_S", "0.1")
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("command", ["python -I ignores.py", "bash -c 'python ignores.py; true'"])
+def test_a_python_that_finds_no_agent_is_unprotected_and_said_to_be(begin: Any, command: str) -> None:
+    run = begin({"run": command}, ignores__py=IGNORES_US)
+    node = run.launch()
+    assert told_unprotected(run, node).unprotected
+    assert "UNPROTECTED: it runs Python" in run.log(node)
+    assert run.state.is_unprotected
+    decided = decisions(run.ledger.entries, RunSpec.from_dict(run.state.created.spec))
+    (told,) = [one.sentence for one in decided if one.kind == "unprotected"]
+    assert "no training in it has found its agent" in told
+    assert "train: {state: [out/]}" in told
+    status = run_status(run.state, summarise(run.state, run.clock.now()), run.clock.now())
+    assert status.unprotected
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("train", [{"run": "sleep 1000"}, {"run": "python ignores.py", "state": ["out/"]}])
+def test_what_is_no_python_or_keeps_a_state_is_not_called_unprotected(begin: Any, train: dict[str, Any]) -> None:
+    run = begin(train, ignores__py=IGNORES_US)
+    run.launch()
+    assert not run.wait_for(ev.TrainingStarted).unprotected
+    assert not run.state.is_unprotected
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_training_that_comes_late_is_protected_from_there_on(begin: Any) -> None:
+    late = "import time\nfrom fitted import train\ntime.sleep(6)\ntrain()\n"
+    run = begin({"script": "late.py"}, late__py=late)
+    node = run.launch()
+    assert told_unprotected(run, node).unprotected
+    node.powers_off(120)
+    assert "it is protected from here on" in run.log(node)
+    assert not run.state.is_unprotected
+    assert run.state.commits
