@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 BACKLOG = 64
 FOR_ITS_USER_ALONE = 0o600
+_TIME = struct.Struct("@ll")
+"""Seconds and microseconds; none is for ever (socket(7))."""
 
 
 def listen(path: str) -> socket.socket:
@@ -42,10 +45,11 @@ def connect(path: str, within_s: float) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(within_s)
+        # Not `settimeout`: while many others connect, that would fail at once (EAGAIN of connect(2)).
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(within_s), 0))
         with _short(path) as address:
             sock.connect(address)
-        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(0, 0))
     except OSError:
         sock.close()
         raise

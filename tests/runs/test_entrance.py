@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent.entrance import NAME
+from spotrun.agent.entrance import NAME, STRANGERS_MAX
 from spotrun.agent.inbox import CameTooLate, Exited, Inbox, Letter, Said, Stranger
+from spotrun.agent.peers import Peer, why_stranger
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.clock import system_clock
 from spotrun.trainer_link import AGENT, DrainWanted, Finished, Progress
+from spotrun.wire import unix_path
 from tests.support.eventually import eventually
 from tests.support.repository import ROOT
 
@@ -272,3 +275,30 @@ def test_progress_arrives_whole(start: Any) -> None:
     messages = [each.message for each in start([sys.executable, "-c", code]).end() if isinstance(each, Said)]
     expected = Progress(epoch=0, batch=1, batches=2, step=3, epochs=4, phase="train", metrics={"a": 0.5})
     assert messages[1] == expected
+
+
+def test_a_crowd_of_strangers_keeps_no_training_out_and_fills_no_log(start: Any) -> None:
+    begun = start('while [ ! -e now ]; do sleep 0.05; done; "$PY" -c "import comes; comes.come(1)"')
+    crowd = [
+        threading.Thread(target=lambda: [unix_path.connect(begun.address, 30).close() for _ in range(20)])
+        for _ in range(8)
+    ]
+    for each in crowd:
+        each.start()
+    (begun.folder / "work" / "now").touch()
+    for each in crowd:
+        each.join()
+    letters = begun.end()
+    assert steps(letters) == [1], begun.said()
+    assert len([each for each in letters if isinstance(each, Stranger)]) == STRANGERS_MAX
+
+
+def test_who_is_another_user_is_a_stranger_whatever_else(start: Any) -> None:
+    begun = start("sleep 30")
+    trainer = Path(f"/proc/{begun.process._process.pid}")  # type: ignore[union-attr]
+    assert trainer.exists()
+    pid = int(trainer.name)
+    assert why_stranger(Peer(pid, os.geteuid()), pid, AGENT, begun.address) == ""
+    assert "is user" in why_stranger(Peer(pid, os.geteuid() + 1), pid, AGENT, begun.address)
+    assert "is not of this training" in why_stranger(Peer(0, os.geteuid()), pid, AGENT, begun.address)
+    assert "is not of this training" in why_stranger(Peer(1 << 22, os.geteuid()), pid, AGENT, begun.address)
