@@ -428,9 +428,10 @@ class AttemptLoop:
 
     def _restart_or_give_up(self, exited: Exited) -> None:
         trainer = self._trainer
-        cause = decisions.exit_cause(exited.exit_code, hung=trainer.hung)
-        words = decisions.exit_words(exited.exit_code, cause, trainer.last_output())
-        event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, str(words))
+        code = decisions.FAILED if trainer.trained_again else exited.exit_code
+        cause = decisions.exit_cause(code, hung=trainer.hung)
+        words = decisions.exit_words(code, cause, trainer.last_output())
+        event = self._journal.trainer_exited(trainer.number, cause, code, trainer.last_step, str(words))
         reason = self._why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))

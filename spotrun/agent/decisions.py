@@ -86,6 +86,10 @@ def standby_verdict(
     return Standing.LEAVE if now_s - began_s >= max_s else Standing.STAND_BY
 
 
+FAILED = 1
+"""The exit code of a trainer whose training has failed, and that was killed when its command began another one."""
+
+
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     """
     Why a trainer ended with something else than success, the instance being alive (promise I7, failures.md R15, R17).

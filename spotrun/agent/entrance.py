@@ -44,6 +44,7 @@ class Entrance:
         self._inbox = inbox
         self._sock = unix_path.listen(self.address)
         self._strangers = 0
+        self._waiting: list[TrainerLink] = []
         self._closed = threading.Event()
 
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
@@ -57,6 +58,11 @@ class Entrance:
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
         self._sock.close()
         Path(self.address).unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Let those go that wait. They have ended by then."""
+        while self._waiting:
+            self._waiting.pop().close()
 
     def _work(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         while not self._closed.is_set():
@@ -87,9 +93,13 @@ class Entrance:
         _turn_away(link, why)
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
+        """One that is alone waits for its end, which comes: so the last words are those of the first."""
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))
-        _turn_away(link, f"process {leader.pid} of the same command {'was' if alone else 'is'} its training")
+        if alone:
+            self._waiting.append(link)
+        else:
+            _turn_away(link, f"process {leader.pid} of the same command is its training")
 
 
 def _turn_away(link: TrainerLink, reason: str) -> None:

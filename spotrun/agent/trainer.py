@@ -90,7 +90,8 @@ class Trainer:
     Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the commit of the last
     snapshot, from when that is durable until another fit() does a step; `fit_wanted` the number of the fit() that waits
     for what it begins with; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
-    says that a command was asked to end, and `has_begun` that the ledger knows since when it runs.
+    says that a command was asked to end, `has_begun` that the ledger knows since when it runs, and `trained_again` that
+    it has begun another training in place of one that died.
     """
 
     def __init__(self, node: Node, process: TrainerProcess) -> None:
@@ -101,7 +102,7 @@ class Trainer:
         self.refused: Refused | None = None
         self.final: int | None = None
         self.fit_wanted: int | None = None
-        self.terminated = self.has_begun = False
+        self.terminated = self.has_begun = self.trained_again = False
         self.exited: Exited | None = None
         self.hung = False
         self.stalled_s = 0.0
@@ -403,7 +404,8 @@ class Trainer:
         if self.exited is not None or self.refused is not None:
             return
         if late.alone and self.finished is None:
-            self._node.note(f"process {late.leader} ended, and its command trains again: the trainer is started again")
+            self._node.note(f"process {late.leader} ended, and its command trains again: all of it is started again")
+            self.trained_again = True
             self._process.kill()
             return
         words = "one after the other" if late.alone else "at the same time"

@@ -231,6 +231,7 @@ class TrainerProcess:
         groups.end_each(lambda: _started_for(entrance.address))
         if self._reader is not None:
             self._reader.join(READ_REST_WITHIN_S)
+        entrance.forget()
         exit_code = process.wait()
         self._gone.set()
         with self._sending:

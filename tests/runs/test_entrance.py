@@ -175,10 +175,13 @@ def test_the_second_of_two_that_train_at_once_is_turned_away(start: Any) -> None
 
 def test_one_that_comes_after_the_other_is_alone(start: Any) -> None:
     begun = start('"$PY" -c "import comes; comes.come(1)"; "$PY" -c "import comes; comes.come(2)"')
-    letters = begun.end()
-    assert steps(letters) == [1]
-    (late,) = [each for each in letters if isinstance(each, CameTooLate)]
+    first, late = begun.hear(), begun.hear()
+    assert isinstance(first, Said)
+    assert isinstance(late, CameTooLate)
     assert late.alone
+    begun.process.kill()
+    assert steps(begun.end()) == []
+    assert begun.said() == "", "it waits for its end, and says nothing"
 
 
 def test_a_child_may_come_before_its_parent_which_is_then_late(start: Any) -> None:

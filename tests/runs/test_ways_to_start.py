@@ -166,6 +166,45 @@ def test_a_python_that_sees_nothing_is_told_to_have_no_agent(begin: Any) -> None
     killed_once(run)
 
 
+FAILS_ONCE = """
+import os
+from pathlib import Path
+import fitted
+
+class Fails(fitted.Model):
+    def training_step(self, batch):
+        if self.global_step == 12 and not Path(os.environ["TRACE"]).with_name("failed").exists():
+            Path(os.environ["TRACE"]).with_name("failed").touch()
+            raise RuntimeError("planted")
+        return super().training_step(batch)
+
+fitted.Model = Fails
+fitted.train()
+"""
+
+
+def test_a_command_that_begins_its_training_again_is_started_again_and_resumes(begin: Any) -> None:
+    run = begin({"run": "until python fails.py; do echo again; done"}, fails__py=FAILS_ONCE)
+    node = run.launch()
+    node.powers_off(120)
+    (exited,) = run.seen(ev.TrainerExited)
+    assert exited.cause is ev.Cause.USER_ERROR
+    assert "planted" in exited.detail
+    assert run.state.terminal is not None
+    assert "its command trains again" in run.log(node)
+    assert sorted({step for _, step in run.steps_done()}) == list(range(1, STEPS + 1))
+    EXPECTED.add(result(run))
+    assert len(EXPECTED) == 1
+
+
+def test_two_trainings_one_after_the_other_are_refused(begin: Any) -> None:
+    run = begin({"run": "python fitted.py && python fitted.py"})
+    run.launch().powers_off(120)
+    (ended,) = run.seen(ev.AttemptEnded)
+    assert ended.cause is ev.Cause.USER_ERROR
+    assert "trains one after the other in two processes" in ended.detail
+
+
 IGNORES_US = "import time\nopen('begun', 'w')\ntime.sleep(1000)\n"
 
 
