@@ -14,14 +14,22 @@ from tests.support.light import STORES, furnish
 from tests.support.repository import ROOT
 
 NEEDS_AN_EXTRA = (
-    *("training/", "lightning/", "checkpoint/snapshot.py", "checkpoint/staging.py", "checkpoint/accelerator.py"),
+    *(
+        "training/",
+        "lightning/",
+        "loop/",
+        "transformers/",
+        "checkpoint/snapshot.py",
+        "checkpoint/staging.py",
+        "checkpoint/accelerator.py",
+    ),
     *("simulation/", "cli/planning.py"),
     *("store/s3", "store/http.py", "store/gcs.py", "secrets/parameter_store.py", "clouds/aws/", "clouds/gcp/"),
 )
 """Where packages of an extra may be imported at module level. Not all of it does."""
 LIGHT_ALL_THE_SAME = (
     *("clouds/aws/cloud.py", "clouds/aws/notices.py", "clouds/gcp/cloud.py", "clouds/gcp/notices.py"),
-    *("lightning/factory.py", "lightning/__init__.py"),
+    *("lightning/factory.py", "lightning/__init__.py", "loop/__init__.py", "transformers/__init__.py"),
 )
 """Every reader of a job imports the first four, and every Lightning script the others."""
 
