@@ -18,6 +18,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
     ├── Unreckonable             1   figures that are stored, and each in its bounds, cannot be reckoned with
+    ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
     ├── NightUnderWay           11   the last nightly run is still going: none was started
@@ -174,6 +175,16 @@ class Unreckonable(SpotrunError):
 
 class NotIdentical(SpotrunError):
     exit_code = 9
+
+
+class FiguresDiffer(SpotrunError):
+    """Figures that a cost study has from elsewhere are not those that follow from it."""
+
+    def __init__(self, figures: Sequence[str]) -> None:
+        several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"
+        listed = "\n".join(f"  {figure}" for figure in figures)
+        hint = "correct what they follow from, or write beside each, as differs:, why it is another"
+        super().__init__(f"{several} not reproduced:\n{listed}", hint=hint)
 
 
 class LimitExceeded(SpotrunError):

@@ -33,6 +33,10 @@ VERBS = {
         "Forecast what a job will cost and when it will be done. Nothing is rented.",
         "train.yaml --work 3h --budget 40",
     ),
+    "estimate": Listed(
+        "Reckon what a training costs at several places: rented, on spot, or on a machine of your own.",
+        "examples/studies/parkopedia.yaml",
+    ),
     "simulate": Listed(
         "Compare strategies on recorded markets: what they cost, and how often they are late.",
         "--traces traces/ --work 8h --deadline 12h",
@@ -72,7 +76,7 @@ VERBS = {
 
 
 HEADINGS = {
-    "Before a run": ("init", "validate", "doctor", "offers", "plan", "simulate", "verify-resume"),
+    "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "simulate", "verify-resume"),
     "Train": ("launch", "stop", "down", "resume", "tick", "chaos"),
     "Look": ("status", "logs", "events", "why", "ssh"),
     "Results and bills": ("fetch", "checkpoints", "report", "compare", "bill"),

@@ -112,33 +112,33 @@ class FiguresTable:
         repeated: int = 1,
         gap: int = 1,
     ) -> None:
-        self._title = title
-        self._heads = tuple(heads)
+        self.title = title
+        self.heads = tuple(heads)
         self._texts = frozenset(texts)
         self._repeated = repeated
         self._gap = gap
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
 
     def add_row(self, cells: Sequence[str], style: str = "") -> None:
-        assert len(cells) == len(self._heads)
-        self._rows.append(Row(tuple(plain(cell) for cell in cells), style))
+        assert len(cells) == len(self.heads)
+        self.rows.append(Row(tuple(plain(cell) for cell in cells), style))
 
     def add_section(self) -> None:
-        if self._rows:
-            self._rows[-1] = self._rows[-1]._replace(ends=True)
+        if self.rows:
+            self.rows[-1] = self.rows[-1]._replace(ends=True)
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """Each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads."""
-        if self._title:
-            yield from ((line, "bold") for line in fold(self._title, width))
+        if self.title:
+            yield from ((line, "bold") for line in fold(self.title, width))
         for number, block in enumerate(self._blocks(width)):
             if number:
                 yield "", ""
-            yield from ((line, "bold") for line in self._lines_of(self._heads, block, bottom=True))
+            yield from ((line, "bold") for line in self._lines_of(self.heads, block, bottom=True))
             yield rule * _total(block.widths.values(), block.gap), ""
-            for at, row in enumerate(self._rows):
+            for at, row in enumerate(self.rows):
                 yield from ((line, row.style) for line in self._lines_of(row.cells, block))
-                if row.ends and at + 1 < len(self._rows):
+                if row.ends and at + 1 < len(self.rows):
                     yield "", ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -150,7 +150,7 @@ class FiguresTable:
     def _blocks(self, width: int | None) -> list[Block]:
         natural = [
             max(cell_len(line) for text in column for line in text.split("\n"))
-            for column in zip(self._heads, *(row.cells for row in self._rows), strict=True)
+            for column in zip(self.heads, *(row.cells for row in self.rows), strict=True)
         ]
         if width is None:
             return [Block(dict(enumerate(natural)), self._gap)]

@@ -114,7 +114,7 @@ def _document(path: Path) -> Document:
     if path.suffix in _NO_JOBS:
         what, instead = _NO_JOBS[path.suffix]
         raise _unreadable(path, what, instead.format(shown(path.name)), _NAME_A_JOB)
-    return read_yaml(_read_text(path))
+    return read_yaml(read_text(path))
 
 
 def _resolved(
@@ -205,17 +205,21 @@ class _Draft:
         if flag is not None:
             return PlacedProblem(None, flag, problem.message, problem.suggestion)
         key = self._as_spelled(problem.key)
-        at = at or next(
-            (self.document.positions[above] for above in _self_and_above(key) if above in self.document.positions), TOP
-        )
-        file = shown(self.path, 200)
-        return PlacedProblem(file, dotted(key), problem.message, problem.suggestion, at.line, at.column)
+        return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
     def _as_spelled(self, key: Key) -> Key:
         for above in _self_and_above(key):
             if above in self.spelled:
                 return self.spelled[above] + key[len(above) :]
         return key
+
+
+def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
+    """The problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it."""
+    known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
+    at = at or next(known, TOP)
+    file = shown(path, 200)
+    return PlacedProblem(file, dotted(problem.key), problem.message, problem.suggestion, at.line, at.column)
 
 
 def _self_and_above(key: Key) -> list[Key]:
@@ -244,24 +248,24 @@ def require_script(path: Path) -> None:
         raise _unreadable(path, what, instead.format(shown(path.name)), "spotrun init train.py")
 
 
-def require_file(path: Path) -> None:
+def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
     """
     Raises:
-        SpecFileInvalid: there is no regular file at `path`.
+        SpecFileInvalid: there is no regular file at `path`; `hint` says what to name.
     """
     try:
         kind = os.stat(path).st_mode
     except FileNotFoundError:
-        raise _no_file(path, "no such file", _files_like(path)) from None
+        raise _unreadable(path, "no such file", _files_like(path), hint) from None
     except (OSError, ValueError) as error:
         raise _cannot_be_read(path, error) from error
     if stat.S_ISDIR(kind):
-        raise _no_file(path, "is a folder, not a file")
+        raise _unreadable(path, "is a folder, not a file", hint=hint)
     if not stat.S_ISREG(kind):
-        raise _no_file(path, "is not a regular file")
+        raise _unreadable(path, "is not a regular file", hint=hint)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The file's text. Each reason why it cannot be read is a problem of its own."""
     try:
         with open(path, "rb") as file:
@@ -283,10 +287,6 @@ def _cannot_be_read(path: Path, error: OSError | ValueError) -> SpecFileInvalid:
 
 def _unreadable(path: Path, message: str, suggestion: str | None = None, hint: str | None = None) -> SpecFileInvalid:
     return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),), hint)
-
-
-def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
-    return _unreadable(path, message, suggestion, _NAME_A_JOB)
 
 
 def _files_like(path: Path) -> str | None:

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -85,6 +85,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
 """Keys of other tools that have no counterpart here: why not, and what to do instead."""
+ANY_NAME = "*"
 OWN = "x-"
 """How keys begin that are the user's own: spotrun does not look at them."""
 
@@ -160,19 +161,32 @@ def _number_in(value: object) -> str:
 
 def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
     """A problem for a key that is not built yet, belongs elsewhere, is misspelt, or is unknown."""
-    section = ".".join(str(part) for part in key[:-1] if isinstance(part, str))
+    section = _section(key[:-1], model)
     name = str(key[-1])[:60]
+    known = list(keys_of(model))
+    known += [short for short, meant in SHORTHANDS.items() if meant in known]
     full = f"{section}.{name}" if section else name
     if full in UNBUILT:
         return Problem(key, "is known, but not built yet", "remove it for now")
     if name in OWN_WORDS:
         return Problem(key, *OWN_WORDS[name])
-    return Problem(key, "unknown key", _meant(section, name, [*keys_of(model), *SHORTHANDS]))
+    return Problem(key, "unknown key", _meant(section, name, known))
+
+
+def _section(key: Key, model: type[BaseModel]) -> str:
+    """Where `keys_of(model)` has what lies below `key`: without the indices of lists, and with * for a name."""
+    known = {path.rpartition(".")[0] for path in keys_of(model)}
+    section = ""
+    for part in key:
+        if isinstance(part, str):
+            named = f"{section}.{part}".removeprefix(".")
+            section = named if named in known or f"{named}.{ANY_NAME}" in known else f"{section}.{ANY_NAME}"
+    return section
 
 
 def _meant(section: str, name: str, known: list[str]) -> str:
     """The key that the user probably meant: from another tool, similar here, or the same in another section."""
-    if name in ELSEWHERE:
+    if ELSEWHERE.get(name) in known:
         return f"did you mean {ELSEWHERE[name]}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
     near = difflib.get_close_matches(name.lower().replace("-", "_"), siblings, 1, cutoff=0.6)
@@ -183,9 +197,10 @@ def _meant(section: str, name: str, known: list[str]) -> str:
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """`resources.max_price` and so on, without the indices of lists."""
+    """`resources.max_price` and so on, without the indices of lists, and with * for a name of the user's."""
     for name, field in model.model_fields.items():
         yield above + name
+        named = f"{ANY_NAME}." if get_origin(field.annotation) is Mapping else ""
         for inner in (field.annotation, *get_args(field.annotation)):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
-                yield from keys_of(inner, f"{above}{name}.")
+                yield from keys_of(inner, f"{above}{name}.{named}")

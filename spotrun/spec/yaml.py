@@ -24,7 +24,7 @@ from spotrun.units import shown
 BYTES_MAX = 1 << 20
 NODES_MAX = 5_000
 DEPTH_MAX = 12
-
+BEGIN = "train: {script: train.py}"
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _resolver = yaml.resolver.Resolver()
@@ -82,14 +82,17 @@ class _Stop(Exception):
         self.problem = Problem(key, message, suggestion)
 
 
-def read_yaml(text: str) -> Document:
-    """The document that `text` holds. It never raises; what is wrong with the text is in `problems`."""
+def read_yaml(text: str, begin: str = BEGIN) -> Document:
+    """
+    The document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is what a
+    file of this kind may begin with.
+    """
     document = Document()
     try:
         _refuse_unprintable(text)
-        root = _Composer(text).root()
+        root = _Composer(text, begin).root()
         if root.kind != "mapping":
-            raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), "begin with train: or run:")
+            raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), f"begin with {begin}")
         document.data = _Constructor(document).value(root, ())
     except _Stop as stop:
         document.problems.append((stop.at, stop.problem))
@@ -154,8 +157,9 @@ def _position(mark: Any) -> Position:
 class _Composer:
     """Builds nodes from the parser's events. It stops at once at what could cost time or memory: depth, size, loops."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, begin: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
+        self.begin = begin
         self.anchors: dict[str, _Node] = {}
         self.nodes = 0
 
@@ -163,14 +167,14 @@ class _Composer:
         next(self.events)
         first = next(self.events)
         if isinstance(first, yaml.StreamEndEvent):
-            raise _Stop(TOP, "the file is empty", "begin with train: {script: train.py}")
+            raise _Stop(TOP, "the file is empty", f"begin with {self.begin}")
         root = self.node(next(self.events), 0)
         next(self.events)
         after = next(self.events)
         if isinstance(after, yaml.DocumentStartEvent):
             raise _Stop(_position(after.start_mark), "a second document begins here", "keep one document per file")
         if root.kind == "scalar" and not root.content:
-            raise _Stop(TOP, "the file is empty", "begin with train: {script: train.py}")
+            raise _Stop(TOP, "the file is empty", f"begin with {self.begin}")
         return root
 
     def node(self, event: Any, depth: int) -> _Node:

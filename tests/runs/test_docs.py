@@ -16,7 +16,7 @@ from tests.support.repository import ROOT
 
 WITHIN_S = 400
 TROUBLE = pytest.param("troubleshooting", marks=pytest.mark.first_hour)
-GUIDES = ("cost", "deadlines", "plan", "checkpoints", "results", TROUBLE)
+GUIDES = ("cost", "deadlines", "plan", "estimate", "checkpoints", "results", TROUBLE)
 """These use the run of the quickstart."""
 LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
 

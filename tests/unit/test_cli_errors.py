@@ -48,7 +48,7 @@ def failing(command: TyperCommand) -> list[str]:
 
 
 def _wrong(metavar: str) -> list[str]:
-    if "JOB.yaml" in metavar:
+    if ".yaml" in metavar:
         return ["bad.yaml"]
     return ["ghost"] if metavar.startswith("RUN") else []
 

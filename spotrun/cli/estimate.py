@@ -1,0 +1,78 @@
+"""`spotrun estimate`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotrun.cli.options import JsonOption, print_json, write_text
+from spotrun.errors import FiguresDiffer, SpecInvalid
+
+if TYPE_CHECKING:
+    from spotrun.market.quotes import Quotes
+    from spotrun.spec.cost_study import CostStudy, Rented
+
+
+def estimate(
+    studies: Annotated[
+        list[Path], typer.Argument(metavar="STUDY.yaml...", help="What to reckon with: see docs/estimate.md.")
+    ],
+    as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the estimates as one HTML file, with charts.")
+    ] = None,
+) -> None:
+    """
+    Reckon what a training costs at several places: rented, on spot, or on a machine of your own.
+
+    Nothing is rented. A figure of `published:` that is not reproduced, and does not say why, makes this exit with 1.
+    """
+    from spotrun.estimate.looked_up import with_prices
+    from spotrun.report import estimates as report
+    from spotrun.spec.cost_study_file import load_study
+
+    found = [(path, with_prices(load_study(path), _quotes)) for path in studies]
+    if html is not None:
+        from spotrun.report.html.estimates import estimates_page
+
+        write_text(html, estimates_page([(str(path), study) for path, study in found]))
+    if as_json:
+        print_json([report.as_json(study, str(path)) for path, study in found])
+    elif html is None:
+        for number, (path, study) in enumerate(found):
+            print("\n" * bool(number), end="")
+            report.show(study, str(path))
+    else:
+        print(f"wrote {html}")
+    _require_agreement([study for _, study in found])
+
+
+def _quotes(rented: Rented) -> Quotes:
+    """
+    Raises:
+        SpecInvalid: the cloud does not rent that out.
+    """
+    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.registry import cloud_named
+
+    wish = Wish(() if rented.region is None else (rented.region,), None, (rented.instance_type,))
+    found = cloud_named(rented.cloud).offers(wish)
+    if not found.quotes:
+        where = "" if rented.region is None else f" in {rented.region}"
+        hint = f"spotrun offers --cloud {rented.cloud}"
+        raise SpecInvalid(f"{rented.cloud} rents out no {rented.instance_type}{where}", hint=hint)
+    return found
+
+
+def _require_agreement(studies: list[CostStudy]) -> None:
+    """
+    Raises:
+        FiguresDiffer: a published figure is not ours, and the study does not say why.
+    """
+    from spotrun.estimate.published import compared
+
+    loose = [each for study in studies for each in compared(study) if not each.agrees and each.differs is None]
+    if loose:
+        raise FiguresDiffer([each.figure for each in loose])

@@ -1,0 +1,1 @@
+"""What a training would cost at several places, by prices and speeds that are named. Nothing is rented. Pure."""

@@ -1,0 +1,81 @@
+"""What an estimate takes for granted, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from spotrun.estimate.costs import base_of
+from spotrun.spec.cost_study import CostStudy, Like, Machine, Place
+from spotrun.units import format_duration
+
+DECIMALS = 6
+
+
+def plain_number(number: Decimal) -> str:
+    """`6,500`, `0.2`, `30.4375`: without an exponent or closing zeros."""
+    return f"{round(number, DECIMALS).normalize():,f}"
+
+
+def money(usd: Decimal) -> str:
+    """`$6,500`, `$0.20`, `$0.0475`: exact."""
+    whole = usd == usd.to_integral_value()
+    return f"${plain_number(usd)}" if whole or round(usd, 1) != usd else f"${usd:,.2f}"
+
+
+def assumptions(study: CostStudy) -> list[str]:
+    """Those of the study's own words first, then what each place is taken to be."""
+    dated = f"prices are those of {study.as_of}" if study.as_of else "the study does not say of when its prices are"
+    return [
+        *study.assumptions,
+        dated,
+        f"a month has {plain_number(study.month_days)} days",
+        f"times and costs are normalised by those of {base_of(study)}",
+        "each place keeps its speed from the first sample to the last, and its set-up takes no time",
+        *_never_interrupted(study),
+        *(line for name, place in study.places.items() for line in _of_place(name, place)),
+    ]
+
+
+def _of_place(name: str, place: Place) -> Iterator[str]:
+    dated = f" of {place.as_of}" if place.as_of else ""
+    if place.source is not None or place.as_of is not None:
+        yield f"{name}: prices{dated}{f' from {place.source}' if place.source else ''}"
+    if place.own is not None:
+        yield f"{name}: {_machine(place.own)}"
+    if place.parts:
+        parts = (
+            f"{plain_number(part.count)} x {part_name} at {money(part.usd_per_hour)}"
+            for part_name, part in place.parts.items()
+        )
+        yield f"{name}: {' + '.join(parts)} an hour"
+    if place.subscription is not None:
+        hours = plain_number(place.subscription.hours_per_month)
+        yield f"{name}: a month is paid whole, for at most {hours} hours of it"
+    if place.spot is not None and place.spot.lost_share:
+        rate, restart = plain_number(place.spot.interruptions_per_hour), format_duration(place.spot.restart)
+        yield f"{name}: spot is interrupted {rate} times an hour, for {restart} each"
+    if place.like is not None:
+        yield f"{name}: {_speed(place.like)}"
+
+
+def _machine(machine: Machine) -> str:
+    bought = f"{money(machine.purchase_usd)} over {plain_number(machine.months)} months"
+    kept = f" and {money(machine.maintenance_usd)} for maintenance" if machine.maintenance_usd else ""
+    used = f"{plain_number(machine.days_per_month)} days a month of {plain_number(machine.hours_per_day)} h"
+    power = f"{plain_number(machine.watts)} W at {money(machine.usd_per_kwh)} a kWh"
+    return f"{bought}{kept}, used {used}, {power if machine.watts else 'its power costs nothing'}"
+
+
+def _never_interrupted(study: CostStudy) -> Iterator[str]:
+    """In one line: a study may have dozens of such places."""
+    names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
+    if names:
+        yield f"an interruption of spot costs no time at {', '.join(names)}"
+
+
+def _speed(like: Like) -> str:
+    several = max((len(times) for times in like.times.values()), default=0)
+    how = {0: "", 1: ", times its measured ratio"}.get(several, ", times the mean of its measured ratios")
+    faster = "".join(f", its {part} {plain_number(times)} times as fast" for part, times in like.faster.items())
+    return f"as fast as {plain_number(like.devices)} x {like.place}{how}{faster}"

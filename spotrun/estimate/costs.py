@@ -1,0 +1,163 @@
+"""What each training would take and cost at each place, and from when on a machine of one's own is the cheaper one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import ROUND_CEILING, Decimal
+
+import msgspec
+
+from spotrun.estimate.prices import fixed_usd_per_month, power_usd_per_hour, usd_per_hour
+from spotrun.estimate.speeds import samples_per_second
+from spotrun.spec.cost_study import CostStudy, Place, Spot
+
+DAYS_MAX = 31
+SPOT = "spot"
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One training at one place, from begin to end.
+
+    `capacity` is `on-demand`, `spot`, `own` or `subscription`. `usd_low` and `usd_high` are those of the lowest and the
+    highest spot price, None where these are not known. `normalised_time` and `normalised_cost` are shares of those at
+    the base of the study; None if the base does not train this.
+    """
+
+    place: str
+    training: str
+    capacity: str
+    usd_per_hour: Decimal
+    samples_per_second: Decimal
+    hours: Decimal
+    usd: Decimal
+    usd_low: Decimal | None = None
+    usd_high: Decimal | None = None
+    samples_per_usd: Decimal
+    normalised_time: Decimal | None = None
+    normalised_cost: Decimal | None = None
+
+
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    On how many days a month machine `own` has to compute so that a sample costs there what it costs at `rival`. None:
+    its power alone costs more.
+    """
+
+    own: str
+    rival: str
+    capacity: str
+    training: str
+    days_per_month: Decimal | None
+
+
+def base_of(study: CostStudy) -> str:
+    return study.base or next(iter(study.places))
+
+
+def costs(study: CostStudy) -> Iterator[Cost]:
+    """Of each training, the cheapest place first."""
+    for training in study.trainings:
+        found = (cost for place in study.places for cost in costs_at(study, place, training))
+        yield from sorted(found, key=lambda cost: cost.usd)
+
+
+def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
+    """Spot beside on demand; nothing where the speed is not known."""
+    speed = samples_per_second(study, place, training)
+    if speed is None:
+        return
+    found = study.places[place]
+    hours = study.trainings[training].samples_in_all / speed / 3600
+    if capacity_of(found) != SPOT:
+        yield _cost(study, found, (place, training, capacity_of(found)), speed, hours, usd_per_hour(found))
+    if found.spot is not None:
+        spot_hours = hours * drag(found.spot)
+        yield _cost(study, found, (place, training, SPOT), speed, spot_hours, found.spot.usd_per_hour)
+
+
+def capacity_of(place: Place) -> str:
+    """How an hour there is paid, unless it is on spot beside that."""
+    if place.own is not None:
+        return "own"
+    if place.subscription is not None:
+        return "subscription"
+    return "on-demand" if place.usd_per_hour is not None or place.parts else SPOT
+
+
+def drag(spot: Spot) -> Decimal:
+    """
+    How much longer a training takes that loses its instance now and then (at least 1).
+
+        1 / (1 - interruptions an hour * hours of a restart)
+    """
+    return 1 / (1 - spot.lost_share)
+
+
+def _cost(
+    study: CostStudy, found: Place, of: tuple[str, str, str], speed: Decimal, hours: Decimal, hourly: Decimal
+) -> Cost:
+    place, training, capacity = of
+    usd = _usd(found, capacity, hours, hourly)
+    spot = found.spot if capacity == SPOT else None
+    base_hours, base_usd = _at_base(study, training)
+    return Cost(
+        place=place,
+        training=training,
+        capacity=capacity,
+        usd_per_hour=hourly,
+        samples_per_second=speed,
+        hours=hours,
+        usd=usd,
+        usd_low=None if spot is None or spot.low is None else spot.low * hours,
+        usd_high=None if spot is None or spot.high is None else spot.high * hours,
+        samples_per_usd=study.trainings[training].samples_in_all / usd,
+        normalised_time=None if base_hours is None else hours / base_hours,
+        normalised_cost=None if base_usd is None else usd / base_usd,
+    )
+
+
+def _usd(place: Place, capacity: str, hours: Decimal, hourly: Decimal) -> Decimal:
+    if capacity != "subscription":
+        return hours * hourly
+    assert place.subscription is not None
+    months = (hours / place.subscription.hours_per_month).to_integral_value(ROUND_CEILING)
+    return months * place.subscription.usd_per_month
+
+
+def _at_base(study: CostStudy, training: str) -> tuple[Decimal | None, Decimal | None]:
+    """Hours and dollars there, on demand."""
+    name = base_of(study)
+    speed = samples_per_second(study, name, training)
+    if speed is None:
+        return None, None
+    base = study.places[name]
+    hours = study.trainings[training].samples_in_all / speed / 3600
+    return hours, _usd(base, capacity_of(base), hours, usd_per_hour(base))
+
+
+def break_evens(study: CostStudy) -> Iterator[BreakEven]:
+    """Of each machine of one's own against each place that is not, where both speeds are known."""
+    for own, machine in study.places.items():
+        rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
+        for training in study.trainings:
+            for rival in rivals:
+                yield from _against(study, own, rival, training)
+
+
+def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[BreakEven]:
+    for cost in costs_at(study, rival, training):
+        if cost.capacity != "subscription" and samples_per_second(study, own, training) is not None:
+            days = break_even_days(study, own, cost)
+            yield BreakEven(own=own, rival=rival, capacity=cost.capacity, training=training, days_per_month=days)
+
+
+def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
+    """
+    fixed dollars a month / (hours a day * (dollars of the rival for the samples of an hour - dollars of power an hour))
+    """
+    machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)
+    assert machine is not None
+    assert speed is not None
+    gained = speed * 3600 / rival.samples_per_usd - power_usd_per_hour(machine)
+    return fixed_usd_per_month(machine) / (machine.hours_per_day * gained) if gained > 0 else None

@@ -1,0 +1,57 @@
+"""What an hour at a place costs."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from spotrun.spec.cost_study import CostStudy, Machine, Place
+
+HOURS_PER_DAY = 24
+
+
+def usd_per_hour(place: Place) -> Decimal:
+    """
+    On demand, or of a machine of one's own; on spot where a place has no other price.
+
+    Of a subscription it is the price of an hour if all of its hours are used. A place that is `rented` has to be looked
+    up first.
+    """
+    if place.own is not None:
+        return own_usd_per_hour(place.own)
+    if place.subscription is not None:
+        return place.subscription.usd_per_month / place.subscription.hours_per_month
+    if place.parts:
+        return sum((part.usd_per_hour * part.count for part in place.parts.values()), Decimal(0))
+    if place.usd_per_hour is not None:
+        return place.usd_per_hour
+    assert place.spot is not None, "a rented place was not looked up"
+    return place.spot.usd_per_hour
+
+
+def own_usd_per_hour(machine: Machine, days_per_month: Decimal | None = None) -> Decimal:
+    """
+    fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
+
+    `days_per_month` are those of the machine if none are given.
+    """
+    hours = (days_per_month or machine.days_per_month) * machine.hours_per_day
+    return fixed_usd_per_month(machine) / hours + power_usd_per_hour(machine)
+
+
+def fixed_usd_per_month(machine: Machine) -> Decimal:
+    """What is paid whether it computes or not."""
+    return (machine.purchase_usd + machine.maintenance_usd) / machine.months
+
+
+def power_usd_per_hour(machine: Machine) -> Decimal:
+    """While it computes. A machine that stands still is switched off."""
+    return machine.watts / 1000 * machine.usd_per_kwh
+
+
+def usd_per_month(study: CostStudy, place: Place) -> Decimal:
+    """Of a rented place for each hour of the month; of a machine of one's own for the days on which it computes."""
+    if place.own is not None:
+        return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day
+    if place.subscription is not None:
+        return place.subscription.usd_per_month
+    return usd_per_hour(place) * HOURS_PER_DAY * study.month_days

@@ -1,0 +1,54 @@
+"""Makes a CostStudy from a YAML file, or lists every problem with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from spotrun.spec.cost_study import CostStudy, loose_ends
+from spotrun.spec.file import SpecFileInvalid, in_file, read_text, require_file
+from spotrun.spec.problems import Problem, problems_of
+from spotrun.spec.yaml import Document, Position, read_yaml
+from spotrun.units import shown
+
+BEGIN = "title: My study"
+
+
+def load_study(path: Path) -> CostStudy:
+    """
+    Raises:
+        SpecFileInvalid: lists every problem of the file with its key, line and suggestion.
+    """
+    require_file(path, "name a study file; docs/estimate.md shows one")
+    document = read_yaml(read_text(path), BEGIN)
+    if {"train", "run"} & document.data.keys() and "places" not in document.data:
+        told = in_file(
+            path, document, None, Problem((), "is a job, and a cost study belongs here", "see docs/estimate.md")
+        )
+        raise SpecFileInvalid(path, (told,), f"spotrun plan {shown(path, 200)}")
+    study, found = _read(document) if document.data or not document.problems else (None, [])
+    if study is not None and not document.problems:
+        return study
+    problems: list[tuple[Position | None, Problem]] = [*document.problems, *_that_count(document, found)]
+    placed = dict.fromkeys(in_file(path, document, at, problem) for at, problem in problems)
+    in_order = sorted(placed, key=lambda each: (each.line or 0, each.column or 0))
+    raise SpecFileInvalid(path, tuple(in_order), f"correct the file, then run `spotrun estimate {shown(path, 200)}`")
+
+
+def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:
+    """The study, or what is wrong with it."""
+    try:
+        study = CostStudy.model_validate(document.data)
+    except ValidationError as error:
+        return None, problems_of(error, CostStudy)
+    loose = list(loose_ends(study))
+    return (None, loose) if loose else (study, [])
+
+
+def _that_count(document: Document, found: list[Problem]) -> Iterator[tuple[Position | None, Problem]]:
+    """Without those that only follow from a value that could not be read."""
+    for problem in found:
+        if not any(problem.key[: len(key)] == key for key in document.unreadable):
+            yield None, problem

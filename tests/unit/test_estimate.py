@@ -1,0 +1,281 @@
+"""What places cost, how fast they are, and what follows from both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotrun.estimate.assumptions import assumptions
+from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
+from spotrun.estimate.looked_up import with_prices
+from spotrun.estimate.prices import own_usd_per_hour, usd_per_hour, usd_per_month
+from spotrun.estimate.published import compared
+from spotrun.estimate.speeds import samples_per_second, speedup
+from spotrun.instance import PriceSegment
+from spotrun.market.quotes import Quote, Quotes
+from spotrun.offering import CapacityType
+from spotrun.report.estimates import digits
+from spotrun.spec.cost_study import CostStudy, Machine
+from spotrun.spec.cost_study_file import load_study
+from spotrun.spec.file import SpecFileInvalid
+from tests.support.called_spotrun import Spotrun
+from tests.support.histories import offering
+from tests.support.repository import ROOT
+
+STUDIES = sorted((ROOT / "examples" / "studies").glob("*.yaml"))
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+BOX: dict[str, Any] = {
+    "purchase_usd": 6500,
+    "months": 30,
+    "days_per_month": 10,
+    "watts": 1000,
+    "usd_per_kwh": Decimal("0.2"),
+}
+
+
+def study(places: dict[str, Any], **more: Any) -> CostStudy:
+    return CostStudy.model_validate(
+        {"title": "t", "trainings": {"job": {"samples": 3_600_000}}, "places": places, **more}
+    )
+
+
+def only(found: CostStudy, place: str) -> Cost:
+    (cost,) = costs_at(found, place, "job")
+    return cost
+
+
+def test_each_study_of_the_examples_reproduces_what_was_published() -> None:
+    assert len(STUDIES) == 3
+    rows = [row for path in STUDIES for row in compared(load_study(path))]
+    assert [row.figure for row in rows if not row.agrees and row.differs is None] == []
+    assert [row.published for row in rows if row.differs is not None] == [Decimal("1.3")]
+    assert len(rows) > 50
+
+
+def test_a_machine_of_ones_own_costs_less_an_hour_the_more_it_is_used() -> None:
+    machine = Machine.model_validate(BOX)
+    assert own_usd_per_hour(machine) == pytest.approx(Decimal("1.10278"), abs=Decimal("0.00001"))
+    assert own_usd_per_hour(machine, Decimal(1)) == pytest.approx(Decimal("9.2278"), abs=Decimal("0.0001"))
+    kept = Machine.model_validate({**BOX, "maintenance_usd": 6500})
+    assert own_usd_per_hour(kept) == pytest.approx(2 * own_usd_per_hour(machine) - Decimal("0.2"))
+
+
+@given(st.integers(1, 3000), st.integers(1, 40))
+def test_at_the_break_even_a_sample_costs_the_same_in_both_places(times: int, dollars: int) -> None:
+    rival = {"usd_per_hour": dollars, "like": {"place": "box", "times": {"job": Decimal(times) / 100}}}
+    found = study({"box": {"own": BOX, "samples_per_second": {"job": 100}}, "rival": rival})
+    days = break_even_days(found, "box", only(found, "rival"))
+    if days is None:
+        assert Decimal(dollars) / times * 100 <= Decimal("0.2")
+        return
+    machine = found.places["box"].own
+    assert machine is not None
+    at_home = own_usd_per_hour(machine, days) / 360_000
+    assert at_home == pytest.approx(1 / only(found, "rival").samples_per_usd, rel=Decimal("1e-15"))
+
+
+def test_interruptions_lengthen_a_training_on_spot() -> None:
+    spot = {
+        "usd_per_hour": 1,
+        "low": Decimal("0.5"),
+        "high": 2,
+        "interruptions_per_hour": Decimal("0.5"),
+        "restart": "12m",
+    }
+    found = study({"p": {"usd_per_hour": 3, "spot": spot, "samples_per_second": {"job": 100}}})
+    dear, cheap = costs_at(found, "p", "job")
+    assert (dear.capacity, dear.hours, dear.usd) == ("on-demand", 10, 30)
+    assert cheap.capacity == "spot"
+    assert cheap.hours == pytest.approx(Decimal(10) / Decimal("0.9"), rel=Decimal("1e-20"))
+    assert (cheap.usd_low, cheap.usd, cheap.usd_high) == (cheap.hours / 2, cheap.hours, cheap.hours * 2)
+
+
+def test_a_subscription_is_paid_by_whole_months() -> None:
+    place = {"subscription": {"usd_per_month": 10, "hours_per_month": 4}, "samples_per_second": {"job": 100}}
+    assert only(study({"p": place}), "p").usd == 30
+
+
+def test_parts_add_up_and_a_month_has_the_days_that_the_study_says() -> None:
+    parts = {"machine": {"usd_per_hour": Decimal("3.04")}, "V100": {"usd_per_hour": Decimal("2.48"), "count": 8}}
+    found = study({"p": {"parts": parts}}, month_days=30)
+    assert usd_per_hour(found.places["p"]) == Decimal("22.88")
+    assert usd_per_month(found, found.places["p"]) == Decimal("22.88") * 720
+
+
+def test_a_speed_by_another_place_is_that_of_its_devices_times_the_mean_of_the_ratios() -> None:
+    one = {"usd_per_hour": 1, "samples_per_second": {"job": 100}}
+    four = {
+        "usd_per_hour": 4,
+        "like": {"place": "one", "devices": 4, "times": {"job": [Decimal("0.7"), Decimal("0.9")]}},
+    }
+    found = study({"one": one, "four": four, "twice": {"usd_per_hour": 8, "like": {"place": "four", "devices": 2}}})
+    assert samples_per_second(found, "four", "job") == 320
+    assert samples_per_second(found, "twice", "job") == 640
+
+
+def test_a_part_of_a_step_that_is_faster_speeds_up_no_more_than_its_share() -> None:
+    assert speedup({"data": Decimal("0.05"), "compute": Decimal("0.05")}, {"compute": Decimal(10)}) == pytest.approx(
+        Decimal("1.8181818"), abs=Decimal("1e-6")
+    )
+    assert speedup({}, {"compute": Decimal(10)}) is None
+
+
+def test_what_has_no_speed_has_no_cost_and_costs_come_cheapest_first() -> None:
+    found = study(
+        {
+            "dear": {"usd_per_hour": 9, "samples_per_second": {"job": 100}},
+            "unknown": {"usd_per_hour": 1},
+            "cheap": {"usd_per_hour": 2, "samples_per_second": {"job": 50}},
+        }
+    )
+    assert [cost.place for cost in costs(found)] == ["cheap", "dear"]
+    assert [(cost.normalised_time, cost.normalised_cost) for cost in costs(found)][1] == (1, 1)
+
+
+def test_a_figure_that_cannot_be_reckoned_does_not_agree() -> None:
+    published = [
+        {"figure": "spot_share", "place": "p", "value": 1},
+        {"figure": "hours", "place": "p", "training": "job", "value": 1},
+    ]
+    rows = compared(study({"p": {"usd_per_hour": 1}}, published=published))
+    assert [(row.ours, row.agrees) for row in rows] == [(None, False), (None, False)]
+
+
+def _quote(capacity: CapacityType, usd: str, *history: str) -> Quote:
+    segments = tuple(
+        PriceSegment(since=NOW - timedelta(days=10 * (len(history) - n)), usd_per_hour=Decimal(price))
+        for n, price in enumerate(history)
+    )
+    asked = msgspec.structs.replace(
+        offering(), capacity_type=capacity, price_usd_per_hour=Decimal(usd), price_list="a list of 2026-10-30"
+    )
+    return Quote(offering=asked, history=segments, on_demand_usd_per_hour=None)
+
+
+def test_a_rented_place_has_the_prices_of_its_cloud() -> None:
+    quotes = (
+        _quote(CapacityType.ON_DEMAND, "3"),
+        _quote(CapacityType.SPOT, "0.9", "1", "2"),
+        _quote(CapacityType.SPOT, "0.8", "3", "4"),
+    )
+    rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge"}, "samples_per_second": {"job": 100}}
+    found = with_prices(study({"p": rented}), lambda _: Quotes(at=NOW, quotes=quotes))
+    place = found.places["p"]
+    assert place.spot is not None
+    assert (usd_per_hour(place), place.spot.usd_per_hour) == (3, Decimal("1.5"))
+    assert (place.spot.low, place.spot.high) == (1, 2)
+    assert "p: prices of 2026-11-01 from a list of 2026-10-30" in assumptions(found)
+    assert len(list(costs_at(found, "p", "job"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        ("45.0541", "45.05"),
+        ("153600000", "153,600,000"),
+        ("0.00012346", "0.0001235"),
+        ("1", "1.000"),
+        ("9.99999", "10.000"),
+    ],
+)
+def test_figures_have_four_significant_digits(number: str, written: str) -> None:
+    assert digits(Decimal(number)) == written
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> Path:
+        Path("study.yaml").write_text(text)
+        return Path("study.yaml")
+
+    return write
+
+
+GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 1, samples_per_second: {job: 1}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "study.yaml:1: the file is empty; begin with title: My study"),
+        ("train: {script: t.py}\n", "study.yaml:1: is a job, and a cost study belongs here"),
+        (GOOD.replace("samples: 10", "samples: -1"), "study.yaml:2: trainings.job.samples: -1 is not allowed here"),
+        (GOOD.replace("samples: 10", "batch: 2"), "trainings.job: batch and steps belong together"),
+        (GOOD.replace("samples: 10", "samples: 1, batch: 2, steps: 2"), "its length is not given once"),
+        (
+            GOOD.replace("usd_per_hour", "usd_per_huor"),
+            "study.yaml:4: places.p.usd_per_huor: unknown key; did you mean usd_per_hour?",
+        ),
+        (GOOD.replace("{job: 1}", "{jobb: 1}"), "there is no 'jobb' here; did you mean job?"),
+        (GOOD.replace("usd_per_hour: 1", "usd_per_hour: 1, like: {place: p}"), "has both samples_per_second and like"),
+        (GOOD.replace("samples_per_second: {job: 1}", "like: {place: p}"), "like.place: leads back to this place"),
+        (GOOD.replace("usd_per_hour: 1", f"usd_per_hour: 1{'0' * 16}"), "is not allowed here"),
+        (GOOD + "base: q\n", "study.yaml:5: base: there is no 'q' here; known here: p"),
+        (
+            GOOD + "published: [{figure: hour, place: p, value: 1}]\n",
+            "'hour' is no figure that we reckon; did you mean hours?",
+        ),
+        (
+            GOOD + "published: [{figure: hours, place: p, value: 1}]\n",
+            "published[0]: hours needs a training; add training: NAME",
+        ),
+        (
+            GOOD.replace("usd_per_hour: 1", "spot: {usd_per_hour: 1, low: 2}"),
+            "places.p.spot.low: is more than the mean",
+        ),
+        (
+            GOOD.replace("usd_per_hour: 1", "spot: {usd_per_hour: 1, interruptions_per_hour: 60, restart: 1m}"),
+            "places.p.spot.restart: takes all of the time",
+        ),
+    ],
+)
+def test_a_mistake_in_a_study_is_told_with_its_line(file: Callable[[str], Path], text: str, said: str) -> None:
+    with pytest.raises(SpecFileInvalid) as refused:
+        load_study(file(text))
+    assert said in refused.value.message
+    assert "spotrun" in (refused.value.hint or "")
+
+
+def test_a_published_figure_that_is_another_ends_with_1_and_is_named(
+    file: Callable[[str], Path], spotrun: Spotrun
+) -> None:
+    path = file(GOOD + "published: [{figure: usd, place: p, training: job, value: 60}]\n")
+    called = spotrun("estimate", str(path), "--json")
+    assert called.code == 1
+    assert json.loads(called.out)[0]["published"][0]["agrees"] is False
+    assert "p, job: usd" in called.err
+    path.write_text(path.read_text().replace("value: 60", "value: 60, differs: they slept"))
+    called = spotrun("estimate", str(path))
+    assert (called.code, "they slept" in called.out) == (0, True)
+
+
+def test_all_that_is_assumed_is_listed_and_the_page_has_the_figures(
+    file: Callable[[str], Path], spotrun: Spotrun
+) -> None:
+    studies = [str(path) for path in STUDIES]
+    called = spotrun("estimate", *studies, "--html", "page.html")
+    assert called.code == 0, called.err
+    page = Path("page.html").read_text()
+    printed = spotrun("estimate", *studies).out
+    for line in (line for path in STUDIES for line in assumptions(load_study(path))):
+        assert line in printed
+        assert line.replace("'", "&#x27;") in page
+    assert "$49.81" in page
+
+
+def test_a_place_that_no_cloud_rents_out_is_told(file: Callable[[str], Path], spotrun: Spotrun) -> None:
+    place = "rented: {cloud: local, instance_type: nothing.xlarge}"
+    called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", place))))
+    assert called.code == 2
+    assert "local rents out no nothing.xlarge\n  try: spotrun offers --cloud local" in called.err
