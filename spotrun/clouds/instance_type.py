@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import NamedTuple
+
+from spotrun.offering import CapacityType, Offering
 
 
 class InstanceType(NamedTuple):
@@ -12,3 +15,27 @@ class InstanceType(NamedTuple):
     accelerators: str
     cpus: int
     memory_gib: int
+
+    def offered(
+        self,
+        *,
+        cloud: str,
+        region: str,
+        zone: str,
+        capacity_type: CapacityType,
+        price_usd_per_hour: Decimal,
+        price_list: str = "",
+    ) -> Offering:
+        """This type in that zone, at that price."""
+        return Offering(
+            cloud=cloud,
+            region=region,
+            zone=zone,
+            instance_type=self.name,
+            capacity_type=capacity_type,
+            price_usd_per_hour=price_usd_per_hour,
+            accelerators=self.accelerators,
+            cpus=self.cpus,
+            memory_gib=self.memory_gib,
+            price_list=price_list,
+        )

@@ -97,16 +97,12 @@ class Capacity:
     def _everywhere(self, kind: InstanceType) -> Iterator[Offering]:
         for zone in sorted(self._catalog.zones.get(kind.name, ())):
             for capacity_type in _CAPACITY_TYPES[self._wanted.spot_policy]:
-                yield Offering(
+                yield kind.offered(
                     cloud="aws",
                     region=self._region.name,
                     zone=zone,
-                    instance_type=kind.name,
                     capacity_type=capacity_type,
                     price_usd_per_hour=Decimal(0),  # the check does not ask what it costs
-                    accelerators=kind.accelerators,
-                    cpus=kind.cpus,
-                    memory_gib=kind.memory_gib,
                 )
 
     def _suits(self, offering: Offering) -> bool:

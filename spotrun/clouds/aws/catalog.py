@@ -129,8 +129,14 @@ class Catalog:
                 for capacity_type in CapacityType:
                     price = self._price(kind.name, zone, capacity_type, listed)
                     if price is not None:
-                        source = "" if listed is None else listed.source
-                        yield self._offered(kind, zone, capacity_type, price, source)
+                        yield kind.offered(
+                            cloud="aws",
+                            region=self._region.name,
+                            zone=zone,
+                            capacity_type=capacity_type,
+                            price_usd_per_hour=price,
+                            price_list="" if listed is None else listed.source,
+                        )
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
@@ -148,22 +154,6 @@ class Catalog:
             return history
         self._history, self._history_trouble = (now_s, since, history), ""
         return history
-
-    def _offered(
-        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal, price_list: str
-    ) -> Offering:
-        return Offering(
-            cloud="aws",
-            region=self._region.name,
-            zone=zone,
-            instance_type=kind.name,
-            capacity_type=capacity_type,
-            price_usd_per_hour=price,
-            accelerators=kind.accelerators,
-            cpus=kind.cpus,
-            memory_gib=kind.memory_gib,
-            price_list=price_list,
-        )
 
     def _price(self, kind: str, zone: str, capacity_type: CapacityType, listed: ListPrice | None) -> Decimal | None:
         if capacity_type is CapacityType.ON_DEMAND:

@@ -143,16 +143,12 @@ class Capacity:
 
 
 def _offering(region: str, zone: str, kind: InstanceType, capacity_type: CapacityType) -> Offering:
-    return Offering(
+    return kind.offered(
         cloud="gcp",
         region=region,
         zone=zone,
-        instance_type=kind.name,
         capacity_type=capacity_type,
         price_usd_per_hour=Decimal(0),  # the check does not ask what it costs
-        accelerators=kind.accelerators,
-        cpus=kind.cpus,
-        memory_gib=kind.memory_gib,
     )
 
 

@@ -159,7 +159,14 @@ class Catalog:
                 for capacity_type in CapacityType:
                     price = self._price(kind.name, capacity_type)
                     if price is not None:
-                        yield self._offered(kind, zone, capacity_type, price, "" if listed is None else listed.source)
+                        yield kind.offered(
+                            cloud="gcp",
+                            region=self._region,
+                            zone=zone,
+                            capacity_type=capacity_type,
+                            price_usd_per_hour=price,
+                            price_list="" if listed is None else listed.source,
+                        )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
         """What spot has cost, oldest first, as far as it is known. A bill that cannot be read now is not refused."""
@@ -167,22 +174,6 @@ class Catalog:
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()
-
-    def _offered(
-        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal, price_list: str
-    ) -> Offering:
-        return Offering(
-            cloud="gcp",
-            region=self._region,
-            zone=zone,
-            instance_type=kind.name,
-            capacity_type=capacity_type,
-            price_usd_per_hour=price,
-            accelerators=kind.accelerators,
-            cpus=kind.cpus,
-            memory_gib=kind.memory_gib,
-            price_list=price_list,
-        )
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
         """Of spot, what Google told last of its past, or else what is listed."""
