@@ -29,7 +29,6 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
-WORKERS ?= 2
 CHECKPOINT_ARGS ?=
 LOCK_ARGS ?=
 
@@ -53,9 +52,12 @@ demo: .venv/.installed
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
-# The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
+# The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
+# Where processes run, a third of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
 quick test chaos best kinds scripts transformers commands state-folder calls torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
+quick: WORKERS ?= 2
+test: WORKERS ?= 3
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
 	.venv/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not exhaustive' tests/unit $(PYTEST_ARGS)

@@ -73,6 +73,7 @@ def test_the_checkpoint_benchmark_refuses_what_it_does_not_know_before_it_starts
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_downtime_benchmark_compares_ours_and_its_rivals_in_the_same_markets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,6 +254,7 @@ demo.main()
 """That of `make demo`, with the narrower two of its networks."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(DEMO_WITHIN_S + 60)
 def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sandbox: Sandbox) -> None:
     command = [sys.executable, "-c", DEMO]
