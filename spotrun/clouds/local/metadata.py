@@ -42,7 +42,7 @@ class MetadataService:
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}/"
 
     def start(self) -> None:
-        threading.Thread(target=self._server.serve_forever, name="metadata", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="metadata", daemon=True).start()
 
     def give_notice(self, deadline: datetime) -> None:
         """From now on the service says that this instance will be terminated at `deadline`."""
