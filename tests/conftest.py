@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support.repository import ROOT
 
@@ -34,6 +35,10 @@ os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json
 # xdist tells its workers by os.environ, readline its own process by the C library alone.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+
+# How long an example takes is the machine's affair: 200 ms pass soon where three workers share two cores.
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 
 SCHEMES = ("s3", "gs")
 
