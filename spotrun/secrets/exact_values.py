@@ -6,8 +6,10 @@ letters, or a program has written those by numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-from spotrun.secrets.readings import WAYS_OF_TEXT, WRITTEN_MAX, Way
+from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Way, Ways
+from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
 """Characters that may stand between the letters of one value, where a text comes in parts."""
@@ -15,19 +17,24 @@ BREAKS_MAX = 4096
 
 def letters_of(value: str) -> int:
     """How many are left of a value, however it is read."""
-    return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT)
+    return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
 class ExactValues:
     """Values to look for. `reach`: how many characters the longest may take, however it is written and broken."""
 
-    def __init__(self, values: Iterable[str], ways: Sequence[Way] = WAYS_OF_TEXT) -> None:
+    def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
-        self._ways = [(way, _written(way, known)) for way in ways if known]
-        self._broken = {way.without(each) for way in ways for each in known if way.breaks(each)}
+        self._ways = [(way, _written(way, known)) for way in ways.read if known]
+        self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """Values as they are read, that have of their own what would break another one: that is hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
+        short = {each for each in known if len(each) < SHORT}
+        self._spelled = [
+            SpelledValues(spelled(short, ways.spelled_short), ways.spelled_short),
+            SpelledValues(spelled(known - short, ways.spelled), ways.spelled),
+        ]
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
         """The places of the letters of each value that is there, in no order. They may overlap."""
@@ -37,10 +44,13 @@ class ExactValues:
                 for value in values:
                     places = (reading.places(start, end) for start, end in _occurrences(reading.left, value))
                     yield from map(_all_between, places) if value in self._broken else places
+        for each in self._spelled:
+            yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
         """How many characters at the end are the beginning of a value, of which at least so many letters are there."""
-        return len(text) - min(self._starts(text, least), default=len(text))
+        spelled = (each.begun(text, least) for each in self._spelled)
+        return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """In each way to read it: where the value begins that the text ends with a part of, if it does."""
@@ -48,7 +58,8 @@ class ExactValues:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
                     continue
-                size = max((_begun(reading.left, value, max(least, way.part)) for value in values), default=0)
+                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # what was cut off begins a letter too
+                size = max((_begun(reading.left, value, enough) for value in values), default=0)
                 if size:
                     yield reading.start(len(reading.left) - size)
 
@@ -59,7 +70,8 @@ class Pieces:
     def __init__(self, values: Iterable[str], size: int) -> None:
         self._size = size
         known = [*values]
-        self._ways = [(way, _pieces(_written(way, known), size)) for way in WAYS_OF_TEXT if known]
+        self._ways = [(way, _pieces(_written(way, known), size)) for way in WAYS_OF_TEXT.read if known]
+        self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
         """The places of the letters of each piece that is there, in their order in each reading."""
@@ -70,6 +82,7 @@ class Pieces:
             for start in range(len(reading.left) - self._size + 1):
                 if reading.left[start : start + self._size] in pieces:
                     yield reading.places(start, start + self._size)
+        yield from self._spelled.found(text)
 
 
 def _written(way: Way, values: Iterable[str]) -> list[str]:

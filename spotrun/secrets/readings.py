@@ -13,9 +13,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from html.entities import html5
 from itertools import count
 from typing import NamedTuple
+
+from spotrun.secrets.written_letters import (
+    BEGUN,
+    BLANK,
+    BLANKS,
+    COLOUR,
+    LETTER,
+    SIGNS,
+    SIGNS_CUT,
+    WRITTEN_BLANK,
+    WRITTEN_COLOUR,
+    letter_of,
+    utf8,
+)
 
 SHORT = 8
 """Characters. Two lines of any output hold a shorter value by chance, if the end between them does not count."""
@@ -27,47 +40,6 @@ LEVELS = 5
 """A letter is decoded so many times at most. Backslashes before backslashes count once."""
 WRITTEN_MAX = 16
 """Characters in which a program writes one byte down: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
-
-_COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
-"""https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4. Its end may still be to come."""
-_WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
-_BLANK = r"[\x00-\x1a\x1c-\x20\x7f]+"
-_WRITTEN_BLANK = r"(?<!\\)\\++(?:[nrt]|u000[9aAdD]|x0[9aAdD]|(?=[\r\n]))"
-_HEX = "[0-9a-fA-F]"
-_NUMBERS = rf"""
-      u(?P<u>{_HEX}{{4}}) | U(?P<U>{_HEX}{{8}}) | u\{{(?P<braced>{_HEX}{{1,6}})\}}
-    | x(?P<x>{_HEX}{{2}}) | (?P<octal>[0-3][0-7]{{2}}) | (?P<blank>[bfnrt])
-"""
-_SIGNS = rf"""
-      %(?:(?P<quoted>{_HEX}{{2}}) | u(?P<quoted_u>{_HEX}{{4}}))
-    | &(?:\#(?P<decimal>\d{{1,7}}) | \#[xX](?P<hexadecimal>{_HEX}{{1,6}}) | (?P<name>[A-Za-z][A-Za-z0-9]{{1,31}}));
-"""
-_ESCAPE = re.compile(
-    rf"""
-      \\++(?: u(?P<high>[dD][89abAB]{_HEX}{{2}})\\++u(?P<low>[dD][c-fC-F]{_HEX}{{2}}) | {_NUMBERS} | )
-    | {_SIGNS}
-    """,
-    re.VERBOSE | re.ASCII,
-)
-_ESCAPE_ONCE = re.compile(rf"(?P<itself>\\\\) | \\(?:{_NUMBERS}) | {_SIGNS}", re.VERBOSE | re.ASCII)
-"""Where a backslash that is meant is written as two of them: what is left has those that the value itself has."""
-_BEGUN = re.compile(
-    rf"""
-      (?<!\\)\\++(?:
-          u[dD][89abAB]{_HEX}{{2}}\\*+(?:u{_HEX}{{0,3}})? | u{_HEX}{{0,3}} | u\{{{_HEX}{{0,6}} | U{_HEX}{{0,7}}
-        | x{_HEX}? | [0-3][0-7]? | u001[bB] | x1[bB] | 033 | e | )\Z
-    | %(?:{_HEX}? | u{_HEX}{{0,3}})\Z
-    | &(?:\#[xX]?{_HEX}{{0,7}} | [A-Za-z][A-Za-z0-9]{{0,31}})?\Z
-    | [\xc2\xc3]\Z
-    """,
-    re.VERBOSE | re.ASCII,
-)
-"""What may be the beginning of a letter, or of a break, of which the rest is still to come: also its first byte."""
-
-SIGNS = ("\\", "%", "&")
-"""Each letter that is written in another way begins with one of them."""
-SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
-"""A line ends between a backslash and what belongs to it. (Elsewhere that backslash means that the line goes on.)"""
 
 Letters = Callable[[re.Match[str]], str]
 
@@ -82,46 +54,12 @@ class Step(NamedTuple):
         return "" if self.letters is None else self.letters(found)
 
 
-def _utf8(character: str) -> str:
-    """Its bytes, each as a character."""
-    return character.encode("utf-8", "surrogatepass").decode("latin-1")
-
-
-def _numbered(code: int) -> str:
-    return _utf8(chr(code)) if code <= 0x10FFFF else ""
-
-
-def _decoded(found: re.Match[str]) -> str:
-    """The bytes of a letter, each as a character."""
-    match found.lastgroup:
-        case None:
-            return ""  # backslashes before a letter that stands for itself
-        case "low":
-            pair = bytes.fromhex(found["high"] + found["low"]).decode("utf-16-be")
-            return _utf8(pair)
-        case "u" | "U" | "braced" | "quoted_u" | "hexadecimal" as kind:
-            return _numbered(int(found[kind], 16))
-        case "x" | "quoted" as kind:
-            return chr(int(found[kind], 16))
-        case "octal":
-            return chr(int(found["octal"], 8))
-        case "decimal":
-            return _numbered(int(found["decimal"]))
-        case "itself":
-            return "\\"
-        case "name":
-            known = html5.get(f"{found['name']};")
-            return found[0] if known is None else _utf8(known)
-    return "\n"
-
-
 def _breaks(*patterns: str) -> Step:
     return Step(re.compile("|".join(patterns), re.ASCII))
 
 
-_AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: _utf8(found[0]))
-_LETTERS = Step(_ESCAPE, _decoded)
-_LETTERS_ONCE = Step(_ESCAPE_ONCE, _decoded)
+_AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
+_LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """`\\xe9` may be a byte or a letter; so the letters up to \\xff are read as the one byte that Latin-1 has for them."""
 
@@ -130,8 +68,8 @@ class Way(NamedTuple):
     """
     The steps are taken `once` and then in turn, `levels` times at most. There is nothing to read in that way where none
     of the `signs` is. Values of `least` letters are looked for, and at the end of a text `part` letters of one count as
-    its beginning. `decodes`: what is short after it is no value any more. `undecoded`: the text alone is decoded, and
-    once, so that a value which has what looks like a written letter is found, whatever its letters are written like.
+    its beginning. `decodes`: what is short after it is no value any more. `silent`: characters that count for nothing
+    where each letter is read by itself.
     """
 
     turn: tuple[Step, ...] = ()
@@ -141,7 +79,7 @@ class Way(NamedTuple):
     least: int = 1
     part: int = 1
     decodes: bool = False
-    undecoded: tuple[Step, ...] = ()
+    silent: str = ""
 
     def read(self, text: str) -> Reading | None:
         """None if nothing is another in that way."""
@@ -161,57 +99,70 @@ class Way(NamedTuple):
                 return
             yield reading
 
-    def _may_differ(self, text: str) -> bool:
-        return not self.signs or any(sign in text for sign in self.signs)
-
-    def without(self, value: str) -> str:
-        """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
-        left = self._reading_of(value).left
-        if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
-            return ""
-        return left
-
-    def breaks(self, value: str) -> bool:
-        """Whether more than blanks is lost of a value that is read in that way."""
-        reading = self._reading_of(value)
-        kept = {*reading.places(0, len(reading.left))} if reading.left else set()
-        return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
-
-    def _reading_of(self, value: str) -> Reading:
-        if not self.undecoded:
-            return self._reading(value)
-        reading = Reading(value)
-        for step in self.undecoded:
-            reading = reading.after(step)
-        return reading
-
-    def _reading(self, text: str, cuts: int = 0) -> Reading:
+    def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
+        """The text before the first turn, after it, after the second, and so on, as long as each changes something."""
         reading = Reading(text)
         for step in self.once:
             reading = reading.after(step)
+        yield reading
         for _ in range(self.levels):
             before = reading.left
             reading = reading.until_begun(cuts)
             for step in self.turn:  # a break may stand within a letter of which the rest is still to come
                 reading = reading.after(step).until_begun(cuts)
             if reading.left == before:
-                break
+                return
+            yield reading
+
+    def _may_differ(self, text: str) -> bool:
+        return not self.signs or any(sign in text for sign in self.signs)
+
+    def without(self, value: str) -> str:
+        """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
+        left = self._reading(value).left
+        if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
+            return ""
+        return left
+
+    def breaks(self, value: str) -> bool:
+        """Whether more than blanks is lost of a value that is read in that way."""
+        reading = self._reading(value)
+        kept = {*reading.places(0, len(reading.left))} if reading.left else set()
+        return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
+
+    def _reading(self, text: str, cuts: int = 0) -> Reading:
+        *_, reading = self.turns(text, cuts)
         return reading
 
 
-def _ways(*once: Step) -> tuple[Way, ...]:
-    colours, raw_breaks = _breaks(_COLOUR, _WRITTEN_COLOUR), _breaks(_COLOUR, _BLANK)
-    breaks = _breaks(_COLOUR, _WRITTEN_COLOUR, _WRITTEN_BLANK, _BLANK)
+class Ways(NamedTuple):
+    """
+    To `read` a text as a whole, and letter by letter: `spelled`, or `spelled_short` if a value has fewer characters
+    than SHORT.
+    """
+
+    read: tuple[Way, ...]
+    spelled: Way
+    spelled_short: Way
+
+
+def _ways(*once: Step) -> Ways:
+    colours, raw_breaks = _breaks(COLOUR, WRITTEN_COLOUR), _breaks(COLOUR, BLANK)
+    raw_colours, breaks = _breaks(COLOUR), _breaks(COLOUR, WRITTEN_COLOUR, WRITTEN_BLANK, BLANK)
     decoded = (breaks, _LETTERS, _LATIN)
-    return (
+    whole = (
         Way(),
         Way((colours,), signs=("\x1b", "\\")),
         Way((raw_breaks,), least=SHORT, part=PART),
         Way((breaks,), signs=("\\",), least=SHORT, part=PART),
         Way((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
         Way(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
-        Way((_LETTERS_ONCE, _LATIN), once, signs=SIGNS, undecoded=(*once, _LATIN)),
         Way(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
+    )
+    return Ways(
+        whole,
+        Way((raw_breaks, _LETTERS, _LATIN), (*once, raw_breaks), LEVELS, SIGNS, part=PART, silent=BLANKS + "\\"),
+        Way((raw_colours, _LETTERS, _LATIN), (*once, raw_colours), LEVELS, SIGNS, silent="\\"),
     )
 
 
@@ -234,7 +185,7 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """Without what may be the beginning of a letter at its end, unless it was cut so often."""
-        begun = _BEGUN.search(self.left) if self.cuts < cuts else None
+        begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import time
 from random import Random
 from urllib.parse import quote
@@ -9,8 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
+from spotrun.secrets.readings import PART
 from spotrun.secrets.redaction import AT_THE_CUT, HIDDEN, TEXT_MAX, Redactor
-from tests.support.secret_forms import Reader, all_of, random_value
+from tests.support.secret_forms import BY_LETTER, Reader, all_of, random_value
 
 
 @pytest.mark.parametrize("secret", ["pass1", "/run/secrets/" + "deep/" * 30, "Qx7vB2mK9pL4" * 12, "ghp_" + "a1B2" * 20])
@@ -101,17 +104,23 @@ HOSTILE = {
     ),
     "secrets that hardly begin": "a secret of some",
     "secrets that break off": "a secret\n",
+    "signs of a secret": "\\t",
+    "signs within signs of a secret": "%25t&amp;",
+    "backslashes within a secret": "t\\t\\\\\\",
+    "broken letters of a secret": "\\x\\n74\\u\\x1b[0m0074",
 }
+HOSTILE_FOR = "a secret of somebody", "tttttt\\ttttttttttttt%&"
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("secret", HOSTILE_FOR)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_holds_up_whoever_looks_for_secrets(name: str) -> None:
+def test_no_text_holds_up_whoever_looks_for_secrets(name: str, secret: str) -> None:
     """A text four times as long may take 4 times as long, not 16; with room for a busy machine."""
 
     def seconds(size: int) -> float:
         text = HOSTILE[name] * (size // len(HOSTILE[name]))
-        redactor, log = Redactor(["a secret of somebody"]), OutputRedaction(forms_of_all(["a secret of somebody"]))
+        redactor, log = Redactor([secret]), OutputRedaction(forms_of_all([secret]))
         began_s = time.process_time()
         redactor.clean(text)
         log.hide(text.encode())
@@ -122,24 +131,80 @@ def test_no_text_holds_up_whoever_looks_for_secrets(name: str) -> None:
     assert seconds(64_000) < max(10 * seconds(16_000), 1.0)
 
 
-LETTERS = (
-    lambda letter: letter.replace("\\", "\\\\") if letter not in "%&" else f"%{ord(letter):02X}",
-    lambda letter: f"\\u{ord(letter):04x}",
-    lambda letter: f"\\x{ord(letter):02x}",
-    lambda letter: f"\\{ord(letter):03o}",
-    lambda letter: f"%{ord(letter):02X}",
-    lambda letter: f"&#{ord(letter)};",
-)
+WITH_SIGNS = [
+    r"ab\x41cd\u0042efGH9",
+    r"p\n\t\\q9Zk2Lm4",
+    r"C:\temp\101xyzQ9",
+    r"a%41b\u0043c&amp;d9Zk",
+    r"cwhlmBGYCxNM1%A\tEUMT>0wbEm4G>TA",
+    r'H\nb"PjrqjiLzKygpi\I',
+    r"x\x41%42&#67;\104zé漢\r9",
+    r"9q\b&lt%4",
+]
+"""They have what looks like a written letter."""
+EACH = [(lambda letter, write=write: write(letter)[0]) for write in BY_LETTER.values()]
+EACH += [str, lambda letter: letter.replace("\\", "\\\\")]
+"""Ways to write a letter."""
+WRAPPED = {
+    "by nothing": str,
+    "as JSON": lambda text: json.dumps(text)[1:-1],
+    "in a URL": lambda text: quote(text, safe=""),
+    "as HTML": html.escape,
+    "as JSON in a URL": lambda text: quote(json.dumps(text)[1:-1], safe=""),
+}
 
 
-@pytest.mark.parametrize(
-    "secret", [r"ab\x41cd\u0042efGH9", r"p\n\t\\q9Zk2Lm4", r"C:\temp\101xyzQ9", r"a%41b\u0043c&amp;d9Zk"]
-)
-def test_a_secret_that_has_what_looks_like_a_written_letter_is_hidden_whatever_each_of_its_letters_is_written_like(
-    secret: str,
+@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize("secret", WITH_SIGNS)
+def test_a_secret_with_signs_of_its_own_is_hidden_whatever_each_of_its_letters_is_written_like(
+    secret: str, wrapped: str
 ) -> None:
     random, log, told = Random(3), OutputRedaction(forms_of_all([secret])), Redactor([secret])
-    for _ in range(100):
-        written = "".join(random.choice(LETTERS)(letter) for letter in secret)
-        assert set(log.hide(f"x {written} y".encode()).decode()) == set("x* y"), written
-        assert told.clean(f"x {written} y") == f"x {HIDDEN} y", written
+    for _ in range(25):
+        written = WRAPPED[wrapped]("".join(random.choice(EACH)(letter) for letter in secret))
+        assert set(log.hide(f"- {written} -".encode()).decode()) == set("- *"), written
+        assert told.clean(f"- {written} -") == f"- {HIDDEN} -", written
+
+
+@pytest.mark.parametrize("broken_by", ["\\n", "\\r\\n  ", "\\u001b[31m", "\\x1b[0m", "\n", "\x1b[1;31m", "\\\n"])
+@pytest.mark.parametrize("secret", WITH_SIGNS)
+def test_a_secret_with_signs_of_its_own_is_hidden_wherever_a_break_stands_in_it(secret: str, broken_by: str) -> None:
+    random, log, told = Random(3), OutputRedaction(forms_of_all([secret])), Redactor([secret])
+    for _ in range(25):
+        whole = "".join(random.choice(EACH)(letter) for letter in secret)
+        at = random.choice([at for at in range(1, len(whole)) if "\\" not in whole[at - 1 : at + 1]])
+        written = whole[:at] + broken_by + whole[at:]
+        assert told.clean(f"- {written} -") == f"- {HIDDEN} -", written
+        left = log.hide(f"- {written} -".encode()).decode().replace(broken_by, "").replace("\n", "")
+        assert set(left) == set("- *"), written
+
+
+ORDINARY = r"""
+D:\temp\new\101.txt  "it\u0027s"  100%25  a &amp; b  \x41\x42\n  {"a": "b\\c"}  D: temp
+"""
+
+
+@pytest.mark.parametrize("secret", WITH_SIGNS)
+def test_what_is_no_secret_stays_as_it_is_beside_one_that_has_signs(secret: str) -> None:
+    log, told = OutputRedaction(forms_of_all([secret])), Redactor([secret])
+    assert log.hide(ORDINARY.encode()).decode() == ORDINARY
+    assert told.clean(ORDINARY) == ORDINARY
+    for end in range(1, len(ORDINARY)):
+        assert log.begun(ORDINARY[:end].encode(), PART) == 0, ORDINARY[:end]
+
+
+@pytest.mark.parametrize("secret", WITH_SIGNS)
+def test_wherever_its_text_is_cut_at_most_three_letters_of_a_secret_with_signs_are_seen(secret: str) -> None:
+    random, log = Random(3), OutputRedaction(forms_of_all([secret]))
+    for _ in range(5):
+        letters = [random.choice(EACH)(letter) for letter in secret]
+        written = "".join(letters)
+        first = len("".join(letters[: at_least(secret)]))
+        for end in range(first, len(written)):
+            cut = written[:end].encode()
+            assert log.begun(b"- " + cut, PART) == len(cut), cut
+
+
+def at_least(secret: str) -> int:
+    """How many of its letters may be its beginning: a backslash counts as none."""
+    return next(end for end in range(len(secret)) if len(secret[:end].replace("\\", "")) == PART)

@@ -106,6 +106,13 @@ def test_a_text_that_somebody_has_cut_loses_the_beginning_of_a_secret(tmp_path: 
     assert console.clean(r"C:\temp") == r"C:\temp"
 
 
+@pytest.mark.parametrize("cut", ["%", "%2", "%25", "%252", "\\u00", "&amp;#3", "\\"])
+def test_a_letter_that_is_there_in_part_is_one_of_those_that_are_seen(tmp_path: Path, cut: str) -> None:
+    console = Console(tmp_path, OutputRedaction(["ufc OxoShHhi"]))
+    assert console.clean(f"it is ufc{cut}") == f"it is {CUT}"
+    assert console.clean(f"it is uf{cut}") == f"it is uf{cut}"
+
+
 BROKEN_BY = ["\n", "\x1b[1;31m", "\\n", "\\\n", "\\u001b[31m"]
 BY_NUMBER = ["bytes of Python by number", "letters by number in JSON", "each byte quoted for a URL", "numbers of HTML"]
 

@@ -1,0 +1,186 @@
+r"""
+Finds values that have a `\`, a `%` or a `&` of their own, letter by letter.
+
+Who reads `\t` cannot know whether that is a tab, or a backslash of the value and its next letter; nor can who reads
+`%41`, if the value has that itself and its letters are written each in another way. So both are tried, and the rest of
+the text decides. Backslashes count for nothing, neither in a value nor in a text: either they stand for themselves, or
+they belong to the letter that follows. Where that may begin a written letter, what it stands for counts too.
+
+A text is read once from its beginning to its end. All that may have been read of values up to a character is kept
+there, and that is never more than the values have beginnings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, Step, Way
+from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
+
+AHEAD = 48
+"""Characters. No program writes a letter, or the beginning of a colour, in more of them."""
+_COLOUR = re.compile(WRITTEN_COLOUR)
+_WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
+"""What may break a written letter apart: also a backslash at the end of a line, of which that alone is left."""
+
+
+def spelled(values: Iterable[str], way: Way) -> list[str]:
+    """
+    The values that have signs of their own, without what counts for nothing. Where the plain value of a form is known
+    and has none, that can be read in one way alone, and this is not needed.
+    """
+    known = [*values]
+    sure = {_decoded(each, way) for each in known if not _has_signs(each)}
+    letters = {_spelled(each, way) for each in known if _has_signs(each) and _decoded(each, way) not in sure}
+    return sorted(each for each in letters if len(each) >= DECODED_MIN)
+
+
+def _has_signs(value: str) -> bool:
+    return any(sign in value for sign in SIGNS)
+
+
+def _decoded(value: str, way: Way) -> str:
+    *_, reading = way.turns(value)
+    return reading.left
+
+
+def _spelled(value: str, way: Way) -> str:
+    return "".join(letter for letter in next(way.turns(value)).left if letter not in way.silent)
+
+
+class Beginning:
+    """What values begin with, of `size` letters. `whole`: one of them ends here."""
+
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self.whole = False
+        self.followed_by: dict[str, Beginning] = {}
+
+    def add(self, value: str) -> None:
+        here = self
+        for letter in value:
+            here = here.followed_by.setdefault(letter, Beginning(here.size + 1))
+        here.whole = True
+
+    def then(self, letters: str, silent: str) -> Beginning | None:
+        """The beginning that has these letters too; None if there is no such value."""
+        here: Beginning | None = self
+        for letter in letters:
+            if here is None:
+                return None
+            if letter not in silent:
+                here = here.followed_by.get(letter)
+        return here
+
+
+class SpelledValues:
+    """Values to look for, each as `spelled` gives it."""
+
+    def __init__(self, values: Iterable[str], way: Way) -> None:
+        self._way = way
+        self._none = Beginning()
+        for value in values:
+            self._none.add(value)
+        self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
+
+    def found(self, text: str) -> Iterator[Sequence[int]]:
+        """The places of each value that is there, from its first character to its last; not of the breaks in it."""
+        if self._may_be_in(text):
+            for reading in self._way.turns(text):
+                for beginning, start, end in self._read(reading.left):
+                    if beginning.whole:
+                        yield reading.places(_with_backslashes(reading.left, start), end)
+
+    def begun(self, text: str, least: int) -> Iterator[int]:
+        """Where the values begin of which at least so many letters are at the end. One may be there in part."""
+        if self._may_be_in(text):
+            for cuts in (0, 2 * LEVELS * len(self._way.turn)):
+                for reading in self._way.turns(text, cuts):
+                    yield from self._begun(reading, max(least, self._way.part))
+
+    def _begun(self, reading: Reading, least: int) -> Iterator[int]:
+        text = reading.left
+        for beginning, start, end in self._read(text):
+            part = _is_begun(text, end)
+            enough = max(1, least - (part or reading.cuts > 0))
+            if beginning.followed_by and (part or end == len(text)) and beginning.size >= enough:
+                yield reading.start(_with_backslashes(text, start))
+
+    def _may_be_in(self, text: str) -> bool:
+        return bool(self._none.followed_by) and _has_signs(text)
+
+    def _read(self, text: str) -> Iterator[tuple[Beginning, int, int]]:
+        """Each beginning that can be read, from where to where. Of one that ends where another does, the longer way."""
+        read: dict[int, dict[Beginning, int]] = {}
+        at = self._next(text, 0)
+        while at < len(text) or read:
+            here = read.pop(at, {})
+            yield from ((beginning, start, at) for beginning, start in here.items())
+            if at < len(text):
+                self._read_on(text, at, {**here, self._none: at}, read)
+            at = at + 1 if read else self._next(text, at + 1)
+
+    def _next(self, text: str, at: int) -> int:
+        """Where a value may begin from there on."""
+        found = self._begins.search(text, at)
+        return len(text) if found is None else found.start()
+
+    def _read_on(self, text: str, at: int, here: dict[Beginning, int], read: dict[int, dict[Beginning, int]]) -> None:
+        for end, letters in _written_at(text, at):
+            for beginning, start in here.items():
+                then = beginning.then(letters, self._way.silent)
+                if then is not None and then is not self._none:
+                    there = read.setdefault(end, {})
+                    there[then] = min(start, there.get(then, start))
+
+
+def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
+    """
+    What may stand in a text from there on: up to where, and which letters. There are several where a sign may stand
+    for itself or belong to a written letter; what that stands for may be a sign again.
+    """
+    end, letters = at + 1, text[at]
+    yield end, letters
+    if letters == "\\" and (colour := _COLOUR.match(text, at)):
+        yield colour.end(), ""
+    for _ in range(LEVELS if letters in SIGNS else 0):
+        size, following = _letter_first(letters + text[end : end + AHEAD])
+        if not size:
+            break
+        end, letters = end + size - len(letters), following
+        yield end, letters
+    if len(letters) == 1 and not letters.isascii():
+        yield end, utf8(letters)  # a byte, or a letter of Latin-1
+
+
+def _letter_first(text: str) -> tuple[int, str]:
+    """In how many characters a letter is written at the beginning of a text, and which; 0 if there is none."""
+    if found := _letter(text):
+        return found.end(), letter_of(found)
+    broken = text.find("\\", 1)
+    if broken > 0 and BEGUN.match(text[:broken]):
+        reading = Reading(text).after(_WITHIN)
+        if found := _letter(reading.left):
+            return reading.places(0, found.end())[-1] + 1, letter_of(found)
+    return 0, ""
+
+
+def _letter(text: str) -> re.Match[str] | None:
+    found = LETTER.match(text)
+    return None if found is None or found.lastgroup is None else found
+
+
+def _is_begun(text: str, at: int) -> bool:
+    """Whether the rest of the text may be the beginning of a letter or of a break."""
+    if not 0 < len(text) - at <= AHEAD:
+        return False
+    ends = (letters + text[end:] for end, letters in _written_at(text, at))
+    return any(BEGUN.match(each) or BEGUN.match(_WITHIN.pattern.sub("", each)) for each in ends)
+
+
+def _with_backslashes(text: str, start: int) -> int:
+    """Where the backslashes begin that a letter is written with: in JSON within JSON there are more of them."""
+    while text[start] == "\\" and text[start - 1 : start] == "\\":
+        start -= 1
+    return start
