@@ -17,12 +17,13 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import AgentStatus, RunnerStatus
 from spotrun.run import events as ev
 from spotrun.run.bounds import NESTED_MAX, NUMBER_MAX, SECONDS_MAX, OutOfBounds, decode
-from spotrun.run.events import decode_entry, encode_entry, entry_json, seal
+from spotrun.run.events import Cause, decode_entry, encode_entry, entry_json, seal
+from spotrun.store.local import LocalStore
 from tests.batteries.mutations import verbs_of
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
-from tests.support.mutated_store import KINDS, READS, WRITES, MutatedStore
+from tests.support.mutated_store import KINDS, READS, RUN_UID, WRITES, MutatedStore
 
 SMALL = 3
 """Changes of each kind of object; `make mutations` makes a thousand."""
@@ -175,6 +176,21 @@ def test_a_run_whose_beginning_is_gone_still_ends_what_the_cloud_lists(store: Mu
     first.unlink()
     assert not [*store.flaws("down {run} -y", "entry 0")]
     assert not store.cloud.alive
+    store.restore()
+
+
+@pytest.mark.parametrize("name", ["younger", f"younger-{RUN_UID}"])
+def test_a_folder_that_claims_the_uid_of_a_living_run_ends_nothing(name: str, store: MutatedStore) -> None:
+    """Its run has failed, as it says: what the cloud lists under that uid would be wanted by nobody."""
+    planted = LocalStore(store.folder / "runs" / name)
+    history = History(name="younger", uid=RUN_UID)
+    history.write(ev.RunFailed(cause=Cause.USER_ERROR, detail=""))
+    for entry in history.entries:
+        planted.put(key_of(entry.number), encode_entry(entry))
+    code, out, _, failure = store.call("reap", "-y")
+    assert (code, failure) == (0, "")
+    assert "no instance is unwanted" in out
+    assert store.cloud.alive
     store.restore()
 
 

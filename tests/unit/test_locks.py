@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -134,3 +136,15 @@ def test_a_version_that_pyproject_refuses_and_a_name_that_is_missing_are_told() 
     pin = Pin("a-b", "1.0", "", ("ab" * 32,), ())
     needs = [Requirement(each) for each in ("A_b>=1", "a-b>=1,!=1.0", "c")]
     assert unmet(needs, [pin]) == ["a-b!=1.0,>=1", "c"]
+
+
+def test_the_example_for_github_names_actions_by_their_commits_and_stores_no_key() -> None:
+    text = (ROOT / "examples/nightly/github-actions.yml").read_text()
+    flow = yaml.safe_load(text)
+    (job,) = flow["jobs"].values()
+    actions = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert actions
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each) for each in actions)
+    assert flow["permissions"]["id-token"] == "write"
+    assert "role-to-assume" in text
+    assert not re.search("access-key|ACCESS_KEY", text)
