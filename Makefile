@@ -12,7 +12,10 @@
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
-# make loops transformers   11 scripts that own their loop, with Loop, the Trainer of transformers, each through killed 20 kills: times: are all bits its files the same? (five minutes) (hours)
+# make ways    six kinds of public scripts; trainer, agent and instance are killed 20 times each, into docs/exactness.md (hours)
+# make loops   scripts that own their loop, each killed 20 times: are all bits the same? (five minutes)
+# make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
+# make newest  the contract of Framework with the newest releases, in .newest: which private name has moved? (five minutes)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -43,8 +46,9 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts loops transformers commands state-folder calls planned interruptions checkpoint-benchmark downtime picture docs \
-	reference browser install dev lock lint types clean moved
+.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts ways loops transformers \
+	commands state-folder newest calls planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+	install dev lock lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -54,7 +58,7 @@ demo: .venv/.installed
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
 # Where processes run, a third of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
-quick test chaos best kinds scripts transformers commands state-folder calls torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts ways transformers commands state-folder calls torture planned newest: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
 test: WORKERS ?= 3
@@ -103,11 +107,18 @@ commands: .venv/.installed-dev
 
 state-folder: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.state_folder
+
 loops: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.loop_kills
 
 scripts: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
+
+ways: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.ways
+
+newest: .venv/.installed-dev
+	.venv/bin/python -m tests.batteries.newest
 
 transformers: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.transformers_kills
@@ -206,5 +217,5 @@ lock: | .venv/bin/python
 	@.venv/bin/python -m tests.support.write_locks $(LOCK_ARGS)
 
 clean:
-	rm -rf .venv .peers .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers .newest .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

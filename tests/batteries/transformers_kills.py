@@ -5,16 +5,16 @@ killed.
     make transformers                                                 each script, killed 20 times
     python -m tests.batteries.transformers_kills --only lora --kills 4 --seed 7
 
-A moment is a batch, or an event that callbacks are told of: so within evaluation, within logging, before and after a
-checkpoint of the script's own. The trainer is killed at random ones, by the real agent's side of a run on the local
-cloud. Then each file that was fetched is compared by its content.
+A moment is a batch, a step, or an event that callbacks are told of: so within evaluation, within logging, before and
+after a checkpoint of the script's own. The trainer is killed at random ones, by the real agent's side of a run on the
+local cloud. Then each file that was fetched is compared by its content.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -26,23 +26,14 @@ from typing import Annotated
 import pytest
 import typer
 
-from spotrun.exactness.folders import Folder, first_difference, names_of
+from spotrun.exactness.folders import Folder
 from spotrun.run import events as ev
+from tests.support.kill_moments import Plan, difference, files_in
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
 
 SCRIPTS = ROOT / "tests" / "batteries" / "of_transformers"
-SHIM = ROOT / "tests" / "batteries" / "kill_moments"
 ENDS_WITHIN_S = 900
-WALL_CLOCK = re.compile(r'("?\w*(?:_runtime|_per_second|_preparation_time)"?: )[0-9.e+-]+')
-"""What no two trainings have in common."""
-OF_THE_FOLDER = re.compile(r"/[^\s\"']*/work(?=/|$)")
-NOT_COMPARED = ("training_args.bin",)
-"""It has the time of its start in it, and the folder of the instance."""
-
-
-def clean(text: str) -> str:
-    return OF_THE_FOLDER.sub("<work>", WALL_CLOCK.sub(r"\1-", text))
 
 
 def moments_of(kills: int, count: int, rng: random.Random) -> list[int]:
@@ -53,15 +44,13 @@ def moments_of(kills: int, count: int, rng: random.Random) -> list[int]:
 
 def trained(sandbox: Sandbox, script: str, name: str, moments: Sequence[int]) -> tuple[Folder, int]:
     """The files of a run whose trainer was killed at these moments, and how many moments its last process had."""
-    plan = sandbox.folder / f"{name}.moments"
-    plan.write_text("\n".join(map(str, moments)))
+    plan = Plan(sandbox.folder / f"{name}.moments", moments)
     work = sandbox.folder / f"script-{name}"
     work.mkdir()
     shutil.copy(SCRIPTS / f"{script}.py", work)
     job = sandbox.folder / f"{name}.yaml"
     job.write_text(
-        f"name: {name}\nworkdir: {work}\ntrain: {{script: {script}.py}}\n"
-        f"envs: {{KILL_MOMENTS: '{plan}', PYTHONPATH: '{SHIM}{os.pathsep}{ROOT}', PYTHONHASHSEED: '1'}}\n"
+        f"name: {name}\nworkdir: {work}\ntrain: {{script: {script}.py}}\nenvs: {json.dumps(plan.environment)}\n"
         f"checkpoint: {{uri: '{sandbox.uri}', every: 2 steps}}\n"
         f"resources: {{cloud: local, accelerators: 'V100:1'}}\nlocal: {{time_scale: 60, boot: 20s}}\n"
         f"retry: {{max_restarts: {len(moments) + 2}}}\n"
@@ -71,20 +60,10 @@ def trained(sandbox: Sandbox, script: str, name: str, moments: Sequence[int]) ->
     run.ledger.refresh()
     went_on = [each.event.commit for each in run.ledger.entries if isinstance(each.event, ev.ResumedFrom)]
     assert any(went_on) or not moments, f"{name}: began anew after each of its kills"
-    assert not plan.read_text(), f"{name}: ended before it was killed at {plan.read_text().split()}"
+    assert not plan.left, f"{name}: ended before it was killed at {plan.left}"
     folder = sandbox.folder / f"files-{name}"
     sandbox.call("fetch", name, "--to", folder)
-    paths = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    kept = frozenset(path for path in paths if not path.endswith(NOT_COMPARED))
-    return Folder(folder, kept), int(Path(f"{plan}.count").read_text())
-
-
-def difference(calm: Folder, other: Folder) -> str:
-    """What differs first, and where; "" if nothing does."""
-    found = first_difference(calm, other, names_of(calm.paths | other.paths), clean)
-    if found is None:
-        return ""
-    return f"{found.path}, {found.where}: {found.straight[:300]} in peace, {found.interrupted[:300]} after kills"
+    return files_in(folder), plan.moments
 
 
 def verdict(script: str, kills: int, in_one_run: int, seed: int) -> str:
