@@ -14,6 +14,9 @@ _TIME = re.compile(
     r"|(?<![\d:])\d\d:\d\d:\d\d(?:[.,]\d+)?(?![\d:])"
 )
 """A date with a time of day, or a time of day."""
+TIMES = ("_runtime", "_per_second", "_preparation_time")
+"""How names of metrics end in which transformers logs how long something took."""
+_TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
@@ -28,4 +31,4 @@ def without_instances(folder: str) -> Clean:
 
 def without_times(text: str) -> str:
     """For lines of logs."""
-    return _TIME.sub("<time>", text)
+    return _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text))

@@ -38,7 +38,9 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
     counts = {
         "ranks": len(traces),
         "steps": max((trace.steps for trace in traces.values()), default=0),
-        "validations": max((len(trace.all_of(Validated)) for trace in traces.values()), default=0),
+        "validations": max(
+            (len({one.position for one in trace.all_of(Validated)}) for trace in traces.values()), default=0
+        ),
         "weights": sum(len(end.weights) for end in ends),
         "optimizer": sum(len(end.optimizer) for end in ends),
         "rng": sum(len(end.rng) for end in ends),
@@ -47,6 +49,11 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
         "results": sum(len(trace.all_of(Evaluated)) for trace in traces.values()),
     }
     return [Compared(what, count) for what, count in counts.items() if count]
+
+
+def _validations(trace: Trace) -> int:
+    """The end of an epoch is told as one too, after that of the same batch."""
+    return len({one.position for one in trace.all_of(Validated)})
 
 
 def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> list[NotCompared]:

@@ -9,6 +9,7 @@ from typing import Any
 from spotrun.training import unsupported
 from spotrun.training.fit import Fit, claim
 from spotrun.training.session import Follower
+from spotrun.transformers import trace
 from spotrun.transformers.adapter import TransformersFramework
 from spotrun.transformers.taps import Taps
 
@@ -46,6 +47,7 @@ class Training:
     def __call__(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         fit = Fit.begin(self._framework)
         assert fit is not None
+        watch = trace.begin(self._framework, self._trainer)
         try:
             fit.built()
             begins = HELD if self._framework.is_resumed else self._own_checkpoint()
@@ -56,7 +58,11 @@ class Training:
             fit.fail()
             raise
         finally:
+            if watch is not None:
+                watch.close()
             fit.close()
+        if watch is not None:
+            watch.ended()
         return output
 
     def _own_checkpoint(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spotrun.exactness.same_everywhere import TIMES
 from spotrun.training.data.samplers import copied, is_plain, same
 from spotrun.training.framework import SCHEDULERS, State
 from spotrun.training.python_state.script import Script, set_by
@@ -138,8 +139,9 @@ def dump_attributes(trainer: Any, names: frozenset[str]) -> State:
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What was logged, without epoch and step."""
+    """What was logged, without epoch and step, and without the times that it took."""
     kinds = {name: value for name, value in logs.items() if name not in ("epoch", "step")}
+    kinds = {name: value for name, value in kinds.items() if not name.endswith(TIMES)}
     return {name: value for name, value in kinds.items() if isinstance(value, int | float)}
 
 

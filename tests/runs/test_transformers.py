@@ -6,7 +6,7 @@ training in peace. The contract of frameworks has the kills at each boundary.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ import pytest
 import torch
 
 from spotrun.checkpoint.snapshot import read_image
+from spotrun.exactness.comparison import differences
+from spotrun.exactness.difference import DifferenceKind, gathered
+from spotrun.exactness.trace import Improved, Trace, Validated
+from spotrun.exactness.trace_file import read_ranks
 from spotrun.lightning.checkpoint_file import export
 from spotrun.trainer_link import FitBegins, Progress, Refused, SnapshotTaken
 from tests.support.repository import EXAMPLES, ROOT
@@ -86,6 +90,43 @@ def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
     straight = Agent(zygote, job_of(**job), tmp_path / "straight").run()
     agent = Agent(zygote, job_of(**job), tmp_path / "killed", every_steps=1)
     assert_same(straight, agent.run(kills))
+
+
+def traced(zygote: Zygote, folder: Path, job: dict[str, Any], kills: Sequence[str] = ()) -> dict[int, Trace]:
+    """What `spotrun verify-resume` reads of a training."""
+    agent = Agent(zygote, job_of(**job, traced_to=str(folder / "record")), folder, every_steps=1)
+    agent.run(list(kills))
+    return read_ranks(folder / "record")
+
+
+@pytest.mark.parametrize(
+    "kind", ["the best of them, stopped early", "a stream, and accumulation that does not divide it"]
+)
+def test_the_trace_of_a_training_is_the_same_after_kills(zygote: Zygote, tmp_path: Path, kind: str) -> None:
+    """Its data draws nothing: what a data set leaves in a generator of its own depends on who reads it last."""
+    job, kills = KINDS[kind]
+    job = job if "loader" in job else {**job, "own_data": "calm"}
+    straight, killed = traced(zygote, tmp_path / "straight", job), traced(zygote, tmp_path / "killed", job, kills)
+    assert list(differences(straight, killed)) == []
+    assert len(straight[0].begun) == 1
+    assert len(killed[0].begun) == 1 + len(kills)
+    assert sum(each.step > 0 for each in killed[0].begun) >= len(kills) - 1, "one is killed before its first snapshot"
+    assert [each.position for _, each in straight[0].trained()] == sorted(
+        {each.position for _, each in killed[0].trained()}
+    )
+    assert len(straight[0].all_of(Validated)) >= 3
+    assert bool(straight[0].all_of(Improved)) == ("patience" in job)
+
+
+def test_the_trace_shows_the_first_thing_that_differs(zygote: Zygote, tmp_path: Path) -> None:
+    one, other = (
+        traced(zygote, tmp_path / f"{rate}", {"arguments": {"lr_scheduler_type": rate}})
+        for rate in ("linear", "cosine")
+    )
+    found = gathered(differences(one, other))
+    assert found.first is not None
+    assert (found.first.kind, found.first.epoch, found.first.batch) == (DifferenceKind.LR, 0, 1)
+    assert {DifferenceKind.LOSS, DifferenceKind.VALIDATION, DifferenceKind.WEIGHTS} <= found.counts.keys()
 
 
 def test_what_a_librarys_trainer_has_yet_to_log_is_carried(zygote: Zygote, tmp_path: Path) -> None:

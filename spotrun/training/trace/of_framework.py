@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spotrun.exactness import folders
-from spotrun.exactness.trace import Begun, Ended, Held, Left, Noted, Trained, Validated
+from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
 from spotrun.training.data import data_order
 from spotrun.training.framework import Framework
@@ -137,10 +137,21 @@ class FrameworkTrace:
             self._note(f"batch {number + 1}")
         self._holds.reached(self._step)
 
-    def epoch_closes(self) -> None:
-        """What was logged in it is that of its validations too."""
+    def validated(self) -> None:
+        """What was logged so far is that of this validation too."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
+
+    def improved(self) -> None:
+        self._file.append(Improved(step=self._step))
+
+    def evaluated(self, stage: str, known: Mapping[str, Any], predictions: Any = None) -> None:
+        """Outside of the training."""
+        found = None if predictions is None else digest(predictions)
+        self._file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=found))
+
+    def epoch_closes(self) -> None:
+        self.validated()
         if self._epoch == 0:
             self._note("the first epoch's end")
 
@@ -176,7 +187,7 @@ class FrameworkTrace:
         here = self._here
         weights = (*here.module.parameters(), *here.module.buffers())
         loaders = here.loaders("train")
-        stops = (*here.optimizers, *here.loggers, *loaders, *weights)
+        stops = (*here.optimizers, *here.loggers, *here.own_objects, *loaders, *weights)
         places = Places(self._process.script, stops, here.own_attributes)
         places.add("module", here.module)
         for path, root in here.roots().items():

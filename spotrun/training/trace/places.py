@@ -60,7 +60,7 @@ PACKED_FROM = 256
 """A longer list of plain values is one text."""
 TABLE_ITEMS = 1_000
 """A longer container of objects is one text, if it has a pickle."""
-ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "accelerate", "spotrun")
+ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
 """Packages of trainers and loops. What the script sees of them is compared by itself."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")

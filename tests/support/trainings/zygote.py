@@ -17,6 +17,7 @@ import traceback
 from typing import NoReturn
 
 from spotrun import trainer_link
+from spotrun.exactness import trace_file
 from spotrun.training.python_state.script import Script
 from tests.support.trainings.loggers import slow_down
 
@@ -125,6 +126,8 @@ def run(job: dict) -> None:
         getattr(questions, job["call"])(job)
         return
     change_constants(job)
+    if "traced_to" in job:
+        os.environ[trace_file.FILE_VARIABLE] = job["traced_to"]
     os.chdir(job.get("folder", "."))
     if "script" in job:
         sys.argv = [job["script"], *job.get("args", [json.dumps(job)])]
