@@ -44,10 +44,8 @@ from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
-COMPARED = re.compile("lightning|from spotrun import|import spotrun", re.IGNORECASE)
-"""What a script names whose training `verify-resume` compares."""
-SAVED = re.compile(f"{COMPARED.pattern}|transformers", re.IGNORECASE)
-"""What a script names whose training has checkpoints."""
+SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
+"""What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
 
@@ -92,11 +90,6 @@ def without_checkpoints(spec: RunSpec) -> str | None:
         "anew after each interruption, and the time that it repeats is rework. To keep what it writes: "
         "train: {state: [out/]}."
     )
-
-
-def is_compared(spec: RunSpec) -> bool:
-    """Whether `verify-resume` can tell how exactly the job's script resumes, as far as its text says."""
-    return _names(spec, COMPARED)
 
 
 def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:

@@ -25,7 +25,7 @@ def init(
     """Write a first job file for a script, with comments that show what else it may say."""
     from shlex import quote
 
-    from spotrun.cli.before_launch import is_compared, without_checkpoints
+    from spotrun.cli.before_launch import without_checkpoints
     from spotrun.spec.file import check_job, load_spec, require_script
     from spotrun.spec.template import first_job
 
@@ -43,9 +43,8 @@ def init(
     write_text(job, text)
     typed = quote(str(job))
     print(f"wrote {job}, a job that trains {script.name} on this machine. Next:")
-    spec = load_spec(job)
-    warning = without_checkpoints(spec)
-    if is_compared(spec):
+    warning = without_checkpoints(load_spec(job))
+    if warning is None:
         print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
     print(f"  spotrun launch {typed}           # trains it; comments in the file show how to rent")
     if warning is not None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, only_one, print_json, read_flag
 from spotrun.errors import NotIdentical, SpecInvalid
-
-if TYPE_CHECKING:
-    from spotrun.spec.model import RunSpec
 
 KILLS = 4
 """Unless the user says how many, or at which steps."""
@@ -36,14 +33,18 @@ def verify_resume(
 
     Trains the script twice on this machine, once with kills, and compares. Exits with 9 if anything differs. Epochs,
     batches and steps count from 1, in JSON too.
+
+    Of a command that keeps its state in files, these are compared by content.
     """
     from msgspec.structs import replace
 
     from spotrun.cli.before_launch import check_script, require_framework
     from spotrun.report import verification as report
+    from spotrun.report import verified_command
     from spotrun.report.folding import say
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
+    from spotrun.verify.command import CommandVerification
     from spotrun.verify.kills import KillPlan
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import verify
@@ -53,33 +54,22 @@ def verify_resume(
     plan = KillPlan(kills=kills or KILLS, at=_steps(at), seed=seed, within=limit)
     spec = load_spec(job, arguments=arguments or ())
     with placed(job):
-        _refuse_state(spec)
         check_script(spec, here=True)
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)
     if keep:
         seen = replace(seen, folder=str(sandbox.folder))
-    if as_json:
-        print_json(report.as_json(seen))
+    if isinstance(seen, CommandVerification):
+        told = verified_command.as_json(seen) if as_json else verified_command.text(seen)
     else:
-        say(report.text(seen), indent=2)
+        told = report.as_json(seen) if as_json else report.text(seen)
+    if isinstance(told, str):
+        say(told, indent=2)
+    else:
+        print_json(told)
     if not seen.identical:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
-
-
-def _refuse_state(spec: RunSpec) -> None:
-    """
-    Raises:
-        SpecInvalid: it is a command that keeps its state in files.
-    """
-    if spec.train.state:
-        raise SpecInvalid(
-            "verify-resume kills and compares step by step, and a command with a state has no steps to it",
-            hint="launch it on the local cloud, take its instance away by `spotrun chaos RUN --no-notice`, and compare "
-            "what it leaves with what it leaves undisturbed",
-            key=("train", "state"),
-        )
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

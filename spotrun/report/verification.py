@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +17,9 @@ from spotrun.exactness.difference import Difference, DifferenceKind, Differences
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
+from spotrun.run.events import Uncarried
 from spotrun.units import count_of
+from spotrun.verify.command import CommandVerification
 from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
@@ -53,7 +56,9 @@ class LiveView(Screen[RehearsalProgress]):
 
 
 def progress_line(progress: RehearsalProgress) -> str:
-    parts = [f"{progress.name} training", f"step {progress.step:,}"]
+    parts = [f"{progress.name} training"] if progress.step is not None else [f"{progress.name} run"]
+    if progress.step is not None:
+        parts.append(f"step {progress.step:,}")
     if progress.kills_planned:
         parts.append(f"{progress.kills} of {count_of(progress.kills_planned, 'kill')}")
     if progress.elapsed_s >= 1:
@@ -65,7 +70,7 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 def text(seen: Verification) -> str:
     """The result in a few lines."""
-    parts = [verdict(seen), *_others(seen.differences), *_named_by_the_run(seen)]
+    parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried)]
     parts += [*_scope(seen), *_kills(seen), _times(seen)]
     if seen.identical:
         parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
@@ -77,10 +82,10 @@ def text(seen: Verification) -> str:
         ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
-    return "\n".join(plain(part, _LINE_MAX) for part in parts)
+    return "\n".join(plain(part, LINE_MAX) for part in parts)
 
 
-_LINE_MAX = 1000
+LINE_MAX = 1000
 
 
 def verdict(seen: Verification) -> str:
@@ -94,15 +99,19 @@ def verdict(seen: Verification) -> str:
 def as_json(seen: Verification) -> dict[str, Any]:
     """Epochs, batches and steps count from 1, as in all that spotrun prints."""
     told: dict[str, Any] = msgspec.to_builtins(seen)
-    first, others = None, dict(seen.differences.counts)
-    cause = told.pop("likely_cause")
-    named = [_counted_from_1(each) for each in told.pop("differences")["named"]]
-    if seen.differences.first is not None:
+    told.pop("differences")
+    return told | told_differences(seen.differences, told.pop("likely_cause"))
+
+
+def told_differences(found: Differences, cause: str | None) -> dict[str, Any]:
+    first, counted = None, dict(found.counts)
+    named = [_counted_from_1(each) for each in msgspec.to_builtins(found.named)]
+    if found.first is not None:
         first = named.pop(0) | {"likely_cause": cause}
-        others[seen.differences.first.kind] -= 1
-    counts = {str(kind): count for kind, count in others.items() if count}
+        counted[found.first.kind] -= 1
+    counts = {str(kind): count for kind, count in counted.items() if count}
     more = {"count": sum(counts.values()), "counts": counts, "named": named}
-    return told | {"first_difference": first, "other_differences": more}
+    return {"first_difference": first, "other_differences": more}
 
 
 def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def _place(found: Difference) -> str:
     return what + where
 
 
-def _others(found: Differences) -> list[str]:
+def others(found: Differences) -> list[str]:
     """The differences after the first one: some by name, the rest counted. What comes later may follow from it."""
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
@@ -138,21 +147,24 @@ def _others(found: Differences) -> list[str]:
     return [f"  also different: {'; '.join(_place(each) for each in shown)}{more}"]
 
 
-def _named_by_the_run(seen: Verification) -> list[str]:
-    if not seen.not_carried:
+def named_by_the_run(not_carried: Sequence[Uncarried]) -> list[str]:
+    if not not_carried:
         return []
-    named = _listed([f"{one.place} ({one.what})" for one in seen.not_carried])
+    named = _listed([f"{one.place} ({one.what})" for one in not_carried])
     return [f"  in no checkpoint, as the run has said: {named}"]
 
 
 def _scope(seen: Verification) -> list[str]:
     """Of what the two are identical, and what is left."""
     compared = ", ".join(count_of(each.count, *_COUNTED[each.what]) for each in seen.compared if each.what in _COUNTED)
-    lines = [f"  the same in: {compared}"] if seen.identical else []
+    return [f"  the same in: {compared}", *uncompared(seen)] if seen.identical else uncompared(seen)
+
+
+def uncompared(seen: Verification | CommandVerification) -> list[str]:
     names: dict[str, list[str]] = {}
     for each in seen.not_compared:
         names.setdefault(each.why, []).append(each.name)
-    return lines + [f"  not compared: {_listed(found)}, as {why}" for why, found in names.items()]
+    return [f"  not compared: {_listed(found)}, as {why}" for why, found in names.items()]
 
 
 def _listed(names: list[str]) -> str:

@@ -23,12 +23,14 @@ TIME_SCALE = 60.0
 HANG_AFTER = timedelta(minutes=5)
 """System time without progress."""
 SELDOM = Steps(1_000_000_000)
+SELDOM_OF_COMMANDS = timedelta(days=30)
 RESTARTS_MAX = 1000
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
     """The job without interruptions: on demand, in real time, with hardly a checkpoint."""
-    return _calm(spec, store, "on-demand", SELDOM, time_scale=1.0)
+    every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
+    return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
@@ -36,8 +38,18 @@ def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
+def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
+    """A command in the same, with a checkpoint each `every_s` of system time if its state rests."""
+    return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
+
+
 def _calm(
-    spec: RunSpec, store: Path, policy: Literal["spot", "on-demand"], every: Steps, *, time_scale: float
+    spec: RunSpec,
+    store: Path,
+    policy: Literal["spot", "on-demand"],
+    every: Steps | timedelta,
+    *,
+    time_scale: float,
 ) -> RunSpec:
     """The same training in a calm market, and with no limit that could end it."""
     return spec.model_copy(

@@ -25,6 +25,7 @@ from spotrun.folder.work_files import remembered, survey
 from spotrun.run.events import Uncarried
 from spotrun.run.fold import begin
 from spotrun.run.reasons import in_one_line
+from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
 from spotrun.spec.patterns import chooser
@@ -42,10 +43,12 @@ LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a rehearsal has come. `held_up` says why nothing trains, if the runner knows."""
+    """
+    How far a rehearsal has come; `step` is None for a command. `held_up` says why nothing trains, if the runner knows.
+    """
 
     name: str
-    step: int
+    step: int | None
     kills: int
     kills_planned: int
     elapsed_s: float
@@ -58,7 +61,8 @@ Watch = Callable[[RehearsalProgress], None]
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it has left. `refused` has the reason
-    for each that no checkpoint carries, and `not_carried` what the run named as changed and in no checkpoint.
+    for each that no checkpoint carries, and `not_carried` what the run named as changed and in no checkpoint. `state`
+    is what became of the run.
     """
 
     ranks: dict[int, Trace]
@@ -67,6 +71,12 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     not_carried: tuple[Uncarried, ...]
     kills: tuple[Killed, ...]
     duration_s: float
+    state: RunState
+
+    @property
+    def has_trace(self) -> bool:
+        """A Trainer or a Loop came to its end."""
+        return bool(self.trace.ended)
 
     @property
     def trace(self) -> Trace:
@@ -79,6 +89,7 @@ class Rehearsal:
     def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
         self._name = name
         self._plan = plan
+        self._counts_steps = not spec.train.state
         self._kills: list[Killed] = []
         self._instances = sandbox.instances
         self._excluded = spec.checkpoint.files.exclude
@@ -101,7 +112,7 @@ class Rehearsal:
 
         Raises:
             RunEnded: the training failed.
-            SpotrunError: it took longer than `within` (system time), or left no trace.
+            SpotrunError: it took longer than `within` (system time).
         """
         variables = {
             FILE_VARIABLE: str(self._path),
@@ -115,17 +126,19 @@ class Rehearsal:
                 trace = self._file.read()
                 watch(self._progress(tick, trace))
                 self._refuse_overtime(within, trace)
-                if not self._kill_held(trace):
+                if not self._kill_if_due(trace):
                     time.sleep(LOOK_EVERY_S)
         self._refuse_failure(tick)
         work, refused = self._files()
+        state = self._ledger.refresh()
         return Rehearsed(
-            ranks=self._traced(),
+            ranks=read_ranks(self._path),
             work=work,
             refused=refused,
-            not_carried=tuple(Uncarried(place=one.place, what=one.what) for one in self._ledger.refresh().not_carried),
+            not_carried=tuple(Uncarried(place=one.place, what=one.what) for one in state.not_carried),
             kills=tuple(self._kills),
             duration_s=self._elapsed_s,
+            state=state,
         )
 
     @property
@@ -135,7 +148,7 @@ class Rehearsal:
     def _progress(self, tick: Tick, trace: Trace) -> RehearsalProgress:
         return RehearsalProgress(
             name=self._name,
-            step=trace.steps,
+            step=trace.steps if self._counts_steps else None,
             kills=len(self._kills),
             kills_planned=len(self._plan),
             elapsed_s=self._elapsed_s,
@@ -144,7 +157,7 @@ class Rehearsal:
 
     # -- killing -----------------------------------------------------------------------------------------------------
 
-    def _kill_held(self, trace: Trace) -> bool:
+    def _kill_if_due(self, trace: Trace) -> bool:
         """Kill the trainer that waits at its step; True if there was one."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
@@ -154,16 +167,20 @@ class Rehearsal:
         if kill.victim == "trainer":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(trace.begun[-1].pid, signal.SIGKILL)
-        elif (current := self._ledger.refresh().current) is not None:
-            self._cloud.interrupt(current.instance_id, notice=None)
+        else:
+            self._kill_instance()
         return True
+
+    def _kill_instance(self) -> None:
+        if (current := self._ledger.refresh().current) is not None:
+            self._cloud.interrupt(current.instance_id, notice=None)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
             raise SpotrunError(
-                f"the {self._name} training was at step {trace.steps} after {format_duration(within)}, and not done",
+                f"the {self._name} training was {_where(trace)} after {format_duration(within)}, and not done",
                 hint="give it longer by --within, or less to do: spotrun verify-resume train.py -- --epochs 1",
             )
 
@@ -182,19 +199,27 @@ class Rehearsal:
         refused = {path: LEFT_OUT for path in seen.files if excluded(path)}
         return Folder(disk / "work", frozenset({*seen.files, *seen.gone})), seen.refused | refused
 
-    def _traced(self) -> dict[int, Trace]:
-        ranks = read_ranks(self._path)
-        if not ranks[0].ended:
-            raise SpotrunError(
-                f"the {self._name} training left no trace: no Trainer.fit() of Lightning and no Loop came to its end",
-                hint="verify-resume compares what a Trainer or a Loop trains; plain commands have no steps to compare",
-            )
-        if not any(trace.steps for trace in ranks.values()):
-            raise SpotrunError(
-                f"the {self._name} training came to its end without a step: no resume can be compared",
-                hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for a batch",
-            )
-        return ranks
+
+def _where(trace: Trace) -> str:
+    return f"at step {trace.steps}" if trace.begun else "under way"
+
+
+def require_steps(rehearsed: Rehearsed, name: str) -> None:
+    """
+    Raises:
+        SpotrunError: there is no trace of a training that could be compared, or no step in it.
+    """
+    if not rehearsed.has_trace:
+        raise SpotrunError(
+            f"the {name} training left no trace: no Trainer of Lightning or transformers and no Loop came to its end",
+            hint="verify-resume compares what these train, and the files of commands that keep state: name it by "
+            "train: {state: [out/]}, or let the command write into $SPOTRUN_STATE_DIR",
+        )
+    if not any(trace.steps for trace in rehearsed.ranks.values()):
+        raise SpotrunError(
+            f"the {name} training came to its end without a step: no resume can be compared",
+            hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for a batch",
+        )
 
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:

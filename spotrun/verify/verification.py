@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 
 import msgspec
 
-from spotrun.exactness import folders, scope
+from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
 from spotrun.exactness.comparison import differences, digest_of, varying_files
-from spotrun.exactness.difference import Difference, DifferenceKind, Differences, difference, gathered
+from spotrun.exactness.difference import Differences, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
 from spotrun.exactness.scope import Compared, NotCompared
 from spotrun.exactness.trace import Improved, Trace
 from spotrun.run.events import Uncarried
 from spotrun.spec.model import RunSpec
 from spotrun.verify import job
+from spotrun.verify.command import CommandVerification, is_command, verify_command
 from spotrun.verify.kills import Kill, KillPlan, checkpoint_every, planned, with_resumes
-from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
+from spotrun.verify.left_files import LeftFiles
+from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch, require_steps
 from spotrun.verify.sandbox import Sandbox
 
 
@@ -60,25 +61,29 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
 
 
-def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification:
+def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, one after the other, and find the differences.
+    Train twice, one after the other, and find the differences: step by step, or in the files that a command leaves.
 
     Raises:
-        SpecInvalid: `plan.at` names a step that the training does not have.
+        SpecInvalid: `plan.at` names a step that the training does not have, or a command has none.
         SpotrunError: a training failed, did no step, or lasted longer than `plan.within`.
     """
     straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
+    if is_command(spec, straight):
+        return verify_command(spec, plan, sandbox, watch, straight)
+    require_steps(straight, "straight")
     steps = straight.trace.steps
     improved = [record.step for record in straight.trace.all_of(Improved)]
     disturbed = job.interrupted(spec, sandbox.store, checkpoint_every(steps))
     kills = planned(steps, improved, plan)
     interrupted = Rehearsal(sandbox, disturbed, "interrupted", kills).run(plan.within, watch)
+    require_steps(interrupted, "interrupted")
     return compare(straight, interrupted, plan.seed, without_instances(str(sandbox.instances)))
 
 
 def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean) -> Verification:
-    files = _Files(straight, interrupted, clean)
+    files = LeftFiles(straight, interrupted, _varying(straight, interrupted), clean)
     found = gathered(chain(differences(straight.ranks, interrupted.ranks), files.differences()))
     kills = with_resumes(interrupted.kills, interrupted.trace)
     resumes = sum(kill.resumed_from > 0 for kill in kills)
@@ -105,35 +110,11 @@ def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean
     )
 
 
-class _Files:
-    """Those of the two work folders, as the last instances have left them."""
-
-    def __init__(self, straight: Rehearsed, interrupted: Rehearsed, clean: Clean) -> None:
-        self._folders = straight.work, interrupted.work
-        self._refused = straight.refused | interrupted.refused
-        self._clean = clean
-        names = folders.names_of(straight.work.paths | interrupted.work.paths)
-        varying = frozenset[str]()
-        for rank in straight.ranks.keys() & interrupted.ranks.keys():
-            varying |= varying_files(straight.ranks[rank], interrupted.ranks[rank])
-        self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
-        names -= self._trackers.keys() | self._refused.keys()
-        # A logger may have had a line in its buffer when they were looked at: what is the same in the end is compared.
-        self._varying = {found.path for found in folders.differences(*self._folders, names & varying, clean)}
-        self._names = names - self._varying
-
-    def differences(self) -> Iterator[Difference]:
-        for found in folders.differences(*self._folders, self._names, self._clean):
-            where = found.where or None
-            yield difference(DifferenceKind.FILES, found.straight, found.interrupted, name=found.path, where=where)
-
-    def compared(self) -> list[Compared]:
-        return [Compared("files", len(self._names))] if self._names else []
-
-    def not_compared(self) -> list[NotCompared]:
-        why = {name: f"{tracker} files name each run" for name, tracker in self._trackers.items()}
-        why |= dict.fromkeys(self._varying, scope.VARIES) | self._refused
-        return [NotCompared(f"file {name}", reason) for name, reason in sorted(why.items())]
+def _varying(straight: Rehearsed, interrupted: Rehearsed) -> frozenset[str]:
+    found = frozenset[str]()
+    for rank in straight.ranks.keys() & interrupted.ranks.keys():
+        found |= varying_files(straight.ranks[rank], interrupted.ranks[rank])
+    return found
 
 
 def _digests(trace: Trace) -> Digests:

@@ -228,7 +228,24 @@ def test_a_script_that_fails_is_no_difference(tmp_path: Path) -> None:
 def test_what_is_no_training_of_lightnings_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello')")
-    assert "no Trainer.fit()" in verify(script, code=1).stderr
+    assert "no Trainer of Lightning or transformers and no Loop" in verify(script, code=1).stderr
+
+
+def test_a_command_is_compared_by_the_files_that_it_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_REST_FLOOR_S", "0.2")
+    (tmp_path / "count.sh").write_text(
+        "n=$(cat out/n || echo 0)\nwhile [ $n -lt 5 ]; do n=$((n + 1)); echo $n > out/n; sleep 1; done\n"
+        "echo $RANDOM > out/drawn\n"
+    )
+    job = tmp_path / "job.yaml"
+    job.write_text("train: {run: mkdir -p out && bash count.sh, state: [out/]}\n")
+    seen = verify_json(job, "--kills", 1)
+    assert seen["identical"] is True
+    assert (seen["deterministic"], seen["kills"], seen["resumes_from_checkpoint"]) == (False, 1, 1)
+    assert seen["compared"] == [{"what": "files", "count": 1}]
+    assert [one["name"] for one in seen["not_compared"]] == ["file out/drawn"]
+    assert "a command has none" in verify(job, "--at", "3", code=2).stderr
+    assert left_over(tmp_path) == []
 
 
 def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tmp_path: Path) -> None:

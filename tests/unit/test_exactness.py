@@ -33,6 +33,7 @@ from spotrun.exactness.trace import (
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
 from spotrun.verify.rehearsal import Rehearsed
 from spotrun.verify.verification import compare
+from tests.support.histories import History
 
 BATCHES = 4
 RESUMED = Evidence(resumes=1)
@@ -405,7 +406,8 @@ def rehearsed(folder: Path, end: str, **files: str) -> Rehearsed:
     trace = resumed(*whole(), Noted(moment="batch 1", places={}, files=files))
     trace.records.insert(1, trace.records.pop())
     left = Folder(folder, frozenset({"log.csv", "clock.txt"}))
-    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=(), duration_s=1.0)
+    state = History().state
+    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=(), duration_s=1.0, state=state)
 
 
 def test_a_file_that_differed_early_and_is_the_same_in_the_end_is_compared(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""
+Run a command once in peace and once through kills, and compare the files that it leaves.
+
+A command has no steps that could be compared one by one. If a file differs, it is run in peace once more: where two
+runs in peace differ as well, the command is not deterministic, and nothing can tell how exactly it goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from spotrun.account.timeline import Activity, timeline
+from spotrun.errors import SpecInvalid
+from spotrun.exactness.difference import Difference, Differences, gathered
+from spotrun.exactness.same_everywhere import Clean, without_instances
+from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.trace import Trace
+from spotrun.run.events import Uncarried
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.verify import job
+from spotrun.verify.kills import Killed, KillPlan
+from spotrun.verify.left_files import LeftFiles
+from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
+from spotrun.verify.sandbox import Sandbox
+
+VARIES = "two runs that nothing interrupts differ there too"
+COMMITS = 20
+"""Of a command that is killed nowhere: so often its state is to be saved."""
+COMMIT_MIN_S = 1.0
+
+
+class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The result. The runs are `identical` if something was compared and nothing of it differs. `deterministic`: no file
+    is known that differs in two runs in peace.
+
+    `resumes_from_checkpoint` counts the kills after which the command went on with a checkpoint of its state.
+    `redone_s` is the work that it did again, in system time. `likely_cause` is that of the first difference.
+    """
+
+    identical: bool
+    deterministic: bool
+    kills: int
+    kills_planned: int
+    resumes_from_checkpoint: int
+    redone_s: float
+    differences: Differences
+    likely_cause: str | None
+    compared: tuple[Compared, ...]
+    not_compared: tuple[NotCompared, ...]
+    not_carried: tuple[Uncarried, ...]
+    straight_s: float
+    interrupted_s: float
+    seed: int
+    folder: str | None = None
+
+
+def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
+    """Nothing that could be traced has trained, and the job keeps files as its state."""
+    if straight.has_trace:
+        return False
+    kept = any(path.startswith(f"{spec.train.state_dir}/") for path in straight.work.paths)
+    return kept or bool(spec.train.state)
+
+
+def verify_command(
+    spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: Rehearsed
+) -> CommandVerification:
+    """
+    Raises:
+        SpecInvalid: `plan.at` names steps.
+        SpotrunError: a run failed, or lasted longer than `plan.within`.
+    """
+    if plan.at:
+        raise SpecInvalid("--at names steps, and a command has none", hint="say how often to kill it: --kills 3")
+    every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)
+    disturbed = job.interrupted_command(spec, sandbox.store, every_s)
+    interrupted = CommandRehearsal(sandbox, disturbed, waits(plan, every_s)).run(plan.within, watch)
+    clean = without_instances(str(sandbox.instances))
+    again = None
+    if any(LeftFiles(straight, interrupted, frozenset(), clean).differences()):
+        again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second straight").run(plan.within, watch)
+    return compare(spec, plan, straight, interrupted, again, clean)
+
+
+def waits(plan: KillPlan, every_s: float) -> list[float]:
+    """For each kill, how long after a commit it comes, in system time."""
+    rng = random.Random(plan.seed)
+    return [rng.uniform(0, every_s) for _ in range(plan.kills)]
+
+
+class CommandRehearsal(Rehearsal):
+    """Takes the instance away a while after it has saved the state: each kill, and no later one, loses work."""
+
+    def __init__(self, sandbox: Sandbox, spec: RunSpec, waits: Sequence[float]) -> None:
+        super().__init__(sandbox, spec, "interrupted", [Killed(step=0, victim="instance") for _ in waits])
+        self._waits = waits
+        self._killed_at_commit = -1
+        self._due_s: float | None = None
+
+    def _kill_if_due(self, trace: Trace) -> bool:
+        number = len(self._kills)
+        if number == len(self._plan):
+            return False
+        if self._due_s is None:
+            newest = len(self._ledger.refresh().commits)
+            if newest > max(self._killed_at_commit, 0):
+                self._due_s = time.monotonic() + self._waits[number]
+            return False
+        if time.monotonic() < self._due_s:
+            return False
+        self._due_s = None
+        self._killed_at_commit = len(self._ledger.refresh().commits)
+        self._kills.append(self._plan[number])
+        self._kill_instance()
+        return True
+
+
+def compare(
+    spec: RunSpec,
+    plan: KillPlan,
+    straight: Rehearsed,
+    interrupted: Rehearsed,
+    again: Rehearsed | None,
+    clean: Clean,
+) -> CommandVerification:
+    """`again` is a second run in peace, where it was needed."""
+    varying = frozenset[str]()
+    if again is not None:
+        varying = frozenset(str(one.name) for one in LeftFiles(straight, again, frozenset(), clean).differences())
+    files = LeftFiles(straight, interrupted, varying, clean, VARIES)
+    found = gathered(files.differences())
+    resumes = resumed(interrupted.state)
+    return CommandVerification(
+        identical=found.first is None and bool(files.names),
+        deterministic=not varying,
+        kills=len(interrupted.kills),
+        kills_planned=plan.kills,
+        resumes_from_checkpoint=resumes,
+        redone_s=redone_s(interrupted.state),
+        differences=found,
+        likely_cause=None if found.first is None else likely_cause(spec, found.first, resumes),
+        compared=tuple(files.compared()),
+        not_compared=tuple(files.not_compared()),
+        not_carried=interrupted.not_carried,
+        straight_s=straight.duration_s,
+        interrupted_s=interrupted.duration_s,
+        seed=plan.seed,
+    )
+
+
+def resumed(state: RunState) -> int:
+    """How many attempts after the first went on with a checkpoint."""
+    begun = [attempt.trainers[0].commit for attempt in state.attempts.values() if attempt.trainers]
+    return sum(commit is not None for commit in begun[1:])
+
+
+def redone_s(state: RunState) -> float:
+    assert state.terminal is not None
+    spans = timeline(state, state.terminal.at)
+    return sum(one.duration.total_seconds() for one in spans if one.kind is Activity.REWORK) / state.created.time_scale
+
+
+def likely_cause(spec: RunSpec, found: Difference, resumes: int) -> str:
+    name = str(found.name)
+    if not any(name == path or name.startswith(f"{path}/") for path in spec.train.state_paths):
+        return "it is no part of the state, so no checkpoint has it: name it in train: {state: […]}"
+    if not resumes:
+        return (
+            "the command began anew after each kill, on another machine: it goes by the clock, by the process or by "
+            "what it found there"
+        )
+    return (
+        "the command went on with the files of its state, and not as it would have: what it has counted, drawn or "
+        "appended is not all in these files, or it writes a part of them again"
+    )
