@@ -57,6 +57,7 @@ class Given:
             yield Problem("Loop has no optimizer", "name it: Loop(model=model, optimizer=optimizer)")
         if not self.models:
             yield Problem("Loop has no model", "name it: Loop(model=model, optimizer=optimizer)")
+        yield from prepared.problems(self.launcher, self.models)
         there = {id(weight) for weight in self.module.parameters()}
         for name, optimizer in self.optimizers.items():
             trained: list[Tensor] = [one for group in optimizer.param_groups for one in group["params"]]

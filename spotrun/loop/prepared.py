@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
+
+from spotrun.training.by_name import is_a
+from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
 """Attributes with the model: of Fabric's wrapper, and of a compiled one."""
 DISTRIBUTED = ("DistributedDataParallel",)
 LOADERS = ("base_dataloader", "_dataloader")
 """Attributes with the script's loader: of accelerate's, and of Fabric's."""
+
+SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
+"""Classes of models of which each process has a part."""
+WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+"""Of Fabric: with these each process has all of the state."""
+BY_DDP = "train by DDP, in which each process has all of the state"
 
 
 def model_in(model: nn.Module) -> nn.Module:
@@ -84,3 +93,23 @@ def counters(launcher: Any) -> dict[str, int]:
 def load_counters(launcher: Any, saved: dict[str, int]) -> None:
     for name, value in saved.items():
         setattr(launcher, name, value)
+
+
+def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
+    """Of what spreads the state over processes, and of TPUs."""
+    if launcher is not None and (name := _spread_by(launcher)):
+        yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
+    for name, model in models.items():
+        if any(is_a(part, *SHARDED) for part in model.modules()):
+            yield Problem(f"{name} is sharded: each process has a part of its state", BY_DDP)
+        if any(weight.device.type == "xla" for weight in model.parameters()):
+            yield Problem(f"{name} is on a TPU", "use a GPU")
+
+
+def _spread_by(launcher: Any) -> str:
+    """What of a Fabric or an Accelerator leaves no process the whole state; "" if nothing does."""
+    if is_of(launcher, "accelerate"):
+        kind = str(launcher.distributed_type.name)
+        return "" if kind == "NO" or kind.startswith("MULTI_") else f"accelerate's {kind}"
+    strategy = type(launcher.strategy).__name__
+    return "" if strategy in WHOLE_STRATEGIES else f"Fabric's {strategy}"
