@@ -30,6 +30,9 @@ COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
 """Paths by device and inode."""
 
+REST_MORE = "let the command close its files between saves, or write elsewhere what changes all the time"
+NAME_FEWER = "name folders with fewer files as train.state, or pack them"
+
 
 class Writer(NamedTuple):
     """A process that may write to a file of the state. `mapped`: by its memory."""
@@ -113,3 +116,8 @@ def _command(pid: str) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()[:COMMAND_MAX]
     return "?"
+
+
+def in_words(trouble: str) -> tuple[str, str]:
+    """What to tell of a state that `trouble` keeps from being copied, and what its user can do."""
+    return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"it never rests: {trouble}", REST_MORE)

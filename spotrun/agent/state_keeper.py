@@ -14,6 +14,7 @@ from spotrun.agent.drain import Drain
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
+from spotrun.agent.rest import in_words
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_watch import StateWatch, Wish
@@ -123,11 +124,11 @@ class StateKeeper:
 
     def _tell(self, trouble: str) -> None:
         self._told = True
+        what, advice = in_words(trouble)
         self._node.note(
-            f"no checkpoint of the state for {decisions.RESTLESS_INTERVALS} intervals, as it never rests: "
-            f"{trouble}. Let the command close its files between saves, or write elsewhere what changes all the time"
+            f"no checkpoint of the state for {decisions.RESTLESS_INTERVALS} intervals, as {what}; try: {advice}"
         )
-        self._journal.not_carried(0, [(PLACE, f"it never rests: {self._node.console.clean(trouble)}")])
+        self._journal.not_carried(0, [(PLACE, self._node.console.clean(what))])
 
     # -- its end -----------------------------------------------------------------------------------------------------
 

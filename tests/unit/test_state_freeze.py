@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent import state_freeze
-from spotrun.agent.rest import REST_MIN_S, REST_S, Look, Writer, pause_s, rest_s, why_not_at_rest
+from spotrun.agent.rest import NAME_FEWER, REST_MIN_S, REST_S, Look, Writer, in_words, pause_s, rest_s, why_not_at_rest
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.folder import state_files
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
@@ -119,6 +119,8 @@ def test_too_many_files_end_the_survey(work: Work, monkeypatch: pytest.MonkeyPat
     assert found.has_too_many
     assert len(found.files) < 15
     assert why_not_at_rest(Look(found, 0), Look(found, 0), None) == TOO_MANY
+    assert in_words(TOO_MANY) == (TOO_MANY, NAME_FEWER), "however long it rests"
+    assert in_words("out/log is still being written")[0] == "it never rests: out/log is still being written"
 
 
 def test_a_list_names_no_link_that_leads_out() -> None:
