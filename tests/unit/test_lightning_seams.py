@@ -7,8 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 import spotrun
+from spotrun.lightning import unsupported
 from spotrun.lightning.connectors import averaging, names, pruning, saving
 from spotrun.training.log_files import mlflow_files, text_logs
 from tests.support.repository import ROOT as REPOSITORY
@@ -76,3 +80,20 @@ def test_the_entry_points_cost_nothing_elsewhere() -> None:
     """
     environment = {"PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize("finder", ["BatchSizeFinder", "LearningRateFinder"])
+def test_a_tuner_is_known_by_the_callback_that_it_gives_the_trainer(
+    monkeypatch: pytest.MonkeyPatch, finder: str
+) -> None:
+    monkeypatch.setattr(names, "moved", lambda trainer: [])
+    trainer = SimpleNamespace(
+        num_nodes=1,
+        strategy=type("SingleDeviceStrategy", (), {})(),
+        callbacks=[type(finder, (), {})()],
+        _val_check_time_interval=None,
+        lightning_module=SimpleNamespace(training_step=lambda batch: None),
+    )
+    (problem,) = unsupported.problems(trainer)
+    assert "a tuner callback runs trainings of its own" in problem.reason
+    assert "run the tuner once" in problem.hint
