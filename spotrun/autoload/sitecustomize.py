@@ -43,6 +43,11 @@ INSTALLS = {
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
 """By the module that a program imports: what is called with it then, `module:function`. Each may be called again."""
+SAID = {
+    "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
+    "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",
+}
+"""What is told where such a module was imported. The others are a part of much that does not train by them."""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
 """Where spotrun cannot be imported, to import one of these is said."""
 ENTRY_POINTS = """
@@ -160,8 +165,8 @@ def install(module: Any, function: str) -> None:
 
     place, _, name = function.partition(":")
     getattr(import_module(place), name)(module)
-    if os.environ.get("RANK", "0") == os.environ.get("LOCAL_RANK", "0") == "0":
-        say(f"found {module.__name__.partition('.')[0]}")
+    if module.__name__ in SAID and os.environ.get("RANK", "0") == os.environ.get("LOCAL_RANK", "0") == "0":
+        say(SAID[module.__name__])
 
 
 class OurPackage:

@@ -245,7 +245,7 @@ def test_what_is_named_is_called_with_the_module_once_it_was_imported(tmp_path: 
     assert said(tmp_path, code, environment=of_a_training()).splitlines() == [
         "its own",
         "now 2026-01-31 {'use_cache': True, 'replace': True}",
-        "spotrun: found hydra",
+        "spotrun: Hydra's ${now:…} is the run's first start, so that folders keep their names",
     ]
     assert said(tmp_path, code, environment=variables()) == "its own\n"
     (tmp_path / "hydra" / "core" / "utils.py").write_text("VERSION = 9\n")
@@ -261,7 +261,10 @@ def test_a_script_that_imports_a_framework_has_it_under_its_agent(tmp_path: Path
         print(*(hasattr(Fabric.setup, "is_watched_by_spotrun"), hasattr(Accelerator.prepare, "is_watched_by_spotrun")))
         print(hasattr(Trainer.train, "asks_its_agent"))
     """
-    assert said(tmp_path, code, environment=of_a_training()).splitlines()[:2] == ["True True", "True"]
+    told = said(tmp_path, code, environment=of_a_training())
+    assert told.splitlines()[:2] == ["True True", "True"]
+    assert told.count("spotrun: ") == 1, "of those that a training by another one imports nothing is said"
+    assert "what a Trainer of transformers trains is saved, and resumed" in told
     assert said(tmp_path, code, environment=variables()).splitlines()[:2] == ["False False", "False"]
 
 
