@@ -52,6 +52,7 @@ class TransformersFramework(TrainerLoop):
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     own_attributes = frozenset({"warnings_issued"})
     loggers: Sequence[Any] = ()
+    steps_optimizers = True
     cycles = False
     passes_before = 0
     way_out = "train with the script, the model and the arguments that the checkpoint was made by"
@@ -94,10 +95,6 @@ class TransformersFramework(TrainerLoop):
     def optimizers(self) -> Sequence[Optimizer]:
         outer = self._trainer.optimizer
         return [] if outer is None else [getattr(outer, "optimizer", outer)]  # accelerate wraps it
-
-    @property
-    def steps_optimizers(self) -> bool:
-        return not self.leaves_gradients
 
     @property
     def leaves_gradients(self) -> bool:

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from spotrun.folder import start_file
 from spotrun.training.weights import Misfit, check_base
-from spotrun.transformers import entry, names, refusals
+from spotrun.transformers import adapter, entry, names, refusals
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.base_model import BaseModel
 from spotrun.transformers.taps import Taps
@@ -166,6 +166,16 @@ class TestBaseModel:
         with pytest.raises(Misfit, match=r"base\.weight, base\.bias") as raised:
             check_base(first, other)
         assert "revision" in raised.value.hint
+
+
+def test_optimizers_are_heard_of_wherever_gradients_are_left_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port is asked before there is a loader; a stream's pass may end within the batches of one step."""
+    monkeypatch.setattr(adapter, "version", lambda: "5.24.0")
+    arguments = {"gradient_accumulation_steps": 3, "process_index": 0, "seed": 1}
+    framework = adapter.TransformersFramework(trainer(arguments), MODULE)
+    assert (framework.steps_optimizers, framework.leaves_gradients) == (True, True)
+    framework._loaders._outer = range(8)
+    assert (framework.steps_optimizers, framework.leaves_gradients) == (True, False)
 
 
 def test_the_state_of_a_scaler_goes_with_that_of_the_trainer() -> None:
