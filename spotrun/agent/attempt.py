@@ -192,6 +192,8 @@ class AttemptLoop:
         self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on or self._torn)
         self._torn = self._torn and self._trainer.asked is None
         hold = not self._is_last_chance and self._pace.too_soon(self._now_s)
+        if hold:
+            self._conversation.let_a_newer_one_in(self._now_s, TURN_S * self._node.clock.scale)
         self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(self._now_s) is not None)
 
     @property

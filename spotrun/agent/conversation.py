@@ -6,6 +6,7 @@ from datetime import datetime
 
 from spotrun.account.summary import summarise
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.decisions import Held, gives_way
 from spotrun.agent.drain import Drain
 from spotrun.agent.inbox import Said
 from spotrun.agent.node import Node
@@ -120,6 +121,18 @@ class Conversation:
         why = "interval" if at_once else self._pace.snapshot_due(now_s)
         if why is not None:
             trainer.ask(why)
+
+    def let_a_newer_one_in(self, now_s: float, turn_s: float) -> None:
+        """
+        Give the arena of a snapshot that is held back to the trainer again, which wants to take another one: at the
+        last moment, as until then it would be all that is left of a trainer that dies.
+        """
+        snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
+        if snapshot is None or at is None:
+            return
+        steps, trains = at.step - snapshot.taken.step, at.phase == "train"
+        if gives_way(Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains), turn_s):
+            self._saver.drop_waiting()
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
         """For the script's loggers. After a notice no time is spent on them."""

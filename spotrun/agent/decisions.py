@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
+from typing import NamedTuple
 
 from spotrun.run.events import Cause, TrainerExited
 from spotrun.run.reasons import reason_in
@@ -211,6 +212,29 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     if facts.interval_s is not None and facts.since_snapshot_s >= facts.interval_s:
         return "interval"
     return None
+
+
+class Held(NamedTuple):
+    """
+    A snapshot that waits for `left_s`, as the newest commit is too young. Since it was taken the training has done so
+    many `steps`, each of which takes `step_s`; it wants a snapshot each `every_steps`, None if it does not count them.
+    """
+
+    left_s: float
+    steps: int
+    step_s: float | None
+    every_steps: int | None
+    trains: bool
+
+
+def gives_way(held: Held, turn_s: float) -> bool:
+    """
+    Whether a newer snapshot is to take the place of this one: it is due, and will be taken by the time that a commit
+    may be made again. A validation may take longer. We look every `turn_s`.
+    """
+    if held.every_steps is None or held.step_s is None or not held.trains:
+        return False
+    return held.steps >= held.every_steps and held.left_s <= held.step_s + 2 * turn_s
 
 
 # -- the state of a command --------------------------------------------------------------------------------------------

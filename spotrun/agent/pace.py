@@ -89,7 +89,17 @@ class Pace:
 
     def too_soon(self, now_s: float) -> bool:
         """Whether it is too soon for another commit that is not final."""
-        return self._committed_s is not None and now_s - self._committed_s < COMMIT_GAP.total_seconds()
+        return self.held_s(now_s) > 0
+
+    def held_s(self, now_s: float) -> float:
+        """For how long a snapshot that is not final has to wait yet."""
+        since_s = None if self._committed_s is None else now_s - self._committed_s
+        return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
+
+    @property
+    def every_steps(self) -> int | None:
+        """How often the trainer takes a snapshot by itself."""
+        return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
         """Between two snapshots; None where the trainer counts steps by itself."""

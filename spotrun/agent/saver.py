@@ -101,6 +101,11 @@ class Saver:
     def uploading(self) -> bool:
         return self._in_flight is not None
 
+    @property
+    def held(self) -> Snapshot | None:
+        """What waits, although nothing is being sent."""
+        return self._waiting if self._in_flight is None else None
+
     def offer(self, snapshot: Snapshot) -> None:
         self.drop_waiting()
         self._waiting = snapshot

@@ -54,6 +54,15 @@ def test_a_training_that_nothing_disturbs_completes(start: Start):
     assert run.state.voids == ()
 
 
+def test_a_snapshot_that_is_held_back_is_replaced_by_a_newer_one(start: Start):
+    """Commits are 30 s apart, and a step takes 2 s: the first snapshot after a commit would be 26 s old by then."""
+    run = start({"steps": 1000, "epoch_steps": 1000, "step_s": 0.1}, checkpoint={"every": "2 steps"}, scale=20)
+    run.launch()
+    run.wait_for(ev.CheckpointCommitted, 4)
+    ages = [event.durable_s for event in run.seen(ev.CheckpointCommitted)]
+    assert max(ages[1:4]) < 20
+
+
 def test_a_trainer_that_is_killed_right_after_a_snapshot_loses_nothing(start: Start, tmp_path: Path):
     run = start({"kill_self_after_snapshot": True, "once": str(tmp_path)})
     run.launch().powers_off()

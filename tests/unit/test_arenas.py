@@ -16,6 +16,7 @@ import pytest
 
 from spotrun.agent.arenas import Arena, Arenas, overlapping
 from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.decisions import Held, gives_way
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
@@ -232,6 +233,36 @@ def test_training_goes_first_until_the_next_snapshot_is_due_or_there(saving: Sav
     saving.saver.offer(snapshot)
     saving.saver.turn(hold=True, overdue=False)
     assert saving.controls[-1].forward
+
+
+HELD = Held(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gives"),
+    [
+        ({}, True),
+        ({"left_s": 6.0}, False),  # a newer one would be held back too
+        ({"steps": 19}, False),  # none is due
+        ({"trains": False}, False),  # none will come before the validation ends
+        ({"every_steps": None}, False),
+        ({"step_s": None}, False),
+    ],
+)
+def test_one_that_is_held_back_gives_way_to_a_newer_one_at_the_last_moment(
+    changes: dict[str, Any], gives: bool
+) -> None:
+    assert gives_way(HELD._replace(**changes), turn_s=1.0) is gives
+
+
+def test_what_is_held_back_is_what_waits_while_nothing_is_sent(saving: Saving) -> None:
+    snapshot = saving.begin()
+    assert saving.saver.held is None
+    saving.saver.offer(snapshot)
+    assert saving.saver.held is None, "it waits for the one that is being sent"
+    saving.saver.settled()
+    saving.saver.turn(hold=True, overdue=False)
+    assert saving.saver.held is snapshot
 
 
 def test_one_that_is_whole_is_tried_again(saving: Saving) -> None:
