@@ -487,3 +487,76 @@ def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     second.begun().resumed(first.image())
     assert shape(second.net.web) == shape(expected)
     assert all(holder[0] is second.net.web for holder in held)
+
+
+@pytest.mark.parametrize("kind", ["collections.OrderedDict", "Lru"])
+def test_the_order_of_an_ordered_dict_is_carried_where_only_it_has_changed(kind: str) -> None:
+    def begun() -> Process:
+        process = Process()
+        exec("class Lru(collections.OrderedDict):\n    pass", vars(process.script))
+        process.net.cache = eval(f"{kind}(a=1, b=2)", vars(process.script))
+        return process.begun()
+
+    first = begun()
+    first.net.cache.move_to_end("a")
+    found = begun().resumed(first.image()).net.cache
+    assert list(found.items()) == [("b", 2), ("a", 1)]
+    assert found.popitem(last=False) == ("b", 2)
+
+
+MANY: list[tuple[Any, Any]] = [
+    (lambda: [1, 2], lambda held: held.append(3)),
+    (lambda: [1, 2], lambda held: held.__setitem__(0, 7)),
+    (lambda: {"a": 1}, lambda held: held.update(a=2)),
+    (lambda: OrderedDict(a=1, b=2), lambda held: held.move_to_end("a")),
+    (lambda: deque([1, 2], maxlen=2), lambda held: held.append(3)),
+    (lambda: [1, {"deep": [deque([0])]}], lambda held: held[1]["deep"][0].append(1)),
+    (lambda: np.zeros(3), lambda held: held.__setitem__(1, 5.0)),
+    (lambda: np.zeros(2), lambda held: held.__setitem__(0, -0.0)),
+    (lambda: np.array(["2026-01-01"], "datetime64[s]"), lambda held: held.fill(np.datetime64("2026-02-01"))),
+    (lambda: torch.zeros(3), lambda held: held.data.add_(1)),
+    (lambda: torch.zeros(3), lambda held: setattr(held, "data", torch.ones(3))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MANY)))
+@pytest.mark.parametrize("at", [0, 100])
+def test_of_many_objects_the_one_that_changes_is_carried_whenever_it_does(number: int, at: int) -> None:
+    make, change = MANY[number]
+
+    def made() -> dict[str, Any]:
+        return {f"kept_{n}": make() for n in range(150)}
+
+    first = Process(**made()).begun()
+    assert first.image()["objects"] == []
+    change(vars(first.net)[f"kept_{at}"])
+    assert next(path for _, path, *_ in first.image()["objects"]).startswith(f"module.kept_{at}")
+    image = first.image()  # once more, as it has left those that rest
+    found = Process(**made()).begun().resumed(image).net
+    for name in (f"kept_{at}", "kept_50"):
+        assert repr(vars(found)[name]) == repr(vars(first.net)[name])
+
+
+def test_an_array_and_a_tensor_of_the_same_bytes_in_another_shape_have_changed() -> None:
+    first = Process(array=np.zeros((2, 3)), tensor=torch.zeros(2, 3)).begun()
+    assert first.image()["objects"] == []
+    first.net.array.shape = (3, 2)
+    first.net.tensor.t_()
+    assert {path for _, path, *_ in first.image()["objects"]} == {"module.array", "module.tensor"}
+
+
+def test_of_many_objects_another_one_may_change_after_the_first() -> None:
+    first = Process(**{f"kept_{n}": [n] for n in range(150)}).begun()
+    for n in (3, 4, 140):
+        vars(first.net)[f"kept_{n}"].append(0)
+        first.image()
+    assert {path for _, path, *_ in first.image()["objects"]} == {f"module.kept_{n}" for n in (3, 4, 140)}
+
+
+def test_a_new_holder_refers_to_what_rests_by_its_path() -> None:
+    def change(process: Process) -> None:
+        process.net.both = [process.net.kept_1, process.net.kept_1]
+
+    net = carried(change, lambda: {f"kept_{n}": [n] for n in range(3)}).net
+    assert net.both[0] is net.kept_1
+    assert net.both[1] is net.kept_1

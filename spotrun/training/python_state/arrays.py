@@ -24,6 +24,11 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not other
 
 
+def memory_of(tensor: Tensor) -> Array:
+    """The bytes of a dense tensor on the CPU, not a copy. They are its own as long as its `data_ptr` is the same."""
+    return tensor.view(-1).view(torch.uint8).numpy()
+
+
 def bytes_of(array: Array) -> Tensor:
     """The memory of the array itself, if it lies in one piece and may be written to."""
     if not array.nbytes:

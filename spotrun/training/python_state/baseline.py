@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from operator import is_
+from functools import partial
+from itertools import compress
+from operator import is_, is_not
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -14,6 +16,7 @@ from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Before, Node, Walk
 from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.still import Resting, Still
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
@@ -53,6 +56,7 @@ class Baseline:
         self._ignored: dict[int, object] = {}
         self._quiet: dict[int, Quiet] = {}
         self._registered: dict[int, object] = {}
+        self._still = Still()
         self._changing: set[int] = set()
         """Large objects that were seen to change. They are carried from then on, without a look."""
 
@@ -90,6 +94,13 @@ class Baseline:
             self._known.setdefault(key, _Known(walk.nodes[key], None))
         for path, rest, value in walk.others.values():
             self._name(f"{STARTED}{path}{rest}", value)
+        self._still = Still(self._resting())
+
+    def _resting(self) -> Iterator[Resting]:
+        """What was there and has a path, by which what holds it can refer to it."""
+        for key, (node, compare) in self._known.items():
+            if key in self._paths and key in self._earlier:
+                yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
         """They are an image's: no later process makes them before it has loaded one."""
@@ -121,7 +132,7 @@ class Baseline:
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
-        return Before(self._quiet, self._registered, self._tables, self._earlier)
+        return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
         """None if the object was there and is as it was."""
@@ -158,8 +169,10 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """An attribute may also be there and no part any more: of a library's module only the plain ones are."""
-    if before.keys() == now.keys() and all(map(is_, before.values(), now.values())):
-        return None
+    if len(before) == len(now) and all(map(is_, before, now)):
+        others = compress(now, map(is_not, before.values(), now.values()))  # few of many
+        parts = {name: now[name] for name in others if not same(before[name], now[name])}
+        return Change(parts) if parts else None
     parts = {name: part for name, part in now.items() if name not in before or not same(before[name], part)}
     gone = tuple(name for name in before if name not in now)
     gone = tuple(name for name in gone if name not in attributes_of(holder)) if gone else ()

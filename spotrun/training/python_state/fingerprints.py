@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.training.python_state.arrays import is_dense
+from spotrun.training.python_state.arrays import is_dense, memory_of
 from spotrun.training.python_state.asked import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
@@ -118,7 +118,10 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    memory, address = _memory(tensor.detach()), tensor.data_ptr()  # to ask torch for it takes longer than to compare it
+    memory, address = (
+        memory_of(tensor.detach()),
+        tensor.data_ptr(),
+    )  # to ask torch for it takes longer than to compare it
 
     def as_before(probe: bool) -> bool:
         is_there = tensor.data_ptr() == address and tensor.is_contiguous()
@@ -139,12 +142,7 @@ def _version(tensor: Tensor) -> int:
 
 def _bits(tensor: Tensor) -> bytes:
     """NaN is as NaN, and 0.0 not as -0.0."""
-    return _memory(tensor.contiguous()).tobytes()
-
-
-def _memory(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Its own bytes, without a copy. They are the tensor's as long as its `data_ptr` is the same."""
-    return tensor.view(-1).view(torch.uint8).numpy()
+    return memory_of(tensor.contiguous()).tobytes()
 
 
 def _checksum(tensor: Tensor, whole: bool) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from enum import Enum
 from itertools import chain
 from operator import is_
@@ -62,17 +62,18 @@ _BAGS = (SimpleNamespace, argparse.Namespace)
 class Node:
     """
     An object whose parts may change. `parts` is a list, for a holder a dict; None if there are none to look at. Those
-    of a mapping are its keys and values in turns. `inner` are those that may have parts themselves, with their paths.
+    of a mapping are its keys and values in turns. `inner` are those that may have parts themselves, with their paths,
+    but for the ones that are `still`.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
 
-    def __init__(self, kind: str, path: str, value: Any, parts: Any) -> None:
+    def __init__(self, kind: str, path: str, value: Any, parts: Any, still: Set[int] = frozenset()) -> None:
         self.kind = kind
         self.path = path
         self.value = value
         self.parts = parts
-        self.inner = _named(kind, path, parts) if parts else []
+        self.inner = _named(kind, path, parts, still) if parts else []
 
     @property
     def is_closed(self) -> bool:
@@ -86,7 +87,7 @@ class Node:
         pairs = self.kind in OF_PAIRS
         if len(self.value) != (len(self.parts) >> 1 if pairs else len(self.parts)):
             return False
-        return all(map(is_, self.parts, chain.from_iterable(dict.items(self.value)) if pairs else self.value))
+        return all(map(is_, self.parts, chain.from_iterable(_pairs_of(self.value)) if pairs else self.value))
 
 
 class Before(NamedTuple):
@@ -98,6 +99,8 @@ class Before(NamedTuple):
     tables: Mapping[int, object]
     earlier: Mapping[int, Node]
     """Containers that were looked into, and what has no parts to look at."""
+    still: Set[int] = frozenset()
+    """Of these the `id`s of some that are as they were, with all that is in them."""
 
 
 class Walk:
@@ -113,8 +116,9 @@ class Walk:
         self.stops = stops
         self._first = before is None
         self._before = before or Before({}, {}, {}, {})
+        self._still = self._before.still
         self._waiting: deque[tuple[Any, str]] = deque()
-        self._left = OBJECTS_MAX
+        self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
         """Of `nodes`, those that may have changed: not the containers that have the very same parts."""
@@ -154,7 +158,7 @@ class Walk:
                 parts = plain
             else:
                 parts = self._attributes(part, (OF_TORCH | own) - FLAGS_OF_TORCH if part is module else OF_TORCH)
-                self._keep(Node("nn", where, part, parts))
+                self._keep(Node("nn", where, part, parts, self._still))
             if part._parameters:
                 parts[FLAGS] = self._registered(where, part._parameters)
             if part._buffers:
@@ -175,7 +179,7 @@ class Walk:
         """An object that counts as the script's, whoever has made its class: of a dict what is in it."""
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
-            self._keep(Node(kind, path, value, self._parts(kind, value)))
+            self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
         self._run()
 
     def modules(self) -> None:
@@ -183,7 +187,7 @@ class Walk:
         for name, module in self._script.modules.items():
             if id(module) not in self.nodes:
                 own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
-                self._keep(Node("module", name, module, own))
+                self._keep(Node("module", name, module, own, self._still))
         self._run()
 
     def structure(self) -> Iterator[int]:
@@ -202,13 +206,15 @@ class Walk:
             key = id(value)
             if key in self.nodes or key in self.others or key in self.quiet or key in self._before.registered:
                 continue
+            if key in self._still:
+                continue
             if self._keep_earlier(key) or (type(value) is tuple and is_scalar(value)):
                 continue
             kind = self._kind(value) if key not in self.stops else None
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
                 continue
-            self._keep(Node(kind, path, value, self._parts(kind, value)))
+            self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
     def _keep_earlier(self, key: int) -> bool:
         """It was there when training began, and has the same parts."""
@@ -257,9 +263,9 @@ class Walk:
             return None
         if issubclass(cls, tuple):
             return "namedtuple" if is_named_tuple(cls) else None
-        for base, kind in _KINDS.items():
-            if issubclass(cls, base):
-                return kind if kind in CONTAINERS else None
+        for base in cls.__mro__:  # of an OrderedDict, which is a dict too, the first one
+            if base in _KINDS:
+                return _KINDS[base] if _KINDS[base] in CONTAINERS else None
         return "object" if has_attributes(cls) else None
 
     def _parts(self, kind: str, value: Any) -> Any:
@@ -270,7 +276,7 @@ class Walk:
         is_table = self._first or id(value) in self._before.tables
         if len(value) > (TABLE_ITEMS if is_table else ITEMS_MAX):
             return None
-        return [part for pair in list(dict.items(value)) for part in pair] if kind in OF_PAIRS else list(value)
+        return [part for pair in list(_pairs_of(value)) for part in pair] if kind in OF_PAIRS else list(value)
 
     def _parts_of_holder(self, kind: str, value: Any) -> dict[str, Any]:
         if kind == "function":
@@ -309,7 +315,10 @@ class Walk:
         return {name: part for name, part in vars(module).items() if type(part) in SCALARS and name[0] != "_"}
 
     def _attributes(self, value: Any, left_out: frozenset[str]) -> dict[str, Any]:
-        return {name: part for name, part in attributes_of(value).items() if name not in left_out}
+        parts = attributes_of(value)
+        for name in left_out:
+            parts.pop(name, None)
+        return parts
 
 
 _KINDS: dict[type, str] = {
@@ -318,6 +327,11 @@ _KINDS: dict[type, str] = {
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """The same object for the same flags, as objects are compared fastest."""
 OF_PAIRS = frozenset(MAPPINGS.values())
+
+
+def _pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
+    """In its order, which is not the one of its dict if it is an OrderedDict. No code of the script is called."""
+    return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -336,10 +350,14 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
     return parts
 
 
-def _named(kind: str, path: str, parts: Any) -> list[tuple[Any, str]]:
+def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
     """Those of `parts` that may have parts themselves, and the way to each."""
     if kind in HOLDERS:
-        return [(part, f"{path}.{name}") for name, part in parts.items() if type(part) not in SCALARS]
+        return [
+            (part, f"{path}.{name}")
+            for name, part in parts.items()
+            if type(part) not in SCALARS and id(part) not in still
+        ]
     if SCALARS.issuperset(map(type, parts)):
         return []
     if kind not in OF_PAIRS:
