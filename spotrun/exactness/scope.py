@@ -38,9 +38,7 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
     counts = {
         "ranks": len(traces),
         "steps": max((trace.steps for trace in traces.values()), default=0),
-        "validations": max(
-            (len({one.position for one in trace.all_of(Validated)}) for trace in traces.values()), default=0
-        ),
+        "validations": max(map(_validations, traces.values()), default=0),
         "weights": sum(len(end.weights) for end in ends),
         "optimizer": sum(len(end.optimizer) for end in ends),
         "rng": sum(len(end.rng) for end in ends),
