@@ -29,11 +29,11 @@ def estimate(
 
     Nothing is rented. A figure of `published:` that is not reproduced, and does not say why, makes this exit with 1.
     """
-    from spotrun.estimate.looked_up import with_prices
     from spotrun.report import estimates as report
-    from spotrun.spec.cost_study_file import load_study
 
-    found = [(path, with_prices(load_study(path), _quotes)) for path in studies]
+    if html is not None and html.suffix in (".yaml", ".yml"):
+        raise SpecInvalid(f"--html {html} names a study, and would replace it", hint="--html estimates.html")
+    found = [(path, _reckonable(path)) for path in studies]
     if html is not None:
         from spotrun.report.html.estimates import estimates_page
 
@@ -47,6 +47,18 @@ def estimate(
     else:
         print(f"wrote {html}")
     _require_agreement([study for _, study in found])
+
+
+def _reckonable(path: Path) -> CostStudy:
+    """The study, with the prices of the places that it has rented."""
+    from spotrun.estimate.looked_up import with_prices
+    from spotrun.spec.cost_study_file import load_study, placed_in
+
+    def quotes_of(name: str, rented: Rented) -> Quotes:
+        with placed_in(path, name):
+            return _quotes(rented)
+
+    return with_prices(load_study(path), quotes_of)
 
 
 def _quotes(rented: Rented) -> Quotes:

@@ -32,6 +32,8 @@ def assumptions(study: CostStudy) -> list[str]:
         f"a month has {plain_number(study.month_days)} days",
         f"times and costs are normalised by those of {base_of(study)}",
         "each place keeps its speed from the first sample to the last, and its set-up takes no time",
+        "hours are those of training: where a machine or a subscription has only some a month, the calendar shows more",
+        "a month is one of all its hours where a place is rented, of its days of use on a machine of one's own",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]
@@ -43,7 +45,7 @@ def _of_place(name: str, place: Place) -> Iterator[str]:
         yield f"{name}: prices{dated}{f' from {place.source}' if place.source else ''}"
     if place.own is not None:
         yield f"{name}: {_machine(place.own)}"
-    if place.parts:
+    if place.parts is not None:
         parts = (
             f"{plain_number(part.count)} x {part_name} at {money(part.usd_per_hour)}"
             for part_name, part in place.parts.items()
@@ -51,7 +53,7 @@ def _of_place(name: str, place: Place) -> Iterator[str]:
         yield f"{name}: {' + '.join(parts)} an hour"
     if place.subscription is not None:
         hours = plain_number(place.subscription.hours_per_month)
-        yield f"{name}: a month is paid whole, for at most {hours} hours of it"
+        yield f"{name}: each training pays whole months, for at most {hours} hours of each"
     if place.spot is not None and place.spot.lost_share:
         rate, restart = plain_number(place.spot.interruptions_per_hour), format_duration(place.spot.restart)
         yield f"{name}: spot is interrupted {rate} times an hour, for {restart} each"
@@ -63,8 +65,10 @@ def _machine(machine: Machine) -> str:
     bought = f"{money(machine.purchase_usd)} over {plain_number(machine.months)} months"
     kept = f" and {money(machine.maintenance_usd)} for maintenance" if machine.maintenance_usd else ""
     used = f"{plain_number(machine.days_per_month)} days a month of {plain_number(machine.hours_per_day)} h"
-    power = f"{plain_number(machine.watts)} W at {money(machine.usd_per_kwh)} a kWh"
-    return f"{bought}{kept}, used {used}, {power if machine.watts else 'its power costs nothing'}"
+    power = "its power costs nothing"
+    if machine.watts is not None and machine.usd_per_kwh is not None:
+        power = f"{plain_number(machine.watts)} W at {money(machine.usd_per_kwh)} a kWh"
+    return f"{bought}{kept}, used {used}, {power}"
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:

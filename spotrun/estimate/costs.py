@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.estimate.prices import fixed_usd_per_month, power_usd_per_hour, usd_per_hour
 from spotrun.estimate.speeds import samples_per_second
@@ -19,9 +20,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """
     One training at one place, from begin to end.
 
-    `capacity` is `on-demand`, `spot`, `own` or `subscription`. `usd_low` and `usd_high` are those of the lowest and the
-    highest spot price, None where these are not known. `normalised_time` and `normalised_cost` are shares of those at
-    the base of the study; None if the base does not train this.
+    `capacity` is `on-demand`, `spot`, `own` or `subscription`; of a subscription so many `months` are paid. `hours` are
+    those of training, also where a machine has only some a month. `usd_low` and `usd_high` are those of the lowest and
+    the highest spot price, None where these are not known. `samples_per_usd` is None where it costs nothing.
+    `normalised_time` and `normalised_cost` are shares of those at the base of the study; None if the base does not
+    train this, or costs nothing.
     """
 
     place: str
@@ -33,7 +36,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     usd: Decimal
     usd_low: Decimal | None = None
     usd_high: Decimal | None = None
-    samples_per_usd: Decimal
+    months: Decimal | None = None
+    samples_per_usd: Decimal | None
     normalised_time: Decimal | None = None
     normalised_cost: Decimal | None = None
 
@@ -64,16 +68,55 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     """Spot beside on demand; nothing where the speed is not known."""
+    base = next(_costs(study, base_of(study), training), None)
+    for cost in _costs(study, place, training):
+        yield replace(
+            cost,
+            normalised_time=None if base is None else cost.hours / base.hours,
+            normalised_cost=None if base is None or not base.usd else cost.usd / base.usd,
+        )
+
+
+def _costs(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     speed = samples_per_second(study, place, training)
     if speed is None:
         return
-    found = study.places[place]
-    hours = study.trainings[training].samples_in_all / speed / 3600
-    if capacity_of(found) != SPOT:
-        yield _cost(study, found, (place, training, capacity_of(found)), speed, hours, usd_per_hour(found))
+    found, samples = study.places[place], study.trainings[training].samples_in_all
+    hours, capacity = samples / speed / 3600, capacity_of(found)
+    cost = Cost(
+        place=place,
+        training=training,
+        capacity=capacity,
+        usd_per_hour=usd_per_hour(found),
+        samples_per_second=speed,
+        hours=hours,
+        usd=hours * usd_per_hour(found),
+        samples_per_usd=None,
+    )
+    if found.subscription is not None:
+        months = (hours / found.subscription.hours_per_month).to_integral_value(ROUND_CEILING)
+        cost = replace(cost, months=months, usd=months * found.subscription.usd_per_month)
+    if capacity != SPOT:
+        yield _valued(cost, samples)
     if found.spot is not None:
-        spot_hours = hours * drag(found.spot)
-        yield _cost(study, found, (place, training, SPOT), speed, spot_hours, found.spot.usd_per_hour)
+        yield _valued(_on_spot(cost, found.spot), samples)
+
+
+def _on_spot(cost: Cost, spot: Spot) -> Cost:
+    hours = cost.hours * drag(spot)
+    return replace(
+        cost,
+        capacity=SPOT,
+        usd_per_hour=spot.usd_per_hour,
+        hours=hours,
+        usd=hours * spot.usd_per_hour,
+        usd_low=None if spot.low is None else spot.low * hours,
+        usd_high=None if spot.high is None else spot.high * hours,
+    )
+
+
+def _valued(cost: Cost, samples: Decimal) -> Cost:
+    return replace(cost, samples_per_usd=samples / cost.usd if cost.usd else None)
 
 
 def capacity_of(place: Place) -> str:
@@ -82,7 +125,7 @@ def capacity_of(place: Place) -> str:
         return "own"
     if place.subscription is not None:
         return "subscription"
-    return "on-demand" if place.usd_per_hour is not None or place.parts else SPOT
+    return "on-demand" if place.usd_per_hour is not None or place.parts is not None else SPOT
 
 
 def drag(spot: Spot) -> Decimal:
@@ -92,48 +135,6 @@ def drag(spot: Spot) -> Decimal:
         1 / (1 - interruptions an hour * hours of a restart)
     """
     return 1 / (1 - spot.lost_share)
-
-
-def _cost(
-    study: CostStudy, found: Place, of: tuple[str, str, str], speed: Decimal, hours: Decimal, hourly: Decimal
-) -> Cost:
-    place, training, capacity = of
-    usd = _usd(found, capacity, hours, hourly)
-    spot = found.spot if capacity == SPOT else None
-    base_hours, base_usd = _at_base(study, training)
-    return Cost(
-        place=place,
-        training=training,
-        capacity=capacity,
-        usd_per_hour=hourly,
-        samples_per_second=speed,
-        hours=hours,
-        usd=usd,
-        usd_low=None if spot is None or spot.low is None else spot.low * hours,
-        usd_high=None if spot is None or spot.high is None else spot.high * hours,
-        samples_per_usd=study.trainings[training].samples_in_all / usd,
-        normalised_time=None if base_hours is None else hours / base_hours,
-        normalised_cost=None if base_usd is None else usd / base_usd,
-    )
-
-
-def _usd(place: Place, capacity: str, hours: Decimal, hourly: Decimal) -> Decimal:
-    if capacity != "subscription":
-        return hours * hourly
-    assert place.subscription is not None
-    months = (hours / place.subscription.hours_per_month).to_integral_value(ROUND_CEILING)
-    return months * place.subscription.usd_per_month
-
-
-def _at_base(study: CostStudy, training: str) -> tuple[Decimal | None, Decimal | None]:
-    """Hours and dollars there, on demand."""
-    name = base_of(study)
-    speed = samples_per_second(study, name, training)
-    if speed is None:
-        return None, None
-    base = study.places[name]
-    hours = study.trainings[training].samples_in_all / speed / 3600
-    return hours, _usd(base, capacity_of(base), hours, usd_per_hour(base))
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
@@ -146,8 +147,8 @@ def break_evens(study: CostStudy) -> Iterator[BreakEven]:
 
 
 def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[BreakEven]:
-    for cost in costs_at(study, rival, training):
-        if cost.capacity != "subscription" and samples_per_second(study, own, training) is not None:
+    for cost in _costs(study, rival, training):
+        if samples_per_second(study, own, training) is not None:
             days = break_even_days(study, own, cost)
             yield BreakEven(own=own, rival=rival, capacity=cost.capacity, training=training, days_per_month=days)
 
@@ -159,5 +160,6 @@ def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)
     assert machine is not None
     assert speed is not None
-    gained = speed * 3600 / rival.samples_per_usd - power_usd_per_hour(machine)
+    paid = Decimal(0) if rival.samples_per_usd is None else speed * 3600 / rival.samples_per_usd
+    gained = paid - power_usd_per_hour(machine)
     return fixed_usd_per_month(machine) / (machine.hours_per_day * gained) if gained > 0 else None

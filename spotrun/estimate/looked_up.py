@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
 from spotrun.offering import CapacityType
 from spotrun.spec.cost_study import CostStudy, Place, Rented, Spot
 
 
-def with_prices(study: CostStudy, quotes_of: Callable[[Rented], Quotes]) -> CostStudy:
-    """The study with the prices of all rented places."""
+def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
+    """The study with the prices of all rented places, which `quotes_of` is asked for by name."""
     places = {
-        name: place if place.rented is None else _priced(place, quotes_of(place.rented))
+        name: place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
         for name, place in study.places.items()
     }
     return study.model_copy(update={"places": places})
 
 
-def _priced(place: Place, found: Quotes) -> Place:
+def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
     On demand in the cheapest zone. Spot in the zone with the lowest mean: the mean, the lowest and the highest price of
     the last 90 days; its price of now where nobody knows those.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
-    spot = [_spot(quote, found) for quote in quotes if quote.offering.capacity_type is CapacityType.SPOT]
+    spot = [_spot(quote, rented, found) for quote in quotes if quote.offering.capacity_type is CapacityType.SPOT]
     hourly = [quote.offering.price_usd_per_hour for quote in on_demand]
     hourly += [quote.on_demand_usd_per_hour for quote in quotes if quote.on_demand_usd_per_hour is not None]
     cheapest = min(spot, key=lambda each: each.usd_per_hour, default=None)
-    paid = min(hourly) if hourly else Decimal(0) if cheapest is None else cheapest.usd_per_hour
-    changes = {"rented": None, "usd_per_hour": paid, "spot": cheapest, "as_of": f"{found.at:%Y-%m-%d}"}
-    return place.model_copy(update={**changes, "source": place.source or _source(quotes)})
+    paid = min(hourly, default=None)
+    changes = {"rented": None, "usd_per_hour": paid, "spot": cheapest, "as_of": f"{found.at:%Y-%m-%d %H:%M} UTC"}
+    return place.model_copy(update={**changes, "source": _source(rented, quotes)})
 
 
-def _spot(quote: Quote, found: Quotes) -> Spot:
-    lately = quote.over(LOOKED_BACK, found.at)
-    if lately is None:
-        return Spot.model_construct(usd_per_hour=quote.offering.price_usd_per_hour)
-    return Spot.model_construct(usd_per_hour=lately.mean, low=lately.min, high=lately.max)
+def _spot(quote: Quote, rented: Rented, found: Quotes) -> Spot:
+    now, lately = quote.offering.price_usd_per_hour, quote.over(LOOKED_BACK, found.at)
+    return Spot.model_construct(
+        usd_per_hour=now if lately is None else lately.mean,
+        low=None if lately is None else lately.min,
+        high=None if lately is None else lately.max,
+        interruptions_per_hour=rented.interruptions_per_hour,
+        restart=rented.restart,
+    )
 
 
-def _source(quotes: tuple[Quote, ...]) -> str | None:
+def _source(rented: Rented, quotes: tuple[Quote, ...]) -> str:
+    where = rented.region or "all regions asked"
     lists = sorted({quote.offering.price_list for quote in quotes} - {""})
-    return ", ".join(lists) or None
+    simulated = any(quote.offering.simulated for quote in quotes)
+    asked = (
+        f"{rented.cloud} for {rented.instance_type} in {where}{', SIMULATED: nobody bills them' if simulated else ''}"
+    )
+    return ", ".join([asked, *lists])

@@ -20,7 +20,7 @@ def usd_per_hour(place: Place) -> Decimal:
         return own_usd_per_hour(place.own)
     if place.subscription is not None:
         return place.subscription.usd_per_month / place.subscription.hours_per_month
-    if place.parts:
+    if place.parts is not None:
         return sum((part.usd_per_hour * part.count for part in place.parts.values()), Decimal(0))
     if place.usd_per_hour is not None:
         return place.usd_per_hour
@@ -45,7 +45,7 @@ def fixed_usd_per_month(machine: Machine) -> Decimal:
 
 def power_usd_per_hour(machine: Machine) -> Decimal:
     """While it computes. A machine that stands still is switched off."""
-    return machine.watts / 1000 * machine.usd_per_kwh
+    return (machine.watts or Decimal(0)) / 1000 * (machine.usd_per_kwh or Decimal(0))
 
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:

@@ -7,10 +7,12 @@ from decimal import Decimal
 
 import msgspec
 
-from spotrun.estimate.costs import Cost, break_even_days, costs_at
+from spotrun.estimate.costs import SPOT, Cost, break_even_days, costs_at
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.speeds import mean_of_times, samples_per_second
 from spotrun.spec.cost_study import CostStudy, Place, Published
+
+Figure = Callable[[CostStudy, Published], Decimal | None]
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +62,15 @@ def _spot(study: CostStudy, each: Published) -> Decimal | None:
 
 def _spot_share(study: CostStudy, each: Published) -> Decimal | None:
     spot = _spot(study, each)
-    return None if spot is None else spot / usd_per_hour(_place(study, each))
+    return None if spot is None else _ratio(spot, usd_per_hour(_place(study, each)))
 
 
-def _price_ratio(study: CostStudy, each: Published) -> Decimal:
-    return usd_per_hour(_place(study, each)) / usd_per_hour(study.places[each.against or ""])
+def _price_ratio(study: CostStudy, each: Published) -> Decimal | None:
+    return _ratio(usd_per_hour(_place(study, each)), usd_per_hour(study.places[each.against or ""]))
+
+
+def _ratio(one: Decimal, other: Decimal) -> Decimal | None:
+    return one / other if other else None
 
 
 def _samples(study: CostStudy, each: Published) -> Decimal:
@@ -86,13 +92,12 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
+    """On spot if that is asked for, or if the place has nothing else."""
     found = costs_at(study, place or "", training or "")
-    return next((cost for cost in found if (cost.capacity == "spot") is spot), None)
+    return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
 
 
-def _of_cost(
-    read: Callable[[Cost], Decimal], *, spot: bool = False
-) -> Callable[[CostStudy, Published], Decimal | None]:
+def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> Figure:
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost = _cost(study, each.place, each.training, spot=spot)
         return None if cost is None else read(cost)
@@ -100,12 +105,12 @@ def _of_cost(
     return figure
 
 
-def _normalised(read: Callable[[Cost], Decimal]) -> Callable[[CostStudy, Published], Decimal | None]:
+def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
     """As share of the same at the place that it is compared with, whatever the base of the study is."""
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost, other = (_cost(study, place, each.training) for place in (each.place, each.against))
-        return None if cost is None or other is None else read(cost) / read(other)
+        return None if cost is None or other is None else _ratio(read(cost), read(other))
 
     return figure
 
@@ -117,7 +122,7 @@ def _break_even(study: CostStudy, each: Published) -> Decimal | None:
     return break_even_days(study, each.place or "", rival)
 
 
-_FIGURES: Mapping[str, Callable[[CostStudy, Published], Decimal | None]] = {
+_FIGURES: Mapping[str, Figure] = {
     "usd_per_hour": lambda study, each: usd_per_hour(_place(study, each)),
     "usd_per_month": lambda study, each: usd_per_month(study, _place(study, each)),
     "spot_usd_per_hour": _spot,

@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from spotrun.spec.cost_study import CostStudy, Like, Training
+from spotrun.spec.cost_study import CostStudy, Like
 
 
 def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal | None:
-    """None if the study does not say it, nor for any place that this one is like."""
-    found = study.places[place]
-    if found.like is None:
-        return found.samples_per_second.get(training)
-    other = samples_per_second(study, found.like.place, training)
-    times = times_as_fast(found.like, study.trainings[training], training)
-    return None if other is None or times is None else other * times
-
-
-def times_as_fast(like: Like, training: Training, name: str) -> Decimal | None:
     """
-    devices * mean of the `times` of this training * speedup of the parts that are faster
+    Of a place that is like another one:
 
-    None if the place says it of other trainings only.
+        speed there * devices * mean of the `times` of this training * speedup of the parts that are faster
+
+    None if the study does not say it, nor for any place that this one is like. What is faster there is faster here too.
     """
-    times = mean_of_times(like, name)
-    gained = speedup(training.step_s, like.faster) if like.faster else Decimal(1)
-    return None if times is None or gained is None else like.devices * times * gained
+    times, faster = Decimal(1), dict[str, Decimal]()
+    while (like := study.places[place].like) is not None:
+        mean = mean_of_times(like, training)
+        if mean is None:
+            return None
+        times *= like.devices * mean
+        for part, more in like.faster.items():
+            faster[part] = faster.get(part, Decimal(1)) * more
+        place = like.place
+    speed = study.places[place].samples_per_second.get(training)
+    gained = speedup(study.trainings[training].step_s, faster) if faster else Decimal(1)
+    return None if speed is None or gained is None else speed * times * gained
 
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
-    """1 where a place is like the other one in all trainings."""
+    """1 where a place is like the other one in all trainings; None where it says it of other trainings only."""
     if not like.times:
         return Decimal(1)
     times = like.times.get(training)

@@ -6,6 +6,7 @@ A cost study: what trainings cost at several places, by prices and speeds that i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -17,10 +18,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from spotrun.spec import fields
 from spotrun.spec.model import Model
 from spotrun.spec.problems import Key, Problem
-from spotrun.spec.values import kind_of
+from spotrun.spec.values import clean_text, kind_of
 from spotrun.units import Unreadable, shown
 
 LARGEST = Decimal(10) ** 15
+ABOVE_ZERO = "write a number above 0"
+_NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
+_TIMES = {
+    name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
+}
 NAMES_MAX = 200
 YEAR_DAYS = Decimal("365.25")
 Quantity = Literal[
@@ -51,24 +57,36 @@ OF_A_TRAINING = frozenset(
 OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "normalised_time", "normalised_cost"})
 
 
-def _number(value: object, least: Decimal, otherwise: str) -> Decimal:
+def _amount(value: object, otherwise: str = "write 0 or more") -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unreadable(f"must be a number, not {kind_of(value)}", "write it like 3 or 0.5")
+        raise Unreadable(f"must be a number, not {kind_of(value)}", _number_in(value))
     number = Decimal(str(value))
-    if not least <= number <= LARGEST:
+    if not 0 <= number <= LARGEST:
         raise Unreadable(f"{shown(value)} is not allowed here", otherwise)
     return number
 
 
 def _positive(value: object) -> Decimal:
-    number = _number(value, Decimal(0), "write a number above 0")
+    number = _amount(value, ABOVE_ZERO)
     if number == 0:
-        raise Unreadable("must be more than 0", "write a number above 0")
+        raise Unreadable("must be more than 0", ABOVE_ZERO)
     return number
 
 
-def _amount(value: object) -> Decimal:
-    return _number(value, Decimal(0), "write 0 or more")
+def _number_in(value: object) -> str:
+    """YAML takes `1e9` and what is in quotes for text, and knows neither `1M` nor `$3`."""
+    match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return "write it like 3 or 0.5"
+    number = Decimal(match[1].replace(",", "").replace("_", "")) * _TIMES[match[2].upper()]
+    return f"write {number:f}"
+
+
+def _remark(value: object) -> str:
+    """A text, or a number such as a year. The line end of a YAML block does not count."""
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return str(value)
+    return clean_text(value.strip() if isinstance(value, str) else value)
 
 
 def _several(value: object) -> tuple[Any, ...]:
@@ -78,6 +96,7 @@ def _several(value: object) -> tuple[Any, ...]:
 
 Positive = Annotated[Decimal, BeforeValidator(_positive)]
 Amount = Annotated[Decimal, BeforeValidator(_amount)]
+Remark = Annotated[str, BeforeValidator(_remark)]
 Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_length=1, max_length=100)]
 
 
@@ -111,19 +130,25 @@ class Machine(Model):
     `maintenance_usd` is for all of the months.
     """
 
-    purchase_usd: Positive
+    purchase_usd: Amount
     months: Positive
     maintenance_usd: Amount = Decimal(0)
     days_per_month: Annotated[Decimal, BeforeValidator(_positive), Field(le=31)]
     hours_per_day: Annotated[Decimal, BeforeValidator(_positive), Field(le=24)] = Decimal(24)
-    watts: Amount = Decimal(0)
-    usd_per_kwh: Amount = Decimal(0)
+    watts: Amount | None = None
+    usd_per_kwh: Amount | None = None
+
+    @model_validator(mode="after")
+    def _power_is_whole(self) -> Machine:
+        if (self.watts is None) != (self.usd_per_kwh is None):
+            raise Unreadable("watts and usd_per_kwh belong together", "write both, or neither if its power is free")
+        return self
 
 
 class Part(Model):
     """Something that is rented with others, such as a GPU beside its machine."""
 
-    usd_per_hour: Positive
+    usd_per_hour: Amount
     count: Positive = Decimal(1)
 
 
@@ -156,18 +181,23 @@ class Spot(Model):
 
 
 class Subscription(Model):
-    """A fixed price a month for at most so many hours of it; a job that needs more pays for further months."""
+    """A fixed price a month for at most so many hours of it; a training that needs more pays for further months."""
 
-    usd_per_month: Positive
+    usd_per_month: Amount
     hours_per_month: Annotated[Decimal, BeforeValidator(_positive), Field(le=744)]
 
 
 class Rented(Model):
-    """What a cloud asks, looked up when the study is read: on demand now, and spot over the last 90 days."""
+    """
+    What a cloud asks, looked up when the study is read: on demand now, and spot over the last 90 days. The last two are
+    those of `Spot`.
+    """
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
     region: fields.CloudName | None = None
+    interruptions_per_hour: Amount = Decimal(0)
+    restart: fields.Duration = timedelta(0)
 
 
 class Like(Model):
@@ -191,22 +221,22 @@ class Place(Model):
     `as_of` are those of its prices.
     """
 
-    usd_per_hour: Positive | None = None
-    parts: Mapping[str, Part] = Field(default={}, max_length=20)
+    usd_per_hour: Amount | None = None
+    parts: Mapping[str, Part] | None = Field(default=None, min_length=1, max_length=20)
     own: Machine | None = None
     subscription: Subscription | None = None
     rented: Rented | None = None
     spot: Spot | None = None
     samples_per_second: Mapping[str, Positive] = Field(default={}, max_length=NAMES_MAX)
     like: Like | None = None
-    source: fields.Text | None = None
-    as_of: fields.Text | None = None
+    source: Remark | None = None
+    as_of: Remark | None = None
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Place:
-        given = [name for name in _PRICES if getattr(self, name)]
+        given = [name for name in _PRICES if getattr(self, name) is not None]
         if len(given) > 1 or not (given or self.spot):
-            said = f"has both {' and '.join(given)}" if given else "has no price"
+            said = f"has {' and '.join(given)}" if given else "has no price"
             raise Unreadable(said, f"write one of {', '.join(_PRICES)}, or spot")
         if self.spot is not None and not {*given} <= {"usd_per_hour", "parts"}:
             raise Unreadable(f"goes with usd_per_hour or parts, not with {given[0]}", "remove it", at=("spot",))
@@ -226,7 +256,7 @@ class Published(Model):
     place: fields.Text | None = None
     against: fields.Text | None = None
     training: fields.Text | None = None
-    differs: fields.Text | None = None
+    differs: Remark | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Published:
@@ -249,12 +279,12 @@ class CostStudy(Model):
     normalised by; the first one if it is not named.
     """
 
-    title: fields.Text
-    source: fields.Text | None = None
-    as_of: fields.Text | None = None
+    title: Remark
+    source: Remark | None = None
+    as_of: Remark | None = None
     month_days: Annotated[Decimal, BeforeValidator(_positive), Field(le=31)] = YEAR_DAYS / 12
     base: fields.Text | None = None
-    assumptions: tuple[fields.Text, ...] = Field(default=(), max_length=NAMES_MAX)
+    assumptions: tuple[Remark, ...] = Field(default=(), max_length=NAMES_MAX)
     trainings: Mapping[str, Training] = Field(min_length=1, max_length=NAMES_MAX)
     places: Mapping[str, Place] = Field(min_length=1, max_length=NAMES_MAX)
     published: tuple[Published, ...] = Field(default=(), max_length=1000)
@@ -262,8 +292,12 @@ class CostStudy(Model):
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """Names that the study uses and does not have; a speed that leads back to itself."""
+    """Names that cannot be read, or that the study uses and does not have; a speed that leads back to itself."""
     places, trainings = tuple(study.places), tuple(study.trainings)
+    for section, names in (("places", places), ("trainings", trainings)):
+        for name in names:
+            if name != name.strip() or not name:
+                yield Problem((section, name), "is a name with space around it", "write a name without")
     yield from _unknown(("base",), study.base, places)
     for name, place in study.places.items():
         at: Key = ("places", name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from spotrun.errors import SpotrunError
 from spotrun.spec.cost_study import CostStudy, loose_ends
 from spotrun.spec.file import SpecFileInvalid, in_file, read_text, require_file
 from spotrun.spec.problems import Problem, problems_of
@@ -35,6 +37,17 @@ def load_study(path: Path) -> CostStudy:
     placed = dict.fromkeys(in_file(path, document, at, problem) for at, problem in problems)
     in_order = sorted(placed, key=lambda each: (each.line or 0, each.column or 0))
     raise SpecFileInvalid(path, tuple(in_order), f"correct the file, then run `spotrun estimate {shown(path, 200)}`")
+
+
+@contextlib.contextmanager
+def placed_in(path: Path, name: str) -> Iterator[None]:
+    """An error inside that is about a place of the study gets its line."""
+    try:
+        yield
+    except SpotrunError as error:
+        found = in_file(path, read_yaml(read_text(path), BEGIN), None, Problem(("places", name), error.message))
+        error.place, error.message = found.to_dict(), str(found)
+        raise
 
 
 def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:

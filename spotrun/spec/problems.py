@@ -140,6 +140,8 @@ def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise
             return f"must be a mapping, not {kind_of(value)}", "write key: value lines below it"
         case "tuple_type" | "list_type":
             return f"must be a list, not {kind_of(value)}", "write it as [ … ] or as lines that start with a dash"
+        case "too_short":
+            return "is empty", "write one, or remove the key"
         case "too_long":
             return f"has {limits['actual_length']} items, and at most {limits['max_length']} are allowed", "remove some"
         case "int_type":
@@ -193,7 +195,9 @@ def _meant(section: str, name: str, known: list[str]) -> str:
     longer = [sibling for sibling in siblings if sibling.startswith(f"{name}_")]
     elsewhere = [path for path in known if path.rpartition(".")[2] == name]
     guesses = near or longer or elsewhere
-    return f"did you mean {guesses[0]}?" if guesses else f"known here: {', '.join(siblings)}"
+    if not guesses:
+        return f"known here: {', '.join(siblings)}"
+    return f"did you mean {guesses[0]}?" if guesses[0] != name else f"write {name} at the top of the file"
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:

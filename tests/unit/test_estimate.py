@@ -129,6 +129,46 @@ def test_a_part_of_a_step_that_is_faster_speeds_up_no_more_than_its_share() -> N
     assert speedup({}, {"compute": Decimal(10)}) is None
 
 
+def test_parts_that_are_faster_in_several_places_one_after_the_other_still_obey_amdahl() -> None:
+    places: dict[str, Any] = {"a": {"usd_per_hour": 1, "samples_per_second": {"job": 100}}}
+    for before, name, faster in (("a", "b", 10), ("b", "c", 10), ("c", "d", 1000)):
+        places[name] = {"usd_per_hour": 1, "like": {"place": before, "faster": {"compute": faster}}}
+    half = {"job": {"samples": 10, "step_s": {"data": 1, "compute": 1}}}
+    found = study(places, trainings=half)
+    speeds = [samples_per_second(found, name, "job") for name in "bcd"]
+    assert speeds == [pytest.approx(Decimal(200) / (1 + Decimal(1) / n)) for n in (10, 100, 100_000)]
+
+
+def test_a_base_on_spot_alone_is_its_own_measure_and_can_be_compared() -> None:
+    spot = {
+        "spot": {"usd_per_hour": 1, "interruptions_per_hour": 1, "restart": "30m"},
+        "samples_per_second": {"job": 100},
+    }
+    published = [
+        {"figure": "hours", "place": "base", "training": "job", "value": 20},
+        {"figure": "usd", "place": "base", "training": "job", "value": 20},
+        {"figure": "normalised_time", "place": "dear", "against": "base", "training": "job", "value": Decimal("0.5")},
+    ]
+    dear = {"usd_per_hour": 2, "samples_per_second": {"job": 100}}
+    found = study({"base": spot, "dear": dear}, published=published)
+    assert [(cost.normalised_time, cost.normalised_cost) for cost in costs_at(found, "base", "job")] == [(1, 1)]
+    assert [(cost.normalised_time, cost.normalised_cost) for cost in costs_at(found, "dear", "job")] == [
+        (Decimal("0.5"), 1)
+    ]
+    assert all(row.agrees for row in compared(found))
+
+
+def test_what_costs_nothing_has_no_samples_a_dollar_and_no_ratio() -> None:
+    free = {"usd_per_hour": 0, "samples_per_second": {"job": 100}}
+    paid = {"own": BOX, "samples_per_second": {"job": 100}}
+    published = [{"figure": "price_ratio", "place": "paid", "against": "free", "value": 1}]
+    found = study({"free": free, "paid": paid}, published=published)
+    assert [cost.samples_per_usd for cost in costs_at(found, "free", "job")] == [None]
+    assert [cost.normalised_cost for cost in costs_at(found, "paid", "job")] == [None]
+    assert break_even_days(found, "paid", only(found, "free")) is None
+    assert [row.ours for row in compared(found)] == [None]
+
+
 def test_what_has_no_speed_has_no_cost_and_costs_come_cheapest_first() -> None:
     found = study(
         {
@@ -168,12 +208,13 @@ def test_a_rented_place_has_the_prices_of_its_cloud() -> None:
         _quote(CapacityType.SPOT, "0.8", "3", "4"),
     )
     rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge"}, "samples_per_second": {"job": 100}}
-    found = with_prices(study({"p": rented}), lambda _: Quotes(at=NOW, quotes=quotes))
+    found = with_prices(study({"p": rented}), lambda *_: Quotes(at=NOW, quotes=quotes))
     place = found.places["p"]
     assert place.spot is not None
     assert (usd_per_hour(place), place.spot.usd_per_hour) == (3, Decimal("1.5"))
     assert (place.spot.low, place.spot.high) == (1, 2)
-    assert "p: prices of 2026-11-01 from a list of 2026-10-30" in assumptions(found)
+    asked = "aws for g5.xlarge in all regions asked, SIMULATED: nobody bills them, a list of 2026-10-30"
+    assert f"p: prices of 2026-11-01 00:00 UTC from {asked}" in assumptions(found)
     assert len(list(costs_at(found, "p", "job"))) == 2
 
 
@@ -230,6 +271,19 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
             GOOD + "published: [{figure: hours, place: p, value: 1}]\n",
             "published[0]: hours needs a training; add training: NAME",
         ),
+        (GOOD.replace("samples: 10", "samples: 1e6"), "must be a number, not text; write 1000000"),
+        (GOOD.replace("usd_per_hour: 1", 'usd_per_hour: "$1,200.50"'), "must be a number, not text; write 1200.50"),
+        (GOOD.replace("usd_per_hour: 1", "usd_per_hour: 31%"), "must be a number, not text; write 0.31"),
+        (GOOD.replace("usd_per_hour: 1", "parts: {}"), "study.yaml:4: places.p.parts: is empty"),
+        (
+            GOOD.replace("usd_per_hour: 1", "usd_per_hour: 1, within: 1"),
+            "places.p.within: unknown key; write within at the top of the file",
+        ),
+        (GOOD.replace("  p:", '  " p":'), "is a name with space around it"),
+        (
+            GOOD.replace("usd_per_hour: 1", "own: {purchase_usd: 1, months: 1, days_per_month: 1, watts: 5}"),
+            "places.p.own: watts and usd_per_kwh belong together",
+        ),
         (
             GOOD.replace("usd_per_hour: 1", "spot: {usd_per_hour: 1, low: 2}"),
             "places.p.spot.low: is more than the mean",
@@ -274,8 +328,25 @@ def test_all_that_is_assumed_is_listed_and_the_page_has_the_figures(
     assert "$49.81" in page
 
 
+def test_a_page_does_not_take_the_place_of_a_study(file: Callable[[str], Path], spotrun: Spotrun) -> None:
+    path = file(GOOD)
+    called = spotrun("estimate", "--html", str(path), str(path))
+    assert (called.code, path.read_text()) == (2, GOOD)
+    assert "names a study, and would replace it" in called.err
+
+
+def test_of_many_rivals_the_cheapest_are_shown(file: Callable[[str], Path], spotrun: Spotrun) -> None:
+    box = "  box: {own: {purchase_usd: 5000, months: 30, days_per_month: 9}, samples_per_second: {job: 1}}\n"
+    rivals = "".join(f"  r{n}: {{usd_per_hour: {n}, like: {{place: box}}}}\n" for n in range(1, 31))
+    printed = spotrun("estimate", str(file(GOOD + box + rivals))).out
+    shown = printed.partition("Cheaper on a machine")[2].partition("Assumed")[0]
+    assert ("r1 " in shown, "r30 " in shown, "and 11 dearer ones" in shown) == (True, False, True)
+
+
 def test_a_place_that_no_cloud_rents_out_is_told(file: Callable[[str], Path], spotrun: Spotrun) -> None:
     place = "rented: {cloud: local, instance_type: nothing.xlarge}"
     called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", place))))
     assert called.code == 2
-    assert "local rents out no nothing.xlarge\n  try: spotrun offers --cloud local" in called.err
+    assert (
+        "study.yaml:4: places.p: local rents out no nothing.xlarge\n  try: spotrun offers --cloud local" in called.err
+    )

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from spotrun.estimate.assumptions import assumptions
 from spotrun.estimate.costs import DAYS_MAX, Cost, costs
-from spotrun.estimate.prices import own_usd_per_hour, usd_per_hour
+from spotrun.estimate.prices import own_usd_per_hour
+from spotrun.estimate.speeds import samples_per_second
 from spotrun.report.estimates import digits, tables
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, axis, bar, curve, lane, legend, picture, plot
@@ -40,7 +41,7 @@ def _study(name: str, study: CostStudy) -> Markup:
 
 def _bars(rows: Sequence[Cost]) -> Markup:
     """A bar for each place, full at the dearest one."""
-    most = max(row.usd for row in rows)
+    most = max(row.usd for row in rows) or Decimal(1)
     drawn = [
         lane(row.place, bar(0, 0, float(row.usd / most) * 100, ROW, COLOURS[row.capacity]), value=dollars(row.usd))
         for row in rows
@@ -51,18 +52,34 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """What an hour of it costs by the days on which it computes, and the dearest rented place beside it."""
+    """What an hour of it costs by the days on which it computes, beside the cheapest rival for as many samples."""
     prices = [own_usd_per_hour(machine, Decimal(day)) for day in range(1, DAYS_MAX + 1)]
-    rented = max((usd_per_hour(found) for found in study.places.values() if found.own is None), default=None)
-    most = max([*prices, *([] if rented is None else [rented])])
+    rival, rented = _rival(study, place)
+    most = max([*prices, rented]) or Decimal(1)
     points = ((100 * day / (DAYS_MAX - 1), float(price / most)) for day, price in enumerate(prices))
-    level = [] if rented is None else [curve(((0, float(rented / most)), (100, float(rented / most))), "on_demand")]
+    level = [curve(((0, float(rented / most)), (100, float(rented / most))), "on_demand")] if rival else []
     drawn = plot(dollars(most), "$0", curve(points, "productive"), *level)
-    keys = [("productive", place), *([] if rented is None else [("on_demand", "the dearest rented place")])]
+    keys = [("productive", place), *([("on_demand", rival)] if rival else [])]
     said = f"An hour of {place}: {dollars(prices[0])} at 1 day a month, {dollars(prices[-1])} at {DAYS_MAX}"
     return join(picture(said, drawn, axis(["1 day a month", "16", f"{DAYS_MAX}"])), legend(keys))
 
 
+def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
+    """In the first training that both do: who it is, and its dollars for the samples of an hour; "" if nobody is."""
+    for training, rows in groupby(costs(study), key=lambda cost: cost.training):
+        speed = samples_per_second(study, own, training)
+        others = [row for row in rows if study.places[row.place].own is None and row.samples_per_usd is not None]
+        if speed is not None and others:
+            cheapest = others[0]
+            assert cheapest.samples_per_usd is not None
+            title = f"{cheapest.place} ({cheapest.capacity}) for as many samples of {training}"
+            return title, speed * 3600 / cheapest.samples_per_usd
+    return "", Decimal(0)
+
+
 def _listed(found: FiguresTable) -> Markup:
-    heads = [head(text.replace("\n", " ")) for text in found.heads]
-    return table(found.title, heads, [row(cells[0], list(cells[1:])) for cells, *_ in found.rows])
+    """Without the bars, which are drawn above."""
+    columns = [number for number, text in enumerate(found.heads) if text]
+    heads = [head(found.heads[number].replace("\n", " ")) for number in columns]
+    rows = [row(cells[0], [cells[number] for number in columns[1:]]) for cells, *_ in found.rows]
+    return table(found.title, heads, rows)
