@@ -21,6 +21,7 @@ OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
 """A class that has one of these wants to know of its instances. spotrun makes none behind its back."""
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
+_STORE_ATTR = dis.opmap["STORE_ATTR"]
 
 
 class Script:
@@ -128,6 +129,8 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
+    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and to read instructions takes a while
+        return
     holder: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_ATTR" and holder == "self":
