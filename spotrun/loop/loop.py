@@ -7,7 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent it trains alike, with the same order of the data and the same random numbers, and writes nothing.
+Without an agent it trains alike, with the same order of the data and the same random numbers, and writes nothing
+unless `Loop(local="folder/")` says where.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ class Loop:
     What is before the loop runs in every process; what is inside of it runs once. Within an epoch the script goes on at
     its batches: what it has in front of them runs again, and is undone.
 
+    Without an agent a training is saved in the folder `local` and resumed from there, if that is given.
+
     Raises, when a loop begins:
         TrainingUnsupported: this training cannot be resumed exactly; the hint says what to change.
     """
 
-    def __init__(self, prepared: Any = None, /, *, seed: int = 0, **given: Any) -> None:
+    def __init__(self, prepared: Any = None, /, *, seed: int = 0, local: str | None = None, **given: Any) -> None:
         self._given = Given(prepared, given)
         self._seed = seed
+        self._local = local
         self._state = SimpleNamespace()
         self._passes: Passes | None = None
         self._figures: dict[str, Any] = {}
@@ -97,7 +101,7 @@ class Loop:
             )
         framework = LoopFramework(self._given, self._state, frames, seed=self._seed, epochs=epochs)
         framework.figures = self._figures = {}
-        passes = self._passes = Passes(framework)
+        passes = self._passes = Passes(framework, self._local)
         self._figures = framework.figures
         _running.append(passes)
         return passes

@@ -29,9 +29,9 @@ AROUND = 4
 class Passes:
     """One fit, from its first epoch to its end."""
 
-    def __init__(self, framework: LoopFramework) -> None:
+    def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
         self._here = framework
-        self._fit = Fit.begin_anyway(framework)
+        self._fit = Fit.begin_anyway(framework, local)
         self._exact: dict[int, tuple[Any, Any]] = {}
         self._number = -1
         self._reads = False

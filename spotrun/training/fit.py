@@ -33,6 +33,7 @@ from spotrun.folder import start_file
 from spotrun.trainer_link import Finished, LinkLost, Resume
 from spotrun.training import (
     figures,
+    local_folder,
     machine,
     module_state,
     seeds,
@@ -122,9 +123,11 @@ class Fit:
         return None if agent is None else cls.under(framework, ranks, agent)
 
     @classmethod
-    def begin_anyway(cls, framework: Framework) -> Fit:
-        """As `begin`. Without an agent the fit trains alike, and nothing is saved."""
+    def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
+        """As `begin`. Without an agent the fit trains alike, and is saved in the folder `local`, if that is given."""
         ranks, agent = _agent_of(framework)
+        if agent is None and local is not None:
+            agent = local_folder.in_folder(os.path.realpath(local)) if ranks.rank == 0 else session.Follower()
         return cls.under(framework, ranks, session.alone() if agent is None else agent)
 
     @classmethod
@@ -141,7 +144,7 @@ class Fit:
         if isinstance(agent, session.Session):
             resume, own = agent.begin(f"{framework.name} {framework.version}")
         elif isinstance(agent, session.Alone):
-            resume = agent.begin()
+            resume, own = agent.begin()
         resume = ranks.share(resume)
         assert resume is not None
         memory = ranks.share_image(own, resume.size_bytes) if resume.size_bytes else None

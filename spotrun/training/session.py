@@ -304,10 +304,11 @@ class Alone(Follower):
         super().__init__()
         self._fits = 0
 
-    def begin(self) -> Resume:
+    def begin(self) -> tuple[Resume, ImageMemory | None]:
         self._fits += 1
         self.arenas_asked = False
-        return Resume(size_bytes=0, epoch=0, step=0, every_steps=None, seed=SEED, fresh=True, fit=self._fits)
+        resume = Resume(size_bytes=0, epoch=0, step=0, every_steps=None, seed=SEED, fresh=True, fit=self._fits)
+        return resume, None
 
 
 Agent: TypeAlias = Session | Follower

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,3 +45,32 @@ def test_without_an_agent_a_script_trains_alike(zygote: Zygote, tmp_path: Path, 
     alone = zygote.alone(job_of(name), tmp_path / "alone")
     assert {**alone, "trace": straight["trace"]} == straight
     assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["log", "result.json"]
+
+
+def attempt(zygote: Zygote, job: dict[str, object], folder: Path) -> int:
+    """How a training without an agent ends."""
+    paths = {"trace": str(folder / "trace"), "result": str(folder / "result.json")}
+    return zygote.end(zygote.start(job | paths, None, folder / "log"))
+
+
+@pytest.mark.parametrize("name", ["accumulation", "twice"])
+def test_without_an_agent_a_script_goes_on_in_its_own_folder(zygote: Zygote, tmp_path: Path, name: str) -> None:
+    """`twice` has two fits, and is killed in each."""
+    straight = zygote.alone(job_of(name), tmp_path / "straight")
+    local = tmp_path / "local"
+    job = job_of(name) | {"local": str(local)}
+    for kill in (5, 9, 14):
+        assert attempt(zygote, job | {"kill": f"at:{kill}"}, tmp_path) == -signal.SIGKILL, (
+            tmp_path / "log"
+        ).read_text()
+    assert zygote.alone(job, tmp_path) == straight
+    assert zygote.alone(job | {"kill": "at:1"}, tmp_path) == straight, "it had ended, and does no step"
+    assert {path.name for path in local.iterdir()} <= {"lock", "fit-1", "fit-2", "fit-1.new"}
+
+
+def test_two_trainings_are_not_saved_in_one_folder(zygote: Zygote, tmp_path: Path) -> None:
+    with open(tmp_path / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert attempt(zygote, job_of("twice") | {"local": str(tmp_path)}, tmp_path) == 1
+    assert f"another training is saved in {tmp_path}" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "fit-1").exists()

@@ -145,6 +145,8 @@ def change_constants(job: dict) -> None:
     overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # all their tensors are small
     if "agent_gone_s" in job:
         importlib.import_module("spotrun.training.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
+    if "local" in job:
+        importlib.import_module("spotrun.training.local_folder").EVERY_S = 0.0
     if "logs_max_bytes" in job:
         importlib.import_module("spotrun.training.log_files.text_logs").CARRIED_MAX_BYTES = job["logs_max_bytes"]
     if job.get("mlflow_by_client"):  # as if its folder were a server: by MLflow's client alone

@@ -7,7 +7,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 from spotrun import Loop
-from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
+from tests.support.trainings.loop_scripts.world import LOCAL, Noisy, done, loss_of, network, tick
 
 
 def main():
@@ -18,7 +18,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
     scaler = torch.amp.GradScaler("cpu")
     train, val = DataLoader(Noisy(), 5, shuffle=True), DataLoader(Noisy(12), 4, shuffle=True)
-    loop = Loop(seed=3, model=model, ema=ema, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
+    loop = Loop(seed=3, local=LOCAL, model=model, ema=ema, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
     s = loop.state(best=9.0, bad=0, seen=[])
     for _ in loop.epochs(4):
         model.train()

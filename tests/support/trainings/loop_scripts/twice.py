@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from spotrun import Loop
-from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
+from tests.support.trainings.loop_scripts.world import LOCAL, Noisy, done, loss_of, network, tick
 
 
 def main():
@@ -16,7 +16,7 @@ def main():
     first = torch.optim.AdamW(head.parameters(), 0.01)
     second = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     train = DataLoader(Noisy(), 5, shuffle=True)
-    loop = Loop(seed=10, model=model, first=first, second=second)
+    loop = Loop(seed=10, local=LOCAL, model=model, first=first, second=second)
     s = loop.state(losses=[])
     for _ in loop.epochs(2):
         for x in loop.batches(train):

@@ -20,6 +20,7 @@ from tests.support.trainings.trace import generators
 
 job = json.loads(sys.argv[1])
 WIDTH = 6
+LOCAL = job.get("local")
 
 
 class Noisy(Dataset):
