@@ -15,6 +15,7 @@
 # make ways    six kinds of public scripts; trainer, agent and instance are killed 20 times each, into docs/exactness.md (hours)
 # make loops   scripts that own their loop, each killed 20 times: are all bits the same? (five minutes)
 # make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
+# make examples  those of a loop, of Fabric, of transformers and of a command, through kills: are they the same? (ten minutes)
 # make newest  the contract of Framework with the newest releases, in .newest: which private name has moved? (five minutes)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
@@ -47,7 +48,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
 .PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts ways loops transformers \
-	commands state-folder newest calls planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+	examples commands state-folder newest calls planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -58,7 +59,7 @@ demo: .venv/.installed
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
 # Where processes run, a third of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
-quick test chaos best kinds scripts ways transformers commands state-folder calls torture planned newest: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts ways transformers examples commands state-folder calls torture planned newest: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
 test: WORKERS ?= 3
@@ -122,6 +123,9 @@ newest: .venv/.installed-dev
 
 transformers: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.transformers_kills
+
+examples: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.examples
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.
