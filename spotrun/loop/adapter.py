@@ -38,7 +38,6 @@ class LoopFramework:
     base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
     own_objects: Sequence[object] = ()
-    loggers: Sequence[Any] = ()
     cycles = False
     loss: Any = None
 
@@ -47,6 +46,7 @@ class LoopFramework:
         self.rank = distributed.get_rank() if met else 0
         self.ranks = distributed.get_world_size() if met else 1
         self.given, self.frames = given, frames
+        self.loggers: Sequence[Any] = () if self.rank else prepared.loggers_of(given.launcher)
         self.module: nn.Module = given.module
         self.optimizers = list(given.optimizers.values())
         self.seed = seed
@@ -83,7 +83,7 @@ class LoopFramework:
         return self.figures
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """A script that owns its loop has no loggers that anybody knows of."""
+        """A script that owns its loop writes its logs itself: it looks at them for what it has logged."""
 
     # --- its data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -83,6 +83,11 @@ def kept_by(launcher: Any) -> dict[str, Any]:
     if is_of(launcher, "accelerate"):
         return {} if launcher.scaler is None else {"accelerator.scaler": launcher.scaler}
     return {"fabric.precision": launcher.strategy.precision}
+
+
+def loggers_of(launcher: Any) -> Sequence[Any]:
+    """Those of a Fabric, which are as Lightning's. What accelerate calls trackers are wrappers of its own."""
+    return () if launcher is None or is_of(launcher, "accelerate") else launcher.loggers
 
 
 def counters(launcher: Any) -> dict[str, int]:

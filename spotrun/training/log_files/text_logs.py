@@ -79,13 +79,14 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def _begun_before(logger: Any, run_uid: str) -> int | str | None:
-    root, opened = Path(logger.root_dir), Path(logger.log_dir)
+    opened = Path(logger.log_dir)
     if _is_marked(opened, run_uid):
         return logger.version  # type: ignore[no-any-return]
     if isinstance(logger.version, str):
         return None
-    below = opened.relative_to(root / f"version_{logger.version}")
-    marked = (n for n in range(logger.version) if _is_marked(root / f"version_{n}" / below, run_uid))
+    newest = next(folder for folder in (opened, *opened.parents) if folder.name == f"version_{logger.version}")
+    below = opened.relative_to(newest)
+    marked = (n for n in range(logger.version) if _is_marked(newest.with_name(f"version_{n}") / below, run_uid))
     return next(marked, None)
 
 

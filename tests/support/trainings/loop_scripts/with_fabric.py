@@ -1,17 +1,21 @@
-"""Fabric: a model, an optimizer and loaders that it has set up."""
+"""Fabric: a model, an optimizer and loaders that it has set up, and a logger that keeps its lines in memory."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from spotrun import Loop
-from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
+from tests.support.trainings.loop_scripts.world import Noisy, done, job, loss_of, network, tick
 
 
 def main() -> None:
-    fabric = Fabric(accelerator="cpu", devices=1)
+    logger = CSVLogger(Path(job["result"]).parent / "logs")
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=logger)
     fabric.seed_everything(1)
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -29,12 +33,15 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             s.losses.append(loss.item())
+            fabric.log("loss", loss.item(), step=len(s.losses))
             tick()
         model.eval()
         with torch.no_grad():
             s.losses.append(sum(loss_of(model, x).item() for x in loop.validation(val)))
         tick()
-    done(model=model, optimizer=optimizer, losses=s.losses)
+    logger.finalize("success")
+    lines = (Path(logger.root_dir) / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
+    done(model=model, optimizer=optimizer, losses=s.losses, logged=lines)
 
 
 main()
