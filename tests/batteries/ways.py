@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -83,7 +84,8 @@ def trained(sandbox: Sandbox, way: str, name: str, kills: Sequence[str] = ()) ->
     runner = sandbox.start("launch", job(sandbox, way, name, plan), "-y")
     stood = []
     for reached in stops(runner, plan):
-        stood.append(Stood(reached, len(resumes(sandbox, name))))
+        before = stood[-1].resumes if stood else 0
+        stood.append(Stood(reached, eventually(partial(resumed_after, sandbox, name, before), COMES_WITHIN_S)))
         kill(sandbox, name, reached)
         plan.release()
     output, _ = runner.communicate(timeout=COMES_WITHIN_S)
@@ -122,8 +124,8 @@ def stops(runner: subprocess.Popen[str], plan: Plan) -> Iterator[Reached]:
 
 def kill(sandbox: Sandbox, name: str, reached: Reached) -> None:
     """
-    It is done, or a notice is known to the agent, when this returns. A trainer has ended itself. One whose agent was
-    killed would train on until the next agent ends it: all its steps, as they take milliseconds here.
+    It is done, or a notice is known to the agent, when this returns. A trainer ends itself when it is released. One
+    whose agent was killed would train on until the next agent ends it: all its steps, as they take milliseconds here.
     """
     if reached.victim == "agent":
         send_signal(sandbox, "agent")
@@ -147,6 +149,12 @@ def seen(sandbox: Sandbox, name: str, kind: type[ev.Event]) -> list[ev.Event]:
 def resumes(sandbox: Sandbox, name: str) -> list[int]:
     """The step at which each trainer of the run began."""
     return [event.step for event in seen(sandbox, name, ev.ResumedFrom) if isinstance(event, ev.ResumedFrom)]
+
+
+def resumed_after(sandbox: Sandbox, name: str, before: int) -> int:
+    """How many trainers there were, once the ledger has more than `before`; 0 until then. An agent writes as it can."""
+    count = len(resumes(sandbox, name))
+    return count if count > before else 0
 
 
 def redone(stood: Stood, steps: Sequence[int], begun: Sequence[int]) -> Kill:

@@ -24,6 +24,8 @@ WALL_CLOCK = re.compile(r'("?\w*(?:_runtime|_per_second|_preparation_time)"?: )[
 OF_THE_FOLDER = re.compile(r"/[^\s\"']*/work(?=/|$)")
 STARTED = re.compile(r"\d{4}-\d\d-\d\d[_/ ]\d\d[-:]\d\d[-:]\d\d(,\d+)?")
 """When each run was: in the name of its folder, and in lines of its log."""
+LOGS = "['spotrun']['logs']"
+"""Files of loggers, which are compared as files: what the run has cost is in some of them."""
 NOT_COMPARED = ("training_args.bin",)
 """It has the time of its start in it, and the folder of the instance."""
 
@@ -109,7 +111,8 @@ def tensors_of(run: OpenRun) -> dict[str, bytes]:
     assert state.terminal.final_commit is not None
     commit = state.commit(state.terminal.final_commit)
     assert commit is not None
-    return dict(_tensors_in(read_image(bytearray(restored(run.store, commit)))[0], ""))
+    found = _tensors_in(read_image(bytearray(restored(run.store, commit)))[0], "")
+    return {name: content for name, content in found if not name.startswith(LOGS)}
 
 
 def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, bytes]]:

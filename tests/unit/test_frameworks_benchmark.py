@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import frameworks, own_resume
-from benchmarks.frameworks import Round, Took
+from benchmarks.frameworks import Held, Turn
+from benchmarks.lockstep import Took
 from benchmarks.own_resume import CASES, Row, differences
 
 STRAIGHT: dict[str, Any] = {
@@ -54,9 +55,10 @@ def test_a_row_has_what_differs_alone_and_with_us() -> None:
 
 def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large() -> None:
     alone = Took(10.0, 8.0)
-    rounds = [Round(alone, Took(10.0 + part, 8.24), [0.002]) for part in (0.1, 0.2, 0.3, 0.4, 0.5)]
-    assert frameworks.told("transformers", rounds) == (
-        "transformers, a snapshot every 20 steps, each of which held it up for 2.0 ms: "
-        "+3.0% (+2.0% … +4.0%) longer, +3.0% (+3.0% … +3.0%) processor time"
+    turns = [Turn(alone, Took(10.0 + part / 20, 8.24)) for part in range(1, 21)]
+    held = [Held(1_000_000_000, 0.02, 0.2), Held(1_000_000_000, 0.01, 0.2), Held(1_000_000_000, 0.03, 0.2)]
+    assert frameworks.told("transformers", turns, held) == (
+        "transformers, a snapshot every 20 steps: +3.0% (+3.0% … +3.0%) processor time, "
+        "+5.3% (+2.9% … +7.6%) longer; one of 1.00 GB holds it up for 20.0 ms, 0.10 (0.07 … 0.12) of a copy"
     )
-    assert "noise" in frameworks.told("transformers", rounds[:2])
+    assert "noise" in frameworks.told("transformers", turns[:2], held)

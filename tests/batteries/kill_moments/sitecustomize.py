@@ -3,9 +3,10 @@ Ends what a training stands on at its n-th moment: a batch that a loader gives, 
 callbacks of transformers are told of.
 
 KILL_MOMENTS is a file with one kill a line: `n`, or `n VICTIM`. Each process takes the first one at its first moment.
-At the n-th one it writes its id and VICTIM into the file `.reached` beside, and ends itself; where VICTIM is not the
-trainer, it waits until somebody has taken that file away. The process that none is left for counts its moments into
-`.count`. Each step of an optimizer is a line in `.steps`, with the id of its process.
+At the n-th one it ends itself. Where there is a VICTIM, it writes its id and VICTIM into the file `.reached` beside,
+and waits until somebody has taken that file away; then it ends itself if the `trainer` was meant. The process that none
+is left for counts its moments into `.count`. Each step of an optimizer is a line in `.steps`, with the id of its
+process.
 
 The agent's own `sitecustomize` is first, and runs this one.
 """
@@ -69,15 +70,19 @@ class Moments:
         with open(self.plan, "w") as file:
             file.write("\n".join(rest))
         number, _, victim = first.partition(" ")
-        self.last, self.victim = int(number), victim or "trainer"
+        self.last, self.victim = int(number), victim
 
     def end(self):
+        if self.victim:
+            self.stand_still()
+        if self.victim in ("", "trainer"):
+            os.kill(self.process, signal.SIGKILL)
+
+    def stand_still(self):
         reached = f"{self.plan}.reached"
         with open(f"{reached}.new", "w") as file:
             file.write(f"{self.process} {self.victim}")
         os.rename(f"{reached}.new", reached)
-        if self.victim == "trainer":
-            os.kill(self.process, signal.SIGKILL)
         while os.path.exists(reached):
             time.sleep(LOOKS_EVERY_S)
 

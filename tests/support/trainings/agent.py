@@ -50,6 +50,9 @@ class Agent:
     checkpoint that optimizers keep is sent when `await_rest` returns.
     """
 
+    silence_max_s = 60.0
+    """Between two messages of a trainer."""
+
     def __init__(
         self,
         zygote: Zygote | Spawner,
@@ -97,7 +100,7 @@ class Agent:
         last: object = None
         try:
             while True:
-                received = self.link.receive(60)
+                received = self.link.receive(self.silence_max_s)
                 assert received, f"the trainer is silent\n{self.log.read_text()}"
                 for fd in received[1]:
                     os.close(fd)

@@ -1,0 +1,52 @@
+"""The table of six kinds of public scripts, and what of it has to be measured yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from tests.support import way_rows
+from tests.support.way_rows import AGENT, INSTANCE, NOTICE, TRAINER, WAYS, Kill, Seen, known, row, unseen, with_rows
+
+SEEN = Seen("a", 48, 5, 226, (Kill(TRAINER, 3), Kill(AGENT, 2), Kill(NOTICE, 0), Kill(INSTANCE, 1)))
+
+
+def test_a_row_has_the_kills_and_the_steps_that_were_done_twice() -> None:
+    cells = row("fabric", SEEN).split(" | ")
+    assert cells[1:] == [
+        "`python train.py`",
+        "48",
+        "the trainer 1, its agent 1, the instance without a word 1, the instance with a notice 1",
+        "0, at most 0 for one kill",
+        "6, at most 3 for one kill",
+        "the same bits: 5 files, 226 tensors of the last checkpoint |\n",
+    ]
+
+
+def test_what_differs_is_in_the_row() -> None:
+    seen = msgspec.structs.replace(SEEN, wrong="a|b <c>\nd")
+    assert row("fabric", seen).endswith("| **differs**: a\\|b &lt;c> d |\n")
+
+
+def test_an_instance_is_killed_with_a_notice_half_of_the_times() -> None:
+    assert SEEN.left(1) == Counter(), "one of each, and an odd instance without a notice"
+    assert SEEN.left(4) == {TRAINER: 3, AGENT: 3, INSTANCE: 1, NOTICE: 1}
+
+
+def test_what_was_measured_of_other_files_does_not_count(tmp_path: Path) -> None:
+    results = tmp_path / "ways.json"
+    kept = {"fabric": msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256), "hydra": SEEN}
+    results.write_bytes(msgspec.json.encode(kept))
+    found = known(results)
+    assert list(found) == list(WAYS)
+    assert found["fabric"] == kept["fabric"]
+    assert found["hydra"] == unseen("hydra")
+
+
+def test_the_page_has_a_row_of_each() -> None:
+    page = way_rows.PAGE.read_text()
+    assert with_rows(page, dict.fromkeys(WAYS, SEEN)).count("[fabric](../tests/batteries/of_ways/fabric)") == 1
+    for name in WAYS:
+        assert f"| [{name}](../tests/batteries/of_ways/{name})" in page, "make ways"
