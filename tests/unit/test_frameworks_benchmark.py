@@ -56,9 +56,14 @@ def test_a_row_has_what_differs_alone_and_with_us() -> None:
 def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large() -> None:
     alone = Took(10.0, 8.0)
     turns = [Turn(alone, Took(10.0 + part / 20, 8.24)) for part in range(1, 21)]
-    held = [Held(1_000_000_000, 0.02, 0.2), Held(1_000_000_000, 0.01, 0.2), Held(1_000_000_000, 0.03, 0.2)]
-    assert frameworks.told("transformers", turns, held) == (
-        "transformers, a snapshot every 20 steps: +3.0% (+3.0% … +3.0%) processor time, "
-        "+5.3% (+2.9% … +7.6%) longer; one of 1.00 GB holds it up for 20.0 ms, 0.10 (0.07 … 0.12) of a copy"
+    assert frameworks.told("transformers", turns) == (
+        "transformers, a snapshot every 20 steps: +3.0% (+3.0% … +3.0%) processor time, +5.3% (+2.9% … +7.6%) longer"
     )
-    assert "noise" in frameworks.told("transformers", turns[:2], held)
+    assert "noise" in frameworks.told("transformers", turns[:2])
+
+
+def test_a_stall_is_told_as_a_part_of_a_copy() -> None:
+    held = [Held(1_000_000_000, stall_s, 0.2) for stall_s in (0.02, 0.01, 0.03)]
+    assert frameworks.told_of_stalls("loop", held) == (
+        "loop, a snapshot of 1.00 GB: a stall of 20.0 ms, 0.10 (0.07 … 0.12) of a copy"
+    )
