@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import random
+import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -73,6 +76,10 @@ HELD: list[tuple[Any, Any]] = [
     (bytearray, lambda held: held.extend(b"abc")),
     (lambda: np.zeros((2, 3)), lambda held: held.__setitem__((1, 2), 5.0)),
     (lambda: np.zeros((), "datetime64[s]"), lambda held: held.fill(np.datetime64("2026-01-01"))),
+    (lambda: np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0]), lambda held: held.__setitem__(0, np.ma.masked)),
+    (lambda: np.ma.masked_array([1, 2]), lambda held: held.data.__setitem__(1, 7)),
+    (lambda: np.ma.masked_array([1.5, 2.5]), lambda held: setattr(held, "fill_value", -1.0)),
+    (lambda: np.ma.masked_array([1, 2], [0, 1], hard_mask=True), lambda held: held.__setitem__(0, 9)),
     (lambda: np.zeros(1 << 17)[::2], lambda held: held.__setitem__(77, 1.0)),
     (lambda: torch.zeros(2, 3), lambda held: held[1].add_(2)),
     (lambda: torch.zeros(1 << 17), lambda held: held.data.__setitem__(9, 1.0)),
@@ -487,6 +494,95 @@ def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     second.begun().resumed(first.image())
     assert shape(second.net.web) == shape(expected)
     assert all(holder[0] is second.net.web for holder in held)
+
+
+def test_a_masked_array_that_came_later_is_made_anew_with_its_mask() -> None:
+    made = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[0, 1], [0, 0]], fill_value=-7.0, hard_mask=True)
+    found = carried(lambda process: setattr(process.net, "late", made)).net.late
+    assert repr(found) == repr(made)
+    assert found.data.tolist() == made.data.tolist()
+    assert found.hardmask
+
+
+def test_variables_that_a_function_shares_with_the_one_around_it_are_carried() -> None:
+    def counting() -> Any:
+        count, seen = 0, []
+
+        def count_on() -> int:
+            nonlocal count
+            count += 1
+            seen.append(count)
+            return count
+
+        count_on.seen = seen  # type: ignore[attr-defined]
+        count_on.__module__ = "a_script"
+        return count_on
+
+    def change(process: Process) -> None:
+        process.net.hook()
+        process.net.hook()
+
+    hook = carried(change, lambda: {"hook": counting()}).net.hook
+    assert hook() == 3
+    assert hook.seen == [1, 2, 3]
+
+
+def test_what_a_partial_calls_with_is_carried_where_it_stands() -> None:
+    def change(process: Process) -> None:
+        process.net.scale.keywords["state"]["n"] += 1
+        process.net.scale.args[0].append(2)
+
+    net = carried(change, lambda: {"scale": functools.partial(print, [1], state={"n": 0})}).net
+    assert (net.scale.keywords, net.scale.args) == ({"state": {"n": 1}}, ([1, 2],))
+
+
+def test_what_a_thread_has_for_itself_is_carried() -> None:
+    def made() -> dict[str, Any]:
+        local = threading.local()
+        local.seen, local.listed = 0, [1]
+        return {"local": local}
+
+    def change(process: Process) -> None:
+        process.net.local.seen += 1
+        process.net.local.listed.append(2)
+
+    local = carried(change, made).net.local
+    assert (local.seen, local.listed) == (1, [1, 2])
+
+
+def test_flags_of_several_members_are_carried() -> None:
+    def begun() -> Process:
+        process = Process()
+        exec("class Does(enum.Flag):\n    CLIP = 1\n    NOISE = 2\n    FAST = 4", vars(process.script))
+        process.net.does, process.net.listed = process.script.Does(0), []
+        return process.begun()
+
+    first, second = begun(), begun()
+    sys.modules["a_script"] = first.script
+    first.net.does = first.script.Does(6)
+    first.net.listed.append(first.script.Does.CLIP)
+    sys.modules["a_script"] = second.script
+    net = second.resumed(first.image()).net
+    assert net.does is second.script.Does(6)
+    assert net.listed == [second.script.Does.CLIP]
+
+
+def test_a_variable_of_a_function_that_came_to_be_in_training_is_carried() -> None:
+    def later() -> Any:
+        def found() -> Any:
+            nonlocal late
+            late = [1]
+
+        def get() -> Any:
+            return late
+
+        found.__module__ = get.__module__ = "a_script"
+        if False:
+            late: Any = None
+        return {"found": found, "get": get}
+
+    net = carried(lambda process: process.net.found(), later).net
+    assert net.get() == [1]
 
 
 @pytest.mark.parametrize("kind", ["collections.OrderedDict", "Lru"])

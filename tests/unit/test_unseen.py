@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "a generator over an iterator": (lambda: pairs(iter([1, 2, 3])), next),
     "a generator expression": (lambda: (object() for _ in iter([1, 2])), next),
     "an iterator of a library": (lambda: Library(source=Position()), lambda held: next(held.source)),
+    "a variable of a context": (lambda: ContextVar("level", default=0), lambda held: held.set(1)),
     "a pipe": (pipe, lambda held: held.writing.write(b"a")),
     "a connection": (connections, lambda held: held.ends[1].send(1)),
 }

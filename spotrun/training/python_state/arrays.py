@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from spotrun.checkpoint.layout import ITEM_BYTES
 
 Array = np.ndarray[Any, Any]
+MaskedArray: TypeAlias = "np.ma.MaskedArray[Any, Any]"
 
 
 def is_storable(value: Tensor | Array) -> bool:
@@ -35,6 +36,52 @@ def bytes_of(array: Array) -> Tensor:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+
+
+class Masked(NamedTuple):
+    """What a masked array has beside its numbers: the mask, if it has one, and what stands for a masked number."""
+
+    mask: Array | None
+    fill_value: Array
+    is_hard: bool
+
+    @classmethod
+    def of(cls, array: MaskedArray) -> Masked:
+        mask = None if array.mask is np.ma.nomask else np.asarray(array.mask)
+        return cls(mask, np.array(array.fill_value, array.dtype), bool(array.hardmask))
+
+    def to_bytes(self) -> tuple[bytes | None, bytes, bool]:
+        return None if self.mask is None else self.mask.tobytes(), self.fill_value.tobytes(), self.is_hard
+
+    def put_on(self, array: MaskedArray, data: Array) -> None:
+        """`array` has `data` and this mask from now on."""
+        array.soften_mask()
+        array.mask = np.ma.nomask  # what is masked takes no number
+        array.data[...] = data
+        if self.mask is not None:
+            array.mask = self.mask
+        fill_value: Any = self.fill_value[()]
+        array.fill_value = fill_value
+        if self.is_hard:
+            array.harden_mask()
+
+
+def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
+    """As an image holds it."""
+    mask, fill_value, is_hard = Masked.of(array)
+    masked = None if mask is None else bytes_of(mask)
+    return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard
+
+
+def new_masked(dtype: str, shape: tuple[int, ...]) -> MaskedArray:
+    return np.ma.masked_array(np.zeros(shape, np.dtype(dtype)))
+
+
+def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
+    """With what `content_of_masked` gave."""
+    data, dtype, shape, mask, fill_value, is_hard = content
+    own_mask = None if mask is None else array_of(mask, "|b1", shape)
+    Masked(own_mask, array_of(fill_value, dtype, ()), is_hard).put_on(array, array_of(data, dtype, shape))
 
 
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:

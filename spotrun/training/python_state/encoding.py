@@ -9,7 +9,7 @@ sharing and cycles are kept. What cannot be held is left out and named.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+from enum import Enum, Flag
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spotrun.training.python_state import asked
-from spotrun.training.python_state.arrays import bytes_of, is_storable
+from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is_storable
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.copies import Copies, content_of
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
@@ -201,6 +201,8 @@ class Encoder:
                 return (value.detach(), str(value.device), value.requires_grad, type(value) is torch.nn.Parameter)
             case "array":
                 return (bytes_of(value), value.dtype.str, tuple(value.shape))
+            case "masked":
+                return content_of_masked(value)
             case "bytearray":
                 return bytes(value)
             case "asked":
@@ -272,6 +274,8 @@ class Encoder:
 
     def _plain(self, value: Any) -> Encoded:
         cls: Any = type(value)
+        if issubclass(cls, Flag):
+            return ("flag", self._script.class_name(cls), int(value.value))
         if issubclass(cls, Enum):
             if cls.__members__.get(value.name or "") is not value:
                 raise NotPlain(value)

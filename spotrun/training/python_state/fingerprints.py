@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.training.python_state.arrays import is_dense, memory_of
+from spotrun.training.python_state.arrays import Masked, MaskedArray, is_dense, memory_of
 from spotrun.training.python_state.asked import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
@@ -47,6 +47,8 @@ def unchanged(value: Any, budget: Budget) -> Unchanged:
     """A function that says later whether `value` is as it is now."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
+    if isinstance(value, np.ma.MaskedArray):
+        return _masked(value, budget)
     if isinstance(value, np.ndarray):
         return _array(value, budget)
     if isinstance(value, bytearray):
@@ -73,6 +75,11 @@ def _array(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
         return lambda probe: True
     alike = _bytes_alike(array, budget)
     return lambda probe: array.shape == shape and array.dtype == dtype and alike(probe)
+
+
+def _masked(array: MaskedArray, budget: Budget) -> Unchanged:
+    shape, numbers, before = array.shape, _array(array.data, budget), Masked.of(array).to_bytes()
+    return lambda probe: array.shape == shape and numbers(probe) and Masked.of(array).to_bytes() == before
 
 
 def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:

@@ -16,6 +16,7 @@ import operator
 import zlib
 from collections import deque
 from collections.abc import Container, Iterator
+from contextvars import ContextVar
 from types import FunctionType, GeneratorType, ModuleType
 from typing import Any, TypeAlias
 
@@ -96,6 +97,8 @@ class Glance:
             return [operator.length_hint(value)]
         if cls is itertools.count:
             return [repr(value)]
+        if cls is ContextVar:
+            return [now] if type(now := value.get(None)) in SCALARS else []
         if cls in GENERATORS:
             return [repr(comparable(state_of(value)))]
         if issubclass(cls, np.ndarray):

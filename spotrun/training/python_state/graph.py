@@ -9,12 +9,14 @@ named.
 from __future__ import annotations
 
 import argparse
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Set
 from enum import Enum
+from functools import partial
 from itertools import chain
 from operator import is_
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +41,8 @@ FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
 """What a module that is no part of the trained one keeps its tensors in."""
+CLOSURE = "nonlocal "
+"""Begins the names of those parts of a function that are variables of the function around it."""
 FLAGS = "requires_grad of parameters"
 """The name of a part of a module that no attribute holds."""
 
@@ -54,9 +58,10 @@ MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: 
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds whose parts have names, each of which is carried by itself."""
-LEAVES = frozenset({"array", "tensor", "bytearray"})
+LEAVES = frozenset({"array", "masked", "tensor", "bytearray"})
 """Kinds without parts to look at."""
-_BAGS = (SimpleNamespace, argparse.Namespace)
+_BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
+"""Of what a thread has for itself: what the one has that trains."""
 
 
 class Node:
@@ -213,6 +218,8 @@ class Walk:
             kind = self._kind(value) if key not in self.stops else None
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
+                if type(value) is partial and self._left > 0:
+                    self._waiting.extend(_behind(value, path))
                 continue
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
@@ -322,7 +329,7 @@ class Walk:
 
 
 _KINDS: dict[type, str] = {
-    **SEQUENCES, **MAPPINGS, np.ndarray: "array", Tensor: "tensor", nn.Parameter: "tensor",
+    **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """The same object for the same flags, as objects are compared fastest."""
@@ -341,8 +348,29 @@ def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     return inner
 
 
+def _behind(value: partial[Any], path: str) -> list[tuple[Any, str]]:
+    """What a call of it uses. Who has made the partial has often made that too."""
+    own = [(value.func, f"{path}.func"), (value.keywords, f"{path}.keywords")]
+    return own + [(part, f"{path}.args[{number}]") for number, part in enumerate(value.args)]
+
+
+def cells_of(function: FunctionType) -> dict[str, CellType]:
+    """Where the variables are that it shares with the function around it."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 def _of_function(function: FunctionType) -> dict[str, Any]:
     parts = dict(vars(function))
+    cells = cells_of(function).items() if function.__closure__ else ()
+    parts |= {f"{CLOSURE}{name}": cell.cell_contents for name, cell in cells if not _is_empty(cell)}
     if function.__defaults__:
         parts["__defaults__"] = function.__defaults__
     if function.__kwdefaults__:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import Enum, Flag
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,18 +24,23 @@ from torch import Tensor, nn
 from spotrun.checkpoint.slots import has_attributes, set_attributes
 from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import asked, values
-from spotrun.training.python_state.arrays import array_of
+from spotrun.training.python_state.arrays import array_of, fill_masked, new_masked
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import made_like
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
-from spotrun.training.python_state.graph import FLAGS, HOLDERS
+from spotrun.training.python_state.graph import CLOSURE, FLAGS, HOLDERS, cells_of
 from spotrun.training.python_state.script import Script, is_name_of_python
 
 _CONTAINERS: dict[str, Any] = {
     "list": list, "set": set, "deque": deque, "bytearray": bytearray, "dict": dict, "OrderedDict": OrderedDict,
     "Counter": Counter, "defaultdict": defaultdict,
 }  # fmt: skip
-_BAGS = {"types:SimpleNamespace": SimpleNamespace, "argparse:Namespace": argparse.Namespace}
+_BAGS = {
+    "types:SimpleNamespace": SimpleNamespace,
+    "argparse:Namespace": argparse.Namespace,
+    "_thread:_local": threading.local,
+}
+_ARRAYS = {"array": np.ndarray, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
 """Made when all of their parts are there."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
@@ -124,8 +130,8 @@ class Restorer:
             return self._is_holder(kind, standing, content["class"])
         if kind == "deque":
             return isinstance(standing, deque) and standing.maxlen == content[0]
-        if kind == "array":
-            return _is_array(standing, content)
+        if kind in _ARRAYS:
+            return type(standing) is _ARRAYS[kind] and _is_array(standing, *content[1:3])
         if kind == "tensor":
             return _is_tensor(standing, content)
         if kind == "asked":
@@ -142,12 +148,16 @@ class Restorer:
                 return isinstance(standing, FunctionType)
             case "module":
                 return isinstance(standing, ModuleType)
+            case "bag":
+                return True
         return has_attributes(type(standing))
 
     def _make(self, kind: str, content: Any) -> Any:
         match kind:
             case "array":
                 return array_of(*content)
+            case "masked":
+                return new_masked(*content[1:3])
             case "tensor":
                 return _new_tensor(*content)
             case "deque":
@@ -215,7 +225,7 @@ class Restorer:
 
     def _parts(self, kind: str, content: Any) -> Any:
         match kind:
-            case "array" | "tensor" | "copy":
+            case "array" | "masked" | "tensor" | "copy":
                 return None
             case "bytearray":
                 return content
@@ -254,6 +264,8 @@ class Restorer:
                 return FACTORIES[content[0]]
             case "enum":
                 return _member(*content)
+            case "flag":
+                return _flag(*content)
         return values.decode(encoded)
 
     def _referred(self, number: int) -> Any:
@@ -295,6 +307,8 @@ class Restorer:
                     base.__setitem__(value, key, part)
             case "array":
                 value[...] = array_of(*content)
+            case "masked":
+                fill_masked(value, content)
             case "tensor":
                 _fill_tensor(value, *content)
             case "asked":
@@ -317,6 +331,10 @@ def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str,
             if name in vars(holder):
                 type.__delattr__(holder, name)
         return
+    if kind == "function":
+        for name, cell in cells_of(holder).items():
+            if f"{CLOSURE}{name}" in own:
+                cell.cell_contents = own.pop(f"{CLOSURE}{name}")
     set_attributes(holder, own, gone)
 
 
@@ -327,14 +345,9 @@ def _set_flags(module: nn.Module, flags: tuple[tuple[str, bool], ...]) -> None:
             parameter.requires_grad_(flag)
 
 
-def _is_array(standing: Any, content: Any) -> bool:
-    _, dtype, shape = content
-    return (
-        type(standing) is np.ndarray
-        and standing.dtype == np.dtype(dtype)
-        and standing.shape == tuple(shape)
-        and standing.flags.writeable
-    )
+def _is_array(standing: Any, dtype: str, shape: tuple[int, ...]) -> bool:
+    alike: bool = standing.dtype == np.dtype(dtype) and standing.shape == tuple(shape)
+    return alike and standing.flags.writeable
 
 
 def _is_tensor(standing: Any, content: Any) -> bool:
@@ -364,12 +377,28 @@ def _fill_tensor(tensor: Tensor, saved: Tensor, _device: str, requires_grad: boo
 
 
 def _member(name: str, member: str) -> Enum:
-    """Of an enum that is there already."""
+    found = _enum(name)
+    if member not in found.__dict__["_member_map_"]:
+        raise _Missing
+    value: Enum = found.__dict__["_member_map_"][member]
+    return value
+
+
+def _flag(name: str, number: int) -> Flag:
+    """One of several members has no name, and is made when it is first needed: here by Python alone."""
+    found = _enum(name)
+    if Flag not in found.__mro__:
+        raise _Missing
+    known: Flag | None = found.__dict__["_value2member_map_"].get(number)
+    return Flag.__dict__["_missing_"].__func__(found, number) if known is None else known
+
+
+def _enum(name: str) -> type:
+    """One that is there already."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
-    if not isinstance(found, type) or Enum not in found.__mro__ or member not in found.__dict__["_member_map_"]:
+    if not isinstance(found, type) or Enum not in found.__mro__:
         raise _Missing
-    value: Enum = found.__dict__["_member_map_"][member]
-    return value
+    return found
