@@ -536,6 +536,24 @@ def test_what_a_partial_calls_with_is_carried_where_it_stands() -> None:
     assert (net.scale.keywords, net.scale.args) == ({"state": {"n": 1}}, ([1, 2],))
 
 
+@pytest.mark.parametrize("kind", ["UserDict", "UserList", "ChainMap"])
+@pytest.mark.parametrize("own", [False, True])
+def test_what_containers_of_python_wrap_is_carried(kind: str, own: bool) -> None:
+    def begun() -> Process:
+        process = Process(view=memoryview(bytearray(2)))
+        exec(f"class Own(collections.{kind}):\n    pass", vars(process.script))
+        cls = process.script.Own if own else getattr(process.script.collections, kind)
+        process.net.wrapped = cls([0]) if kind == "UserList" else cls({0: 0})
+        return process.begun()
+
+    first = begun()
+    first.net.wrapped[0] = 5
+    first.net.view[1] = 7
+    net = begun().resumed(first.image()).net
+    assert net.wrapped[0] == 5
+    assert net.view.tolist() == [0, 7]
+
+
 def test_what_a_thread_has_for_itself_is_carried() -> None:
     def made() -> dict[str, Any]:
         local = threading.local()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Set
 from enum import Enum
 from functools import partial
@@ -60,6 +60,11 @@ HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds whose parts have names, each of which is carried by itself."""
 LEAVES = frozenset({"array", "masked", "tensor", "bytearray"})
 """Kinds without parts to look at."""
+BEHIND: dict[type, tuple[str, ...]] = {
+    partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
+    memoryview: ("obj",),
+}  # fmt: skip
+"""Of objects of Python's own that are not made anew, what the script has given them or fills by them."""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """Of what a thread has for itself: what the one has that trains."""
 
@@ -218,8 +223,8 @@ class Walk:
             kind = self._kind(value) if key not in self.stops else None
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
-                if type(value) is partial and self._left > 0:
-                    self._waiting.extend(_behind(value, path))
+                if type(value) in BEHIND and self._left > 0:
+                    self._waiting.extend((getattr(value, name), f"{path}.{name}") for name in BEHIND[type(value)])
                 continue
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
@@ -346,12 +351,6 @@ def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
-
-
-def _behind(value: partial[Any], path: str) -> list[tuple[Any, str]]:
-    """What a call of it uses. Who has made the partial has often made that too."""
-    own = [(value.func, f"{path}.func"), (value.keywords, f"{path}.keywords")]
-    return own + [(part, f"{path}.args[{number}]") for number, part in enumerate(value.args)]
 
 
 def cells_of(function: FunctionType) -> dict[str, CellType]:
