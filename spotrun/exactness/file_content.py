@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotrun.exactness.pickled import PROTO, SHOWN_MAX, Parts, digest_of_items, no_memory, parts_of_pickle
-from spotrun.exactness.same_everywhere import Clean, without_times
+from spotrun.exactness.same_everywhere import TIMES, Clean, without_times
 
 OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
 """Metrics that spotrun logs beside those of the script: `Figures.metrics` of spotrun/trainer_link.py."""
@@ -183,7 +183,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
     """
     Of all event files of one folder: what each tag has at each step. A resumed training has several files.
 
-    Without the times at which they were written, and without what spotrun logged.
+    Without the times at which they were written, without what spotrun logged, and without how long something took.
     """
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -193,7 +193,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
             for number, value in fields:
                 if number == 5 and isinstance(value, bytes):
                     for tag, text in _values(value):
-                        if tag not in OURS:
+                        if tag not in OURS and not tag.replace("/", "_").endswith(TIMES):
                             found.setdefault(f"{tag}, step {step!r}", []).append(text)
     for name in sorted(found):
         yield clean(name), digest_of_items(iter(sorted(set(found[name]))))

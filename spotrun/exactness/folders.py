@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from glob import escape
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -17,6 +19,8 @@ NOTED_MAX_BYTES = 1 << 20
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
 """Folders of programs that name each run, and write down when it was."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
+TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
+"""Folders that TensorBoard's writers name by the time at which they begin and by the machine: Nov25_09-59-23_host."""
 NOTED_MAX = 2_000
 """Files."""
 MARK = ".spotrun"
@@ -49,8 +53,9 @@ class Folder:
         if not name.endswith(EVENTS):
             path = self.root / name
             return [path] if path.is_file() else []
-        folder = self.root / name.removesuffix(EVENTS)
-        return sorted(path for path in folder.glob(f"{EVENTS}*") if path.is_file())
+        folder = escape(name.removesuffix(EVENTS)).replace(OF_SOME_TIME, "*")
+        found = (path for path in self.root.glob(f"{folder}{EVENTS}*") if path.is_file())
+        return sorted(path for path in found if names_of([path.relative_to(self.root).as_posix()]) == {name})
 
     def parts_of(self, name: str, clean: Clean) -> Parts:
         files = self.files_of(name)
@@ -58,12 +63,12 @@ class Folder:
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Under which files are compared, without those of a database's own."""
+    """Under which files are compared, without those of a database's own, and without times in names of folders."""
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
         if not name.endswith(OF_DATABASES):
-            names.add(f"{folder}/{EVENTS}".lstrip("/") if name.startswith(EVENTS) else path)
+            names.add(TIMED.sub(OF_SOME_TIME, f"{folder}/{EVENTS}").lstrip("/") if name.startswith(EVENTS) else path)
     return names
 
 

@@ -269,6 +269,32 @@ def test_event_files_are_compared_by_their_values_at_each_step(tmp_path: Path) -
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
+def test_how_long_something_took_is_no_difference(tmp_path: Path) -> None:
+    assert without_times('"eval_runtime": 0.12, "loss": 0.5') == '"eval_runtime": <time>, "loss": 0.5'
+    one, other = (
+        events(tmp_path, name, event("loss", 1, 0.5, 1.0) + event("eval/runtime", 1, took, 1.0))
+        for name, took in (("a", 0.25), ("b", 0.75))
+    )
+    assert first_difference(one, other, names_of(one.paths | other.paths), str) is None
+
+
+def logged(folder: Path, day: int, loss: float) -> Folder:
+    path = folder / "runs" / f"Nov{day}_09-59-23_host" / f"{EVENTS}1"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(event("loss", 1, loss, 1.0))
+    return Folder(folder, frozenset({path.relative_to(folder).as_posix()}))
+
+
+def test_a_folder_that_is_named_by_its_time_is_that_of_another_time(tmp_path: Path) -> None:
+    one, other, last = (logged(tmp_path / f"{day}", day, 0.5 if day < 26 else 0.25) for day in (24, 25, 26))
+    names = names_of(one.paths | other.paths)
+    assert names == {"runs/<time>/events.out.tfevents."}
+    assert first_difference(one, other, names, str) is None
+    found = first_difference(one, last, names, str)
+    assert found is not None
+    assert found.where == "loss, step 1"
+
+
 def test_a_file_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
