@@ -166,9 +166,17 @@ def _no_comparison(summary: RunSummary) -> str:
     return "; nothing was trained that could be compared with on-demand"
 
 
+def _without_price(total: Account) -> str:
+    """Of nodes that cost nothing, what was had of them."""
+    hours = f"{total.paid / timedelta(hours=1):.2f} node-hours at no price"
+    return f"{hours}, and {dollars(total.cost_usd)} for what is stored." if total.cost_usd else f"{hours}."
+
+
 def verdict(summary: RunSummary) -> str:
     """The main result in one sentence: what the run cost, and what it saved."""
     total = summary.total
+    if total.paid and not (total.spot_usd or total.on_demand_usd):
+        return _without_price(total)
     if total.savings is None:
         return f"{dollars(total.cost_usd)}{_no_comparison(summary)}."
     paid = f"{dollars(total.cost_usd)} instead of {dollars(total.counterfactual_usd)} all on demand"

@@ -410,3 +410,15 @@ def test_a_checkpoint_is_told_with_the_size_of_its_files() -> None:
     )
     history.commit(size_bytes=3_400_000, files=files)
     assert "3.4 MB and 4 files of 12.0 MB, " in describe(history.entries[-1])
+
+
+def test_nodes_that_cost_nothing_are_told_by_their_hours() -> None:
+    history = History()
+    history.running(price="0")
+    history.step += 100
+    final = history.after(3450).commit(final=True)
+    history.after(10).completed(final)
+    summary = summarise(history.state, history.now)
+    stored = summary.total.cost_usd
+    assert stored > 0
+    assert terminal.verdict(summary) == f"0.99 node-hours at no price, and {dollars(stored)} for what is stored."
