@@ -28,7 +28,7 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
     named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
-        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp] [JOB.yaml]")
+        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
     if named is None and wish != Wish():
         raise SpecInvalid(
             "options that describe instances need a cloud",

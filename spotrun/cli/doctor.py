@@ -16,7 +16,8 @@ def doctor(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[aws|gcp] [JOB.yaml]", help="Check your account there. With JOB.yaml, also what that job needs."
+            metavar="[aws|gcp|slurm] [JOB.yaml]",
+            help="Check your account there. With JOB.yaml, also what that job needs.",
         ),
     ] = None,
     store: LaunchStoreOption = None,

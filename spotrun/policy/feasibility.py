@@ -82,7 +82,8 @@ def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> H
 
 
 def _lost_with_the_machine(spec: RunSpec) -> Hopeless | None:
-    if spec.cloud.here or not isinstance(address.parse(spec.checkpoint.uri), str):
+    shared = spec.cloud.here or spec.cloud.shares_folders
+    if shared or not isinstance(address.parse(spec.checkpoint.uri), str):
         return None
     reason = f"checkpoints in the folder {spec.checkpoint.uri} are lost with the spot instance that wrote them"
     return Hopeless(reason, "write checkpoint.uri: s3://bucket/prefix or gs://bucket/prefix, or spot_policy: on-demand")

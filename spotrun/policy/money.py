@@ -99,6 +99,8 @@ def life_of(facts: Facts, offering: Offering) -> timedelta | None:
     """How long a new instance may live; None if the budget allows too little to be worth a boot."""
     state, spec = facts.state, facts.spec
     life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
+    if (longest := spec.cloud.longest_life(spec, offering)) is not None:
+        life = min(life, longest)
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(facts) + HANDOVER_BEFORE_END)
     if state.created.budget_usd is not None and ceiling > 0:

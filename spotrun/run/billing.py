@@ -37,6 +37,11 @@ COMPUTE_ENGINE_RULE = BillingRule(
     source="Compute Engine: per second, 60 s minimum (cloud.google.com/compute/vm-instance-pricing); spot that is "
     "preempted in its first minute is free (cloud.google.com/compute/docs/instances/spot)",
 )
+SLURM_RULE = BillingRule(
+    minimum_s=0,
+    free_if_interrupted_within_s=0,
+    source="Slurm's own StartTime and EndTime of each job, to the second, at the usd_per_node_hour of its partition",
+)
 
 
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:

@@ -20,12 +20,13 @@ from typing import Annotated, Any, Protocol, TypeVar
 from pydantic import PlainValidator, ValidationInfo
 
 from spotrun.errors import SpecInvalid
+from spotrun.offering import Offering
 from spotrun.secrets.reference import Reference
 from spotrun.spec.values import STORED, one_of
 from spotrun.units import Unreadable, shown
 
 GROUP = "spotrun.clouds"
-BUILT_IN = ("local", "aws", "gcp")
+BUILT_IN = ("local", "aws", "gcp", "slurm")
 _Spec = TypeVar("_Spec", contravariant=True)
 
 
@@ -35,6 +36,8 @@ class CloudRules(Protocol[_Spec]):
     name: str
     here: bool
     """Instances are processes of this machine: they share its folders, and the variables of the user who launches."""
+    shares_folders: bool = False
+    """Instances see the folders of this machine although they are other ones."""
     notice: timedelta
     """How long before an interruption the cloud gives notice, when it gives one."""
     instead_of_envs: str
@@ -55,6 +58,10 @@ class CloudRules(Protocol[_Spec]):
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
         """Whether spot instances may be taken at all."""
+
+    def longest_life(self, spec: _Spec, offering: Offering) -> timedelta | None:
+        """What the cloud lets no instance of an offering outlive; None if it sets no limit."""
+        return None
 
 
 @cache

@@ -114,6 +114,16 @@ ServiceAccount = Annotated[
     PlainValidator(matching(values.SERVICE_ACCOUNT_PATTERN, "write NAME@PROJECT.iam.gserviceaccount.com")),
     _pattern(values.SERVICE_ACCOUNT_PATTERN),
 ]
+SlurmText = Annotated[
+    str,
+    PlainValidator(matching(values.SLURM_TEXT_PATTERN, "write it like gpu:v100:1")),
+    _pattern(values.SLURM_TEXT_PATTERN),
+]
+NodeFolder = Annotated[
+    str,
+    PlainValidator(matching(values.NODE_FOLDER_PATTERN, "write an absolute path, like /scratch")),
+    _pattern(values.NODE_FOLDER_PATTERN),
+]
 WebhookVariable = Annotated[
     str, PlainValidator(values.read_webhook), _pattern(values.VARIABLE_PATTERN, "$SLACK_WEBHOOK")
 ]
@@ -164,6 +174,12 @@ CheckpointInterval = Annotated[
 Usd = Annotated[
     Decimal, PlainValidator(parse_usd), as_text, _either(_ABOVE_ZERO, {"type": "string", "pattern": r"^\d+(\.\d+)?$"})
 ]
+NodeUsd = Annotated[
+    Decimal,
+    PlainValidator(values.read_node_usd),
+    as_text,
+    _either({"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}),
+]
 Share = Annotated[
     Decimal,
     PlainValidator(values.read_share),
@@ -207,6 +223,9 @@ SpotPolicy = Annotated[
     Literal["spot", "on-demand", "auto"],
     PlainValidator(one_of("spot", "on-demand", "auto")),
     _choice("spot", "on-demand", "auto"),
+]
+CapacityKind = Annotated[
+    Literal["spot", "on_demand"], PlainValidator(one_of("spot", "on_demand")), _choice("spot", "on_demand")
 ]
 Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max")), _choice("min", "max")]
 StrategyName = Annotated[str, PlainValidator(values.read_strategy), _choice(*values.STRATEGY_NAMES)]

@@ -44,6 +44,8 @@ DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/fami
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
 
 
+WAIT_MAX = timedelta(minutes=10)
+"""A launch may be asked for as long (protocol 8). What waits longer in a queue belongs to nobody's plan."""
 STATE_DIR = "spotrun-state"
 """In the work folder."""
 _EVERY = ("checkpoint", "every")
@@ -513,6 +515,73 @@ class GcpSpec(Model):
         return self
 
 
+class PartitionSpec(Model):
+    """
+    One partition of a Slurm cluster, and what a node of it is. Without `accelerators`, `cpus` and `memory` an instance
+    has a whole node.
+    """
+
+    name: fields.CloudName = Field(description="The name that `sinfo` shows.")
+    capacity: fields.CapacityKind = Field(
+        description="spot: jobs of other partitions or users may take its nodes. on_demand: nobody takes them."
+    )
+    usd_per_node_hour: fields.NodeUsd = Field(
+        description="What a node costs, in US dollars per hour: 0.40. Where it costs nothing: 0."
+    )
+    accelerators: fields.AcceleratorCount | None = Field(
+        default=None, description="The GPUs that an instance gets, by name and number: V100:1."
+    )
+    cpus: StrictInt | None = Field(default=None, ge=1, le=100_000, description="The CPUs that an instance gets.")
+    memory: StrictInt | None = Field(
+        default=None, ge=1, le=1_000_000, description="The memory that an instance gets, in GB."
+    )
+    gres: fields.SlurmText | None = Field(
+        default=None,
+        description="What Slurm calls these GPUs, where a partition has several kinds: gpu:tesla_v100:1. Default: as "
+        "many GPUs of any kind as `accelerators` says.",
+    )
+    qos: fields.CloudName | None = Field(default=None, description="The QOS to ask with. Default: the cluster's.")
+    max_time: fields.PositiveDuration = Field(
+        default=timedelta(hours=24),
+        description="How long a job may run there, by the partition's MaxTime. An instance is replaced in time.",
+    )
+
+
+class SlurmSpec(Model):
+    """A Slurm cluster: its partitions, and how to ask for nodes. Only used with `cloud: slurm`."""
+
+    partitions: tuple[PartitionSpec, ...] = Field(
+        default=(), max_length=100, description="The partitions to ask, in any order: the cheapest comes first."
+    )
+    account: fields.CloudName | None = Field(
+        default=None, description="The account to charge, as for sbatch --account. Default: your usual one."
+    )
+    wait: fields.PositiveDuration = Field(
+        default=timedelta(minutes=5),
+        description="How long a job may wait in a queue. Then the partition counts as full and the next one is asked. "
+        "At most 10m.",
+    )
+    scratch: fields.NodeFolder = Field(
+        default="/tmp",  # noqa: S108  an instance makes a folder of its own there, for its user alone
+        description="A folder on each node for what an instance keeps while it lives: the work folder and the "
+        "environment. It is removed at the end.",
+    )
+
+    @model_validator(mode="after")
+    def _waits_while_it_may_be_asked_for(self) -> SlurmSpec:
+        if self.wait > WAIT_MAX:
+            raise Unreadable(f"is at most {format_duration(WAIT_MAX)}", "write less", at=("wait",))
+        return self
+
+    @model_validator(mode="after")
+    def _names_each_partition_once(self) -> SlurmSpec:
+        names = [each.name for each in self.partitions]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise Unreadable(f"{name} is there twice", "remove one of them", at=("partitions", index, "name"))
+        return self
+
+
 class RunSpec(Model):
     """One training run for spotrun."""
 
@@ -565,6 +634,7 @@ class RunSpec(Model):
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
     gcp: GcpSpec = Field(default=GcpSpec(), description="Where to look on Compute Engine, and how to set up instances.")
+    slurm: SlurmSpec = Field(default=SlurmSpec(), description="The partitions of a Slurm cluster, and how to ask them.")
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:

@@ -27,7 +27,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
         f"\n# What each instance does once before it trains{found}:\n"
         f"# setup: pip install -r {REQUIREMENTS}\n"
         "\nresources:\n"
-        "  cloud: local               # a rehearsal on this machine, at simulated prices; aws and gcp rent\n"
+        "  cloud: local               # a rehearsal on this machine, at simulated prices; aws, gcp and slurm rent\n"
         "  # accelerators: A10G:1     # the GPUs of an instance\n"
         "  # max_price: 2.50          # the most that an hour of an instance may cost, in US dollars\n"
         "\n# budget: {max_usd: 40}      # stop before the run costs more\n"

@@ -30,6 +30,8 @@ from spotrun.units import DURATION_FORMS, Steps, Unreadable, parse_duration, par
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 CLOUD_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+SLURM_TEXT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.:,-]{0,254}$"
+NODE_FOLDER_PATTERN = r"^/[A-Za-z0-9_./-]{0,254}$"
 TEMPLATE_PATTERN = r"^[A-Za-z0-9()./_-]{3,128}$"
 _GOOGLE_NAME = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _GOOGLE_PROJECT = r"([a-z0-9.-]{1,63}:)?[a-z][-a-z0-9]{4,28}[a-z0-9]"
@@ -449,6 +451,15 @@ def read_time_scale(value: object) -> float:
     return float(number)
 
 
+def read_node_usd(value: object) -> Decimal:
+    """The price of a node, which may be nothing."""
+    return Decimal(0) if isinstance(value, int | float | Decimal | str) and _is_zero(value) else parse_usd(value)
+
+
+def _is_zero(value: int | float | Decimal | str) -> bool:
+    return not isinstance(value, bool) and re.fullmatch(r"0+(\.0+)?", str(value), re.ASCII) is not None
+
+
 def read_gigabytes(value: object) -> float:
     number = _number(value, "a number of GB", "write it like 40")
     if not 0 <= number <= 1_000_000:
@@ -495,5 +506,5 @@ def read_num_nodes(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise Unreadable(f"must be a whole number of at least 1, not {shown(value)}", "write 1")
     if value > 1:
-        raise Unreadable("more than one node is known, but not built until gang events exist", "write 1")
+        raise Unreadable(f"{value} nodes train together nowhere yet: one node works, on every cloud", "write 1")
     return value

@@ -130,9 +130,10 @@ def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(sandbox: San
 def test_a_cloud_that_nobody_knows_is_told_with_those_that_are_known(sandbox: Sandbox) -> None:
     wrong = job(sandbox, "wrong")
     wrong.write_text(wrong.read_text().replace(f"cloud: {NAME}", "cloud: lego"))
-    with pytest.raises(SpecFileInvalid, match=f"lego is not supported; spotrun rents on local, aws, gcp and {NAME}"):
+    known = f"local, aws, gcp, slurm and {NAME}"
+    with pytest.raises(SpecFileInvalid, match=f"lego is not supported; spotrun rents on {known}"):
         load_spec(wrong)
-    assert f"local, aws, gcp, {NAME}" in sandbox.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
+    assert f"local, aws, gcp, slurm, {NAME}" in sandbox.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
 
 
 def test_nothing_of_spotrun_knows_its_name() -> None:

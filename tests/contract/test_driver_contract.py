@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -20,14 +22,19 @@ from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
+from spotrun.clouds.slurm.commands import Programs
+from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import DEEP_LEARNING_IMAGE
-from tests.support import ec2_machines, ec2_server, gce_launches, local_clouds, toy_cloud
+from tests.support import ec2_machines, ec2_server, gce_launches, local_clouds, slurm_cluster, slurm_jobs, toy_cloud
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
 from tests.support.gce_server import GceServer
+from tests.support.slurm_cluster import NEEDS_SLURM, Cluster
+from tests.support.slurm_queue import Partition, SlurmQueue
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.timings import Timings
 from tests.support.worlds import calm
@@ -39,6 +46,9 @@ OTHERS = ("aaaaaaaaaa", "bbbbbbbbbb")
 class Account(Protocol):
     """An empty account at one cloud."""
 
+    short_life = timedelta(seconds=60)
+    """A time-to-live that is over soon by the system's clock, and not before an instance can be seen."""
+
     def driver(self) -> CloudDriver:
         """A new driver object that has seen nothing yet."""
 
@@ -46,7 +56,7 @@ class Account(Protocol):
         """Return everything that is still rented."""
 
 
-class LocalAccount:
+class LocalAccount(Account):
     def __init__(self, bench: local_clouds.Bench) -> None:
         self._bench = bench
 
@@ -58,7 +68,7 @@ class LocalAccount:
         self._bench.close()
 
 
-class ToyAccount:
+class ToyAccount(Account):
     """A cloud from outside, over the local one's bench."""
 
     def __init__(self, bench: local_clouds.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +82,7 @@ class ToyAccount:
         self._bench.close()
 
 
-class AwsAccount:
+class AwsAccount(Account):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = ScaledClock(datetime.now(UTC), 60.0)
         self._server = Ec2Account(self._clock)
@@ -94,7 +104,7 @@ class AwsAccount:
         self._server.__exit__()
 
 
-class GcpAccount:
+class GcpAccount(Account):
     """It forgets an instance as soon as that is deleted, as Google does."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +122,33 @@ class GcpAccount:
         assert self._server.faults == [], "Google's description finds fault"
 
 
-class SimulatedAccount:
+class SlurmAccount(Account):
+    """The cluster's programs on paper, or real ones of a cluster on this machine."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, real: slurm_cluster.Cluster | None = None
+    ) -> None:
+        self._real = real
+        if real is not None:
+            self.short_life = timedelta(seconds=5)
+        self._clock = ScaledClock(datetime.now(UTC), 60.0 if real is None else 1.0)
+        partitions = [Partition(name) for name in ("cheap", "sure")]
+        self._commands = SlurmQueue(self._clock, partitions) if real is None else Programs()
+        self._scratch = folder
+        monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(folder / "logs"))
+        if real is not None:
+            monkeypatch.setenv("SLURM_CONF", str(real.conf))
+
+    def driver(self) -> CloudDriver:
+        config = SlurmConfig(partitions=slurm_jobs.PARTITIONS, scratch=str(self._scratch))
+        return SlurmDriver(config, self._clock, self._commands, init=local_clouds.SLEEP)
+
+    def close(self) -> None:
+        if self._real is not None:
+            self._real.forget_jobs()
+
+
+class SimulatedAccount(Account):
     """Its drivers are one object: a cloud without machines is its own account."""
 
     def __init__(self) -> None:
@@ -126,14 +162,28 @@ class SimulatedAccount:
         """There is nothing."""
 
 
-@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy"])
-def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+@pytest.fixture(scope="module")
+def little_cluster() -> Iterator[Callable[[], Cluster]]:
+    """A real one, from when it is first asked for until all tests of this file are over."""
+    with contextlib.ExitStack() as held:
+        yield cache(lambda: held.enter_context(slurm_cluster.cluster()))
+
+
+@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
+def account(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    little_cluster: Callable[[], Cluster],
+) -> Iterator[Account]:
     benches: dict[str, Callable[[], Account]] = {
         "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
         "aws": lambda: AwsAccount(monkeypatch),
         "gcp": lambda: GcpAccount(tmp_path, monkeypatch),
         "simulated": SimulatedAccount,
         "toy": lambda: ToyAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch), monkeypatch),
+        "slurm": lambda: SlurmAccount(tmp_path, monkeypatch),
+        "cluster": lambda: SlurmAccount(tmp_path, monkeypatch, little_cluster()),
     }
     bench = benches[request.param]()
     yield bench
@@ -173,12 +223,16 @@ def seen(driver: CloudDriver, instance: Instance, state: InstanceState) -> Insta
 
 def test_offerings_name_their_cloud_and_spot_is_the_cheaper_kind(account: Account) -> None:
     driver = account.driver()
-    prices = {each.pool: each.price_usd_per_hour for each in driver.offerings()}
-    assert {each.cloud for each in driver.offerings()} == {driver.name}
-    assert {pool.capacity_type for pool in prices} == set(CapacityType)
-    for pool, price in prices.items():
-        on_demand = msgspec.structs.replace(pool, capacity_type=CapacityType.ON_DEMAND)
-        assert 0 < price <= prices[on_demand]
+    offerings = driver.offerings()
+    assert {each.cloud for each in offerings} == {driver.name}
+    assert {each.capacity_type for each in offerings} == set(CapacityType)
+    on_demand = {
+        (each.region, each.instance_type): each.price_usd_per_hour
+        for each in offerings
+        if each.capacity_type is CapacityType.ON_DEMAND
+    }
+    for each in offerings:
+        assert 0 < each.price_usd_per_hour <= on_demand[each.region, each.instance_type]
 
 
 @pytest.mark.parametrize("capacity_type", CapacityType)
@@ -301,11 +355,11 @@ def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account:
 
 def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Account) -> None:
     driver = account.driver()
-    request = request_for(offering(driver), time_to_live=timedelta(seconds=60))
+    request = request_for(offering(driver), time_to_live=account.short_life)
     ended = seen(driver, driver.launch(request), InstanceState.TERMINATED)
     assert ended.ended_by is EndedBy.TIME_TO_LIVE
     assert ended.ended_at is not None
-    assert ended.ended_at - ended.launched_at >= timedelta(seconds=60)
+    assert ended.ended_at - ended.launched_at >= account.short_life
 
 
 def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:

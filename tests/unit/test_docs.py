@@ -32,7 +32,11 @@ NEEDED = {
     "train.args": {"train": {"script": "train.py"}},
 }
 """What a key needs beside it to make a job."""
-LISTS = ("notify", "local.script")
+NEEDED |= {
+    f"slurm.partitions.{key}": {"slurm": {"partitions": {"name": "p", "capacity": "spot", "usd_per_node_hour": 1}}}
+    for key in ("name", "capacity", "usd_per_node_hour", "accelerators", "cpus", "memory", "gres", "qos", "max_time")
+}
+LISTS = ("notify", "local.script", "slurm.partitions")
 EXECUTED = {
     *("quickstart.md", "cost.md", "deadlines.md", "plan.md", "estimate.md", "checkpoints.md", "results.md"),
     "troubleshooting.md",

@@ -1,0 +1,161 @@
+"""Slurm, whole. See spotrun.clouds.cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from spotrun.clock import Clock, ScaledClock, system_clock
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions
+from spotrun.clouds.notices import NoticeSource
+from spotrun.clouds.slurm.ids import job_of
+from spotrun.clouds.slurm.notices import slurm_notices
+from spotrun.clouds.slurm.refusals import refusals
+from spotrun.doctor.finding import Finding
+from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid
+from spotrun.instance import Instance
+from spotrun.market.quotes import Quote, Quotes
+from spotrun.offering import CapacityType, Offering
+from spotrun.run.billing import SLURM_RULE
+from spotrun.run.events import BillingRule
+from spotrun.secrets.reference import ENVIRONMENT, Reference
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+from spotrun.units import Unreadable
+
+if TYPE_CHECKING:
+    from spotrun.clouds.slurm.config import SlurmConfig
+    from spotrun.clouds.slurm.driver import SlurmDriver
+
+
+class Slurm(Cloud):
+    """Nodes of a cluster, through its queue. The section `slurm` of a job names the partitions and their prices."""
+
+    name = "slurm"
+    here = False
+    shares_folders = True
+    simulated = False
+    notice = timedelta(seconds=30)
+    instead_of_envs = (
+        "keep it in a file of your home, which the nodes share: secrets do not reach instances on slurm yet"
+    )
+
+    def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
+        return refusals(spec)
+
+    def secret(self, name: str) -> Reference:
+        """None is read there: `refusals` says so. A variable of this machine is what a person may mean."""
+        return Reference(ENVIRONMENT, name)
+
+    def boot(self, spec: RunSpec) -> timedelta:
+        """From a free node to an agent: the controller's turn, and imports from a shared file system."""
+        return timedelta(seconds=30)
+
+    def interrupts(self, spec: RunSpec) -> bool:
+        return True
+
+    def longest_life(self, spec: RunSpec, offering: Offering) -> timedelta | None:
+        return next((each.max_time for each in spec.slurm.partitions if each.name == offering.zone), None)
+
+    # -- a run ---------------------------------------------------------------------------------------------------
+
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> SlurmDriver:
+        from spotrun.clouds.slurm.config import config_of
+
+        return _driver(config_of(spec.slurm), clock)
+
+    def require_known(self, spec: RunSpec) -> None:
+        """The cluster's controller is asked: this machine is a part of the cluster, or nothing can be submitted."""
+        from spotrun.clouds.slurm.commands import Programs
+        from spotrun.clouds.slurm.config import config_of
+        from spotrun.clouds.slurm.partitions import misfits, read_cluster
+
+        try:
+            cluster = read_cluster(Programs())
+        except CloudNotInstalled as error:
+            raise SpecInvalid(error.message, hint=error.hint, key=("resources", "cloud")) from error
+        for problem in misfits(config_of(spec.slurm), cluster):
+            raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
+
+    def furnish(self, store: Store) -> None:
+        """Nothing: nodes run what is installed on this machine, in a folder that they share."""
+
+    def billing(self, spec: RunSpec) -> BillingRule:
+        return SLURM_RULE
+
+    # -- an instance ---------------------------------------------------------------------------------------------
+
+    def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
+        return slurm_notices(environment, clock)
+
+    def shell(self, spec: RunSpec, instance: Instance) -> Shell:
+        """As a step beside the training. It ends with the job."""
+        job = job_of(instance.instance_id)
+        return Shell(
+            ("srun", f"--jobid={job}", "--overlap", "--pty", "bash", "-l"),
+            needs={"srun": "run spotrun on a login node of the cluster"},
+            advice=f"no shell? see `squeue --jobs={job}`",
+        )
+
+    def console(self, instance: Instance) -> str | None:
+        from spotrun.clouds.slurm.submission import log_of
+
+        path = log_of(instance.token)
+        return path.read_text(errors="replace") if path.exists() else None
+
+    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+        raise CloudError(
+            f"{instance_id} is on slurm, which takes nodes back by itself",
+            hint="scancel takes it without a notice; with one, a job of a partition of a higher PriorityTier does",
+        )
+
+    def forget(self, run_uid: str) -> None:
+        from spotrun.clouds.slurm.submission import logs
+
+        for path in logs().glob(f"{run_uid}-*.log"):
+            path.unlink(missing_ok=True)
+
+    # -- an account ----------------------------------------------------------------------------------------------
+
+    def account(self, regions: Sequence[str]) -> Account:
+        """All jobs of this user on the cluster."""
+        from spotrun.clouds.slurm.config import SlurmConfig
+
+        refuse_regions(self, regions)
+        return Account(_driver(SlurmConfig(), system_clock()))
+
+    def offers(self, wish: Wish) -> Quotes:
+        raise SpecInvalid(
+            "what a node of a cluster costs is in a job, under slurm.partitions",
+            hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` for the partitions that there are",
+        )
+
+    def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
+        clock = self.clock(spec)
+        offerings = [each for each in self.driver(spec, clock).offerings() if each.instance_type in types]
+        on_demand = [each for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
+        return Quotes(at=clock.now(), quotes=tuple(_quote(each, on_demand) for each in offerings))
+
+    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+        from spotrun.clouds.slurm.commands import Programs
+        from spotrun.clouds.slurm.config import SlurmConfig, config_of
+        from spotrun.clouds.slurm.doctor import SlurmDoctor
+
+        refuse_regions(self, wish.regions)
+        config = SlurmConfig() if spec is None else config_of(spec.slurm)
+        return SlurmDoctor(config, wish.store, Programs()).findings()
+
+
+CLOUD = Slurm()
+
+
+def _driver(config: SlurmConfig, clock: Clock) -> SlurmDriver:
+    from spotrun.clouds.slurm.driver import SlurmDriver
+
+    return SlurmDriver(config, clock)
+
+
+def _quote(offering: Offering, on_demand: Sequence[Offering]) -> Quote:
+    prices = [each.price_usd_per_hour for each in on_demand if each.instance_type == offering.instance_type]
+    return Quote(offering=offering, history=(), on_demand_usd_per_hour=min(prices, default=None))

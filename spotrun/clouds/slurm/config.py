@@ -1,0 +1,95 @@
+"""What the driver of a Slurm cluster has to know, as plain values."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.offering import CapacityType, Offering
+from spotrun.spec.model import PartitionSpec, SlurmSpec
+
+CLOUD_NAME = "slurm"
+REGION = "cluster"
+"""A cluster is one place: its partitions are what other clouds call zones."""
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One partition, as the job describes it. `accelerators` as in Offering; 0 and "" mean that the job does not say.
+    """
+
+    name: str
+    capacity_type: CapacityType
+    usd_per_node_hour: Decimal
+    accelerators: str = ""
+    cpus: int = 0
+    memory_gb: int = 0
+    gres: str = ""
+    qos: str = ""
+    max_time: timedelta = timedelta(hours=24)
+
+    @property
+    def offering(self) -> Offering:
+        return Offering(
+            cloud=CLOUD_NAME,
+            region=REGION,
+            zone=self.name,
+            instance_type=self._type,
+            capacity_type=self.capacity_type,
+            price_usd_per_hour=self.usd_per_node_hour,
+            accelerators=self.accelerators,
+            cpus=self.cpus,
+            memory_gib=self.memory_gb,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """An instance has a whole node."""
+        return not (self.accelerators or self.cpus or self.memory_gb or self.gres)
+
+    @property
+    def _type(self) -> str:
+        """The same for two partitions of which a job says the same: `node`, or `node-V100x1-8c-64g`."""
+        cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
+        return "-".join(filter(None, ("node", self.accelerators.replace(":", "x"), cpus, memory)))
+
+
+class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Where to ask for nodes. `wait` is how long a job may be in a queue, and `scratch` a folder of each node. Without
+    partitions, what is there can be looked at and ended.
+    """
+
+    partitions: tuple[Partition, ...] = ()
+    account: str = ""
+    wait: timedelta = timedelta(minutes=5)
+    scratch: str = SlurmSpec().scratch
+
+    def partition(self, name: str) -> Partition | None:
+        return next((each for each in self.partitions if each.name == name), None)
+
+
+def config_of(slurm: SlurmSpec) -> SlurmConfig:
+    """What a job says about its cluster."""
+    return SlurmConfig(
+        partitions=tuple(map(_partition, slurm.partitions)),
+        account=slurm.account or "",
+        wait=slurm.wait,
+        scratch=slurm.scratch,
+    )
+
+
+def _partition(spec: PartitionSpec) -> Partition:
+    return Partition(
+        name=spec.name,
+        capacity_type=CapacityType(spec.capacity),
+        usd_per_node_hour=spec.usd_per_node_hour,
+        accelerators="" if spec.accelerators is None else str(spec.accelerators),
+        cpus=spec.cpus or 0,
+        memory_gb=spec.memory or 0,
+        gres=spec.gres or "",
+        qos=spec.qos or "",
+        max_time=spec.max_time,
+    )

@@ -1,0 +1,106 @@
+"""What `spotrun doctor slurm` finds out: the programs, the partitions, and whether nodes see what this machine sees."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun import address
+from spotrun.clouds.slurm.commands import Commands
+from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
+from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
+from spotrun.doctor.finding import Finding, failed, findings_of, ok, warned
+from spotrun.errors import SpecInvalid
+from spotrun.offering import CapacityType
+from spotrun.units import Unreadable, count_of
+
+
+class SlurmDoctor:
+    """Checks a cluster, for a job's partitions if there is a job. `store` is where runs would live."""
+
+    def __init__(self, config: SlurmConfig, store: str | None, commands: Commands) -> None:
+        self._config = config
+        self._store = store
+        self._commands = commands
+
+    def findings(self) -> Iterator[Finding]:
+        yield from findings_of("slurm", self._cluster)
+        yield from findings_of("shared folders", self._folders)
+
+    def _cluster(self) -> Iterator[Finding]:
+        cluster = read_cluster(self._commands)
+        yield ok(
+            "slurm", f"{cluster.version}, cluster {cluster.name}, {count_of(len(cluster.partitions), 'partition')}"
+        )
+        if cluster.preempt_type == BY_QOS:
+            yield warned(
+                "preemption",
+                "a QOS decides whose jobs are taken, and this cannot see its GraceTime",
+                "sacctmgr show qos format=Name,Preempt,PreemptMode,GraceTime, and slurm.partitions: [{qos: NAME, …}]",
+            )
+        for problem in misfits(self._config, cluster):
+            yield failed(_place(problem), SpecInvalid(problem.message, hint=problem.suggestion))
+        yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
+
+    def _well(self, cluster: Cluster) -> Iterator[Finding]:
+        """The partitions of the job that are as it says."""
+        wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
+        for index, partition in enumerate(self._config.partitions):
+            known = cluster.partitions.get(partition.name)
+            if index in wrong or known is None:
+                continue
+            if known.state != "UP":
+                yield warned(f"partition {known.name}", f"it is {known.state}", "it counts as full until it is UP")
+            elif partition.capacity_type is CapacityType.ON_DEMAND and (takers := cluster.takes_from(known)):
+                yield warned(
+                    f"partition {known.name}",
+                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes, where they have the same ones",
+                    "write capacity: spot if they have",
+                )
+            else:
+                yield ok(f"partition {known.name}", _facts(known))
+
+    def _folders(self) -> Iterator[Finding]:
+        places = {"the Python of spotrun": sys.executable, "your home": str(Path.home())}
+        store = None if self._store is None else address.parse(self._store)
+        if isinstance(store, str):
+            places["the store"] = store
+        for what, place in places.items():
+            kind = file_system_of(Path(place))
+            if is_of_one_machine(kind):
+                yield warned(
+                    "shared folders",
+                    f"{what}, {place}, is on {kind}, which may be a disk of {socket.gethostname()} alone",
+                    "see `srun ls -d` for it; a store may be an s3:// or gs:// address, and all else in your home",
+                )
+            else:
+                yield ok("shared folders", f"{what} is on {kind}")
+
+
+def _place(problem: Unreadable) -> str:
+    section, *keys = map(str, problem.at)
+    return ".".join((section, *keys))
+
+
+def _to_write(cluster: Cluster) -> Iterator[Finding]:
+    """For somebody who has no job yet: what there is, as a line of one."""
+    for known in cluster.partitions.values():
+        kind = "spot" if cluster.takes_from(known) and known.grace else "on_demand"
+        yield ok(
+            f"partition {known.name}",
+            f"{_facts(known)}; slurm.partitions: [{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0}}]",
+        )
+    if not any(cluster.takes_from(known) for known in cluster.partitions.values()):
+        yield warned(
+            "preemption",
+            f"nobody takes nodes from anybody here, as far as partitions say (PreemptType={cluster.preempt_type})",
+            "all partitions are capacity: on_demand",
+        )
+
+
+def _facts(known: Known) -> str:
+    limit = "no MaxTime" if known.max_time is None else f"MaxTime {known.max_time}"
+    return f"{known.state}, PreemptMode={known.preempt_mode}, GraceTime={known.grace.total_seconds():.0f} s, {limit}"

@@ -1,0 +1,73 @@
+"""What Slurm's programs say when they refuse, as spotrun's errors. Their words are in slurm_errno.c of Slurm."""
+
+from __future__ import annotations
+
+from spotrun.clouds.slurm.commands import Answer
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
+
+_PASSING = (
+    "Unable to contact slurm controller",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Slurm backup controller in standby mode",
+    "Connection refused",
+    "Communication connection failure",
+    "Resource temporarily unavailable",
+    "Slurm temporarily unable to accept job",
+    "Unable to process configuration file",
+    "Could not establish a configuration source",
+)
+_DENIED = (
+    "Access/permission denied",
+    "Invalid account",
+    "Invalid qos",
+    "Invalid user id",
+    "User's group not permitted",
+    "Protocol authentication error",
+    "munge",
+)
+_QUOTA = ("Job violates accounting/QOS policy", "submit limit", "QOSMax", "AssocMax", "AssocGrp")
+_NO_CAPACITY = ("Required partition not available", "Required node not available")
+_RENAMED = "nvalid partition"
+
+
+def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
+    """Why `what` was not done, as one of CloudDriver's errors; a CloudError itself where its words say no more."""
+    said = " ".join(answer.err.split()) or f"exit code {answer.code}"
+    if answer.code == 0:
+        return None
+    message = f"Slurm did not {what}: {said}"
+    if _has(said, _PASSING):
+        return CloudUnavailable(message, hint="see `scontrol ping`, or wait for the controller")
+    if _RENAMED in said:
+        return CloudError(
+            message, hint=f"`sinfo` shows the partitions; mend slurm.partitions where it names {partition}"
+        )
+    if _has(said, _DENIED):
+        return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")
+    if _has(said, _QUOTA):
+        return QuotaExceeded(
+            message, hint="see `sacctmgr show assoc where user=$USER`, or wait for jobs of yours to end"
+        )
+    if _has(said, _NO_CAPACITY):
+        return InsufficientCapacity(message)
+    return CloudError(message)
+
+
+def require_answer(answer: Answer, what: str) -> str:
+    """
+    What a program has printed that only looks.
+
+    Raises:
+        CloudUnavailable: it could not look. Whatever its words are, they say nothing about what there is.
+    """
+    found = fault(answer, what)
+    if found is None:
+        return answer.out
+    if isinstance(found, CloudUnavailable | AccessDenied):
+        raise found
+    raise CloudUnavailable(found.message, hint=found.hint)
+
+
+def _has(said: str, words: tuple[str, ...]) -> bool:
+    return any(each.lower() in said.lower() for each in words)

@@ -1,0 +1,141 @@
+"""What a cluster says about its partitions, and how that suits what a job says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from difflib import get_close_matches
+
+import msgspec
+
+from spotrun.clouds.slurm.commands import Commands
+from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.faults import require_answer
+from spotrun.offering import CapacityType
+from spotrun.units import Unreadable, format_duration
+
+BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
+_ENDING = {"CANCEL", "REQUEUE"}
+"""Modes in which a job that is not requeued is ended: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode"""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as the cluster has it. `max_time` is None where it sets no limit."""
+
+    name: str
+    preempt_mode: str
+    grace: timedelta
+    priority_tier: int
+    max_time: timedelta | None
+    state: str
+    nodes: str
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """`preempt_type` says who takes nodes from whom: a partition, a QOS, or nobody."""
+
+    name: str
+    version: str
+    preempt_type: str
+    partitions: Mapping[str, Known]
+    min_job_age: str = ""
+
+    def takes_from(self, known: Known) -> list[str]:
+        """The partitions whose jobs may take nodes from jobs of this one, as far as both have the same nodes."""
+        if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
+            return []
+        return sorted(name for name, each in self.partitions.items() if each.priority_tier > known.priority_tier)
+
+
+def read_cluster(commands: Commands) -> Cluster:
+    """
+    Raises:
+        CloudNotInstalled, CloudUnavailable, AccessDenied: nobody could be asked.
+    """
+    listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
+    settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
+    found = (_known(line) for line in listed.splitlines() if line.startswith("PartitionName="))
+    return Cluster(
+        name=settings.get("ClusterName", ""),
+        version=settings.get("SLURM_VERSION", ""),
+        preempt_type=settings.get("PreemptType", ""),
+        partitions={each.name: each for each in found},
+        min_job_age=settings.get("MinJobAge", ""),
+    )
+
+
+def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
+    """Where a job says of its partitions what is not so. `at` is the key."""
+    for index, partition in enumerate(config.partitions):
+        known = cluster.partitions.get(partition.name)
+        at: tuple[str | int, ...] = ("slurm", "partitions", index)
+        if known is None:
+            yield Unreadable(
+                f"the cluster {cluster.name} has no partition {partition.name}",
+                _meant(partition.name, cluster.partitions),
+                at=(*at, "name"),
+            )
+            continue
+        if partition.capacity_type is CapacityType.SPOT:
+            yield from _unlike_spot(known, cluster, at)
+        if known.max_time is not None and partition.max_time > known.max_time:
+            yield Unreadable(
+                f"jobs in {known.name} may run for {format_duration(known.max_time)} at most",
+                f"write max_time: {format_duration(known.max_time)}",
+                at=(*at, "max_time"),
+            )
+
+
+def _unlike_spot(known: Known, cluster: Cluster, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
+    if cluster.preempt_type == BY_QOS:
+        return  # a QOS has mode and grace, and only the accounting shows them
+    if cluster.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
+        off = f"PreemptMode={known.preempt_mode}, PreemptType={cluster.preempt_type}"
+        yield Unreadable(
+            f"nobody takes nodes from jobs in {known.name} ({off})", "write capacity: on_demand", at=(*at, "capacity")
+        )
+    elif not _ENDING & {*known.preempt_mode.split(",")}:
+        yield Unreadable(
+            f"{known.name} has PreemptMode={known.preempt_mode}: its jobs are suspended, and a training stands still",
+            "name a partition with PreemptMode=CANCEL or REQUEUE",
+            at=(*at, "name"),
+        )
+    elif not known.grace:
+        yield Unreadable(
+            f"{known.name} has GraceTime=0: its jobs are ended without a notice",
+            f"ask who runs the cluster for: PartitionName={known.name} GraceTime=120",
+            at=(*at, "name"),
+        )
+
+
+def _meant(name: str, known: Mapping[str, Known]) -> str:
+    close = get_close_matches(name, sorted(known), 1)
+    return f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known))}"
+
+
+def _known(line: str) -> Known:
+    facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    return Known(
+        name=facts["PartitionName"],
+        preempt_mode=facts.get("PreemptMode", "OFF"),
+        grace=timedelta(seconds=int(facts.get("GraceTime", "0"))),
+        priority_tier=int(facts.get("PriorityTier", "1")),
+        max_time=_limit(facts.get("MaxTime", "UNLIMITED")),
+        state=facts.get("State", ""),
+        nodes=facts.get("Nodes", ""),
+    )
+
+
+def _limit(text: str) -> timedelta | None:
+    """`1-12:00:00`, `12:00:00`, `UNLIMITED`."""
+    days, _, clock = text.rpartition("-")
+    parts: Sequence[str] = clock.split(":")
+    if not all(part.isdecimal() for part in (*parts, days or "0")):
+        return None
+    seconds = sum(int(part) * 60**place for place, part in enumerate(reversed(parts)))
+    return timedelta(days=int(days or 0), seconds=seconds)
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, value in pairs}

@@ -1,0 +1,133 @@
+"""Jobs as squeue lists them, and what they are to spotrun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from spotrun.clouds.slurm.ids import instance_id_of
+from spotrun.clouds.slurm.tags import Tags, tags_of
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+
+_FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
+"""
+Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html.
+Name and comment are last: ours have no bar in them, and what another program of this user writes there is not ours.
+"""
+LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
+"""Jobs that have ended are in it too, for the cluster's MinJobAge: usually five minutes."""
+_UNSET = ("N/A", "Unknown", "")
+_WAITING = ("PENDING", "CONFIGURING")
+_NODE_LOST = "JobLaunchFailure"
+"""The reason of a job whose node answers no more, and which the controller gives up before it calls the node down."""
+_ENDS = {
+    "PREEMPTED": EndedBy.CLOUD,
+    "DEADLINE": EndedBy.CLOUD,
+    "CANCELLED": EndedBy.USER,
+    "COMPLETED": EndedBy.ITSELF,
+    "FAILED": EndedBy.ITSELF,
+    "TIMEOUT": EndedBy.TIME_TO_LIVE,
+    "NODE_FAIL": EndedBy.FAULT,
+    "BOOT_FAIL": EndedBy.FAULT,
+    "OUT_OF_MEMORY": EndedBy.FAULT,
+    "REVOKED": EndedBy.FAULT,
+}
+"""https://slurm.schedmd.com/job_state_codes.html. A state that is not here is that of a living job."""
+
+
+class Job(NamedTuple):
+    """`nodes` is "" of a job that has none: it waits, or never ran, or its node is gone."""
+
+    number: int
+    state: str
+    submitted_at: datetime
+    began_at: datetime | None
+    ends_at: datetime | None
+    reason: str
+    nodes: str
+    token: str
+    tags: Tags
+
+    @property
+    def instance_id(self) -> str:
+        return instance_id_of(self.number)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in _ENDS
+
+    @property
+    def never_ran(self) -> bool:
+        """Slurm gives a job that ended in the queue the same moment as its beginning and its end."""
+        return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
+
+
+def read_queue(text: str) -> list[Job]:
+    """Our jobs, oldest first. What is submitted twice with one token is one: the first of them."""
+    found: dict[str, Job] = {}
+    for job in sorted(_ours(text.splitlines()), key=lambda each: each.number):
+        found.setdefault(job.token, job)
+    return list(found.values())
+
+
+def of_token(text: str, token: str) -> list[Job]:
+    """All jobs of one token, the first of which counts."""
+    return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
+
+
+def _ours(lines: Iterable[str]) -> Iterator[Job]:
+    for line in lines:
+        parts = line.strip().split("|")
+        if len(parts) != len(_FIELDS.split("|")):
+            continue
+        number, state, partition, submitted, began, ends, reason, nodes, token, comment = parts
+        tags, submitted_at = tags_of(comment, partition), _moment(submitted)
+        if tags is not None and submitted_at is not None and number.isdecimal():
+            waits = state in _WAITING
+            began_at = None if waits else _moment(began)
+            yield Job(int(number), state, submitted_at, began_at, _moment(ends), reason, nodes, token, tags)
+
+
+def _moment(text: str) -> datetime | None:
+    return None if text in _UNSET else datetime.fromtimestamp(int(text), UTC)
+
+
+def instance_of(job: Job) -> Instance:
+    billed_from = None if job.never_ran else job.began_at
+    price = job.tags.offering.price_usd_per_hour
+    return Instance(
+        instance_id=job.instance_id,
+        token=job.token,
+        run_uid=job.tags.run_uid,
+        launch=job.tags.launch,
+        offering=job.tags.offering,
+        state=_state(job),
+        launched_at=job.submitted_at,
+        billed_from=billed_from,
+        ended_at=(job.ends_at or job.submitted_at) if job.has_ended else None,
+        ended_by=_ended_by(job) if job.has_ended else None,
+        prices=() if billed_from is None else (PriceSegment(since=billed_from, usd_per_hour=price),),
+        end_reason=_words(job) if job.has_ended else "",
+    )
+
+
+def _state(job: Job) -> InstanceState:
+    if job.has_ended:
+        return InstanceState.TERMINATED
+    if job.state in _WAITING:
+        return InstanceState.PENDING
+    return InstanceState.STOPPING if job.state == "COMPLETING" else InstanceState.RUNNING
+
+
+def _ended_by(job: Job) -> EndedBy:
+    """An instance ends itself too when its time-to-live is over: it counts that more finely than Slurm does."""
+    by = EndedBy.FAULT if job.reason == _NODE_LOST else _ENDS[job.state]
+    if by is EndedBy.ITSELF and job.began_at is not None and job.ends_at is not None:
+        return EndedBy.TIME_TO_LIVE if job.ends_at - job.began_at >= job.tags.time_to_live else by
+    return by
+
+
+def _words(job: Job) -> str:
+    reason = "" if job.reason in ("None", "") else f", {job.reason}"
+    return f"{job.state}{reason}"

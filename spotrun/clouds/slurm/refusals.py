@@ -1,0 +1,40 @@
+"""What a job on a cluster may not say. Nobody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spotrun.spec.model import RunSpec
+from spotrun.units import Unreadable
+
+_LINE = "partitions: [{name: NAME, capacity: spot, usd_per_node_hour: 0.10}]"
+_KINDS = {"spot": "spot", "on-demand": "on_demand"}
+
+
+def refusals(spec: RunSpec) -> Iterator[Unreadable]:
+    for name in spec.secrets:
+        advice = "remove it, and keep the value in a file of your home, which the nodes share"
+        yield Unreadable("does not reach instances on slurm yet", advice, at=("secrets", name))
+    if not spec.slurm.partitions:
+        advice = f"write {_LINE}; `spotrun doctor slurm` shows what there is"
+        yield Unreadable("names no partition to ask", advice, at=("slurm", "partitions"))
+    if spec.resources.region is not None:
+        advice = "remove it; resources.zone is a partition"
+        yield Unreadable("a cluster has no regions", advice, at=("resources", "region"))
+    yield from _without_capacity(spec)
+    yield from _unknown_zone(spec)
+
+
+def _without_capacity(spec: RunSpec) -> Iterator[Unreadable]:
+    wanted = _KINDS.get(spec.resources.spot_policy)
+    if wanted is not None and wanted not in {each.capacity for each in spec.slurm.partitions}:
+        advice = f"write capacity: {wanted} for the one that is, or spot_policy: auto"
+        reason = f"none of slurm.partitions has capacity: {wanted}"
+        yield Unreadable(reason, advice, at=("resources", "spot_policy"))
+
+
+def _unknown_zone(spec: RunSpec) -> Iterator[Unreadable]:
+    zone, names = spec.resources.zone, [each.name for each in spec.slurm.partitions]
+    if zone is not None and zone not in names:
+        advice = f"write one of {', '.join(names)}, or remove it"
+        yield Unreadable(f"{zone} is none of slurm.partitions", advice, at=("resources", "zone"))

@@ -1,0 +1,139 @@
+"""
+The first process of an instance: what a job of ours runs on its node. Its end is the end of the instance.
+
+    python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
+
+It arms the time-to-live, makes the instance's folder, starts the step that listens for Slurm's notice, and runs
+COMMAND, the agent's bootstrap. Slurm has the time-to-live too, in whole minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun.clouds.local import processes
+from spotrun.clouds.slurm.ids import instance_id_of
+from spotrun.clouds.slurm.notices import FILE
+
+SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
+"""Variables that begin so tell libraries to adapt to Slurm. A training is in a job of ours, and adapts to nothing."""
+LISTENER = (
+    *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
+    *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.listener"),
+)
+ENDS_WITHIN_S = 2.0
+OVER = 124
+FOLDER_PREFIX = "spotrun-"
+
+
+class Assignment(NamedTuple):
+    """What the arguments say, and under which number Slurm knows the job."""
+
+    run_uri: str
+    run_uid: str
+    launch: str
+    life_s: float
+    scratch: Path
+    init: list[str]
+    job: str
+
+    @classmethod
+    def read(cls, arguments: list[str], environment: Mapping[str, str]) -> Assignment:
+        uri, uid, launch, life_s, scratch, *init = arguments
+        return cls(uri, uid, launch, float(life_s), Path(scratch), init, environment["SLURM_JOB_ID"])
+
+    @property
+    def folder(self) -> Path:
+        return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{self.job}"
+
+    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Of an agent. The node's GPUs are in variables of their own, which stay."""
+        kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
+        return kept | {
+            "SPOTRUN_RUN": self.run_uri,
+            "SPOTRUN_RUN_UID": self.run_uid,
+            "SPOTRUN_LAUNCH": self.launch,
+            "SPOTRUN_INSTANCE_ID": instance_id_of(self.job),
+            "SPOTRUN_INSTANCE_DIR": str(self.folder),
+        }
+
+
+def main(assignment: Assignment) -> int:
+    """The exit code of the instance's command, or OVER."""
+    over_s = time.monotonic() + assignment.life_s
+    signal.signal(signal.SIGTERM, _leave)  # the job ends within KillWait
+    processes.become_subreaper()
+    sweep(assignment.scratch)
+    lock = _made(assignment.folder)
+    listener = None
+    try:
+        listener = subprocess.Popen([*LISTENER, str(assignment.folder / FILE)], stdin=subprocess.DEVNULL)
+        command = subprocess.Popen(assignment.init, env=assignment.environment(os.environ), cwd=assignment.folder)
+        return command.wait(max(0.0, over_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        print("spotrun: the time-to-live is over", file=sys.stderr, flush=True)
+        return OVER
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (assignment.folder / FILE).unlink(missing_ok=True)
+        if listener is not None:
+            _dismiss(listener)
+        processes.kill_all(partial(processes.descendants, os.getpid()))
+        shutil.rmtree(assignment.folder, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep(scratch: Path) -> None:
+    """Remove the folders of instances of this user that were killed on this node. Each living one holds its lock."""
+    for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
+        with contextlib.suppress(OSError):
+            lock = _locked(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _made(folder: Path) -> int:
+    """A new folder for this user alone, with its lock."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    return _locked(folder)
+
+
+def _locked(folder: Path) -> int:
+    """
+    Raises:
+        OSError: a living process has it, or the folder is somebody else's.
+    """
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _dismiss(listener: subprocess.Popen[bytes]) -> None:
+    """Its step gets the signal through srun, and finds its file gone. Slurm would wait for it, with the node."""
+    listener.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        listener.wait(ENDS_WITHIN_S)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Assignment.read(sys.argv[1:], os.environ)))

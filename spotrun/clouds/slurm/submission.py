@@ -1,0 +1,77 @@
+"""How sbatch is asked for an instance. What differs between two jobs is in its arguments, and nothing in its script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from math import ceil
+from pathlib import Path
+
+from spotrun.clouds.slurm.config import Partition, SlurmConfig
+from spotrun.clouds.slurm.tags import comment_of
+from spotrun.instance import LaunchRequest
+
+LOGS_VARIABLE = "SPOTRUN_SLURM_LOGS"
+BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
+"""The init process of an instance. The Python that runs here has to be on the nodes too."""
+_MINUTE_S = 60
+
+
+def logs() -> Path:
+    """Where jobs print, below the user's home, which nodes share with this machine."""
+    return Path(os.environ.get(LOGS_VARIABLE) or "~/.spotrun/slurm").expanduser()
+
+
+def log_of(token: str) -> Path:
+    return logs() / f"{token}.log"
+
+
+def submission(
+    request: LaunchRequest, config: SlurmConfig, partition: Partition, init: Sequence[str] = BOOTSTRAP
+) -> list[str]:
+    """
+    The words of the command.
+
+    A job that Slurm has not begun when `wait` is over cannot end by its deadline, so Slurm itself takes it from the
+    queue then: no runner has to be there. Two jobs of one token never run side by side (singleton).
+    https://slurm.schedmd.com/sbatch.html
+    """
+    life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
+    wait_s = int(config.wait.total_seconds())
+    return [
+        *("sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--no-kill", "--no-requeue", "--export=ALL"),
+        f"--partition={partition.name}",
+        f"--time={life_s // _MINUTE_S}",
+        f"--deadline=now+{life_s + wait_s}",
+        f"--job-name={request.token}",
+        f"--comment={comment_of(request)}",
+        "--dependency=singleton",
+        "--chdir=/",
+        f"--output={str(log_of(request.token)).replace('%', '%%')}",
+        *_share_of_a_node(partition),
+        *((f"--account={config.account}",) if config.account else ()),
+        *((f"--qos={partition.qos}",) if partition.qos else ()),
+        str(Path(__file__).with_name("job.sh")),
+        *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.start"),
+        *(request.run_uri, request.run_uid, str(request.launch)),
+        *(_seconds(request.time_to_live), config.scratch),
+        *init,
+    ]
+
+
+def _share_of_a_node(partition: Partition) -> Iterator[str]:
+    if partition.is_whole:
+        yield "--exclusive"
+        yield "--mem=0"  # all that the node has
+    if partition.cpus:
+        yield f"--cpus-per-task={partition.cpus}"
+    if partition.memory_gb:
+        yield f"--mem={partition.memory_gb}G"
+    if partition.gres or partition.accelerators:
+        yield f"--gres={partition.gres or 'gpu:' + partition.accelerators.rpartition(':')[2]}"
+
+
+def _seconds(life: timedelta) -> str:
+    return f"{life.total_seconds():.0f}"

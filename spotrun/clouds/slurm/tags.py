@@ -1,0 +1,67 @@
+"""What a job says about itself in its comment, which is set in the same call that submits it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from spotrun.clouds.slurm.config import CLOUD_NAME, REGION
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType, Offering
+
+OURS = "spotrun:"
+
+
+class Tags(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose a job is, and what it was asked for. Its partition and its name, the token, are Slurm's own fields."""
+
+    run_uid: str
+    launch: int
+    offering: Offering
+    time_to_live: timedelta
+
+
+def comment_of(request: LaunchRequest) -> str:
+    """`spotrun:0123456789?launch=17&…`: one word, in which each value is quoted as in an address."""
+    what = request.offering
+    facts = {
+        "launch": request.launch,
+        "type": what.instance_type,
+        "capacity": str(what.capacity_type),
+        "usd": f"{what.price_usd_per_hour:f}",
+        "accelerators": what.accelerators,
+        "cpus": what.cpus,
+        "memory": what.memory_gib,
+        "life": int(request.time_to_live.total_seconds()),
+    }
+    return f"{OURS}{request.run_uid}?{urlencode(facts)}"
+
+
+def tags_of(comment: str, partition: str) -> Tags | None:
+    """None of a job that is not ours, or whose comment somebody has changed."""
+    run_uid, mark, facts = comment.removeprefix(OURS).partition("?")
+    if not comment.startswith(OURS) or not mark:
+        return None
+    told = dict(parse_qsl(facts, keep_blank_values=True))
+    try:
+        return Tags(
+            run_uid=run_uid,
+            launch=int(told["launch"]),
+            offering=Offering(
+                cloud=CLOUD_NAME,
+                region=REGION,
+                zone=partition,
+                instance_type=told["type"],
+                capacity_type=CapacityType(told["capacity"]),
+                price_usd_per_hour=Decimal(told["usd"]),
+                accelerators=told["accelerators"],
+                cpus=int(told["cpus"]),
+                memory_gib=int(told["memory"]),
+            ),
+            time_to_live=timedelta(seconds=int(told["life"])),
+        )
+    except (KeyError, ValueError, InvalidOperation):
+        return None

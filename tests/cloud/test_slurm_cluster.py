@@ -1,0 +1,132 @@
+"""What only real programs of Slurm show: who is signalled, what is left, and what `launch` and `doctor` say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spotrun.clock import system_clock
+from spotrun.clouds.slurm import notices
+from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.driver import SlurmDriver
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from tests.support.eventually import eventually
+from tests.support.sandbox import Sandbox
+from tests.support.slurm_cluster import NEEDS_SLURM, Cluster, cluster
+from tests.support.slurm_jobs import CHEAP, SURE
+
+pytestmark = NEEDS_SLURM
+UID = "0123456789"
+PARTITIONS = (
+    "cheap Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=5",
+    "rude Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=0",
+    "sure Nodes=n1 PriorityTier=10 PreemptMode=OFF MaxTime=60",
+)
+HEARS = "trap 'echo heard >> heard' TERM; while :; do sleep 0.1; done"
+INIT = ("sh", "-c", f"({HEARS}) & {HEARS}")
+JOB = """\
+name: job
+train: {{run: "true"}}
+resources: {{cloud: slurm}}
+slurm: {{partitions: [{{name: {name}, capacity: {capacity}, usd_per_node_hour: 0.10, max_time: {limit}}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def little() -> Iterator[Cluster]:
+    with cluster(nodes=1, partitions=PARTITIONS) as found:
+        yield found
+
+
+@pytest.fixture
+def on_it(little: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("SLURM_CONF", str(little.conf))
+    monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(tmp_path / "logs"))
+    yield little
+    little.forget_jobs()
+
+
+def request(driver: SlurmDriver, partition: int, launch: int) -> LaunchRequest:
+    return LaunchRequest(
+        token=f"{UID}-{launch}",
+        run_uid=UID,
+        run_uri="/nowhere",
+        launch=launch,
+        offering=driver.offerings()[partition],
+        time_to_live=timedelta(minutes=30),
+    )
+
+
+def ended(driver: SlurmDriver, instance: Instance) -> Instance:
+    def over() -> Instance | None:
+        found = driver.describe(instance.instance_id)
+        return found if found is not None and not found.alive else None
+
+    found = eventually(over)
+    assert found is not None
+    return found
+
+
+def test_a_node_is_taken_with_a_notice_that_the_listener_alone_hears(on_it: Cluster, tmp_path: Path) -> None:
+    config = SlurmConfig(partitions=(CHEAP, SURE), scratch=str(tmp_path))
+    driver = SlurmDriver(config, system_clock(), init=INIT)
+    spot = driver.launch(request(driver, 0, 1))
+    told = eventually(lambda: next(tmp_path.glob(f"spotrun-*/{notices.FILE}"), None))
+    assert told is not None
+    assert notices.read(told) is None
+    stronger = driver.launch(request(driver, 1, 2))
+    deadline = eventually(lambda: notices.read(told))
+    assert deadline is not None
+    assert timedelta(seconds=1) < deadline - datetime.now(UTC) <= timedelta(seconds=5), "GraceTime"
+    assert not told.with_name("heard").exists(), "neither an agent nor what it has started is signalled"
+    gone = ended(driver, spot)
+    assert (gone.ended_by, gone.end_reason) == (EndedBy.CLOUD, "PREEMPTED")
+    assert gone.ended_at is not None
+    assert gone.ended_at >= deadline
+    eventually(lambda: getattr(driver.describe(stronger.instance_id), "state", None) is InstanceState.RUNNING)
+
+
+def test_an_instance_that_ends_by_itself_leaves_neither_a_process_nor_a_folder(on_it: Cluster, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    config = SlurmConfig(partitions=(CHEAP,), scratch=str(tmp_path / "scratch"))
+    forks = f"(setsid sh -c 'while :; do touch {mark}; sleep 0.05; done' &) ; sleep 1"
+    driver = SlurmDriver(config, system_clock(), init=("sh", "-c", forks))
+    gone = ended(driver, driver.launch(request(driver, 0, 1)))
+    assert gone.ended_by is EndedBy.ITSELF
+    mark.unlink()
+    assert [*(tmp_path / "scratch").iterdir()] == []
+    assert not mark.exists(), "what it has sent into the background is gone too"
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity", "limit", "key", "says"),
+    [
+        ("cheep", "spot", "24h", "slurm.partitions[0].name", "did you mean cheap?"),
+        ("rude", "spot", "24h", "slurm.partitions[0].name", "GraceTime=0"),
+        ("sure", "spot", "1h", "slurm.partitions[0].capacity", "capacity: on_demand"),
+        ("sure", "on_demand", "24h", "slurm.partitions[0].max_time", "max_time: 1h"),
+    ],
+    ids=["renamed", "no grace", "nobody takes", "too long"],
+)
+def test_a_job_that_this_cluster_cannot_run_is_refused_and_nothing_is_submitted(
+    on_it: Cluster, sandbox: Sandbox, name: str, capacity: str, limit: str, key: str, says: str
+) -> None:
+    path = sandbox.folder / "job.yaml"
+    path.write_text(JOB.format(name=name, capacity=capacity, limit=limit))
+    said = " ".join(sandbox.call("launch", path, "-y", code=2).split())
+    assert f"{path}:4: {key}: " in said
+    assert says in said
+    assert on_it.ask("squeue", "--noheader", "--states=all", "--format=%i") == ""
+    assert not sandbox.store.exists() or [*sandbox.store.glob("job-*")] == []
+
+
+def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
+    found = {each["name"]: each for each in sandbox.call_json("doctor", "slurm")["checks"]}
+    assert found["slurm"]["detail"].endswith("cluster little, 3 partitions")
+    assert "PreemptMode=CANCEL, GraceTime=5 s" in found["partition cheap"]["detail"]
+    assert "capacity: spot" in found["partition cheap"]["detail"]
+    assert found["partition sure"]["detail"].startswith("UP, PreemptMode=OFF, GraceTime=0 s, MaxTime 1:00:00")
+    assert found["store"]["verdict"] == "ok"

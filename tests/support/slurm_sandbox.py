@@ -1,0 +1,115 @@
+"""Runs of real jobs on a real cluster of Slurm, beside those on the local cloud."""
+
+from __future__ import annotations
+
+import subprocess
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.repository import JOBS
+from tests.support.sandbox import WITHIN_S, Sandbox
+from tests.support.slurm_cluster import Cluster
+
+PARTITIONS = (
+    "cheap Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=12",
+    "fair Nodes=n2 PriorityTier=1 PreemptMode=CANCEL GraceTime=12",
+    "sure Nodes=n3 PriorityTier=1 PreemptMode=OFF",
+    "strong Nodes=n[1-2] PriorityTier=10 PreemptMode=OFF",
+)
+PRICES = {"cheap": Decimal("0.10"), "fair": Decimal("0.20"), "sure": Decimal("1.00")}
+SECTION = """slurm:
+  wait: 10s
+  scratch: '{scratch}'
+  partitions:
+    - {{name: cheap, capacity: spot, usd_per_node_hour: 0.10}}
+    - {{name: fair, capacity: spot, usd_per_node_hour: 0.20}}
+    - {{name: sure, capacity: on_demand, usd_per_node_hour: 1.00}}
+"""
+
+
+class NodeTime(NamedTuple):
+    """What a job has had, by Slurm's own record."""
+
+    partition: str
+    seconds: int
+    state: str
+
+
+class SlurmSandbox(Sandbox):
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+        super().__init__(folder, monkeypatch)
+        self.cluster = cluster
+        self.machines = folder / "scratch"
+        self.machines.mkdir()
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(folder / "logs"))
+
+    def job_on_slurm(self, name: str, arguments: str, *, extra: str = "") -> Path:
+        path = self.folder / f"{name}.yaml"
+        path.write_text(
+            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: quick.py, args: [{arguments}]}}\n"
+            f"envs: {{TRACE: '{self.trace}', OMP_NUM_THREADS: 1}}\n"
+            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
+            "resources: {cloud: slurm}\n"
+            "policy: {on_demand_after: 5s, return_to_spot: true, return_cooldown: 20s}\n"
+            + SECTION.format(scratch=self.machines)
+            + extra
+        )
+        return path
+
+    def take(self, node: str) -> str:
+        """Somebody's job of a stronger partition asks for a node. Returns the job."""
+        words = (
+            "--parsable",
+            "--partition=strong",
+            f"--nodelist={node}",
+            "--exclusive",
+            "--time=60",
+            "--output=/dev/null",
+        )
+        return self.cluster.ask("sbatch", *words, "--chdir=/", "--wrap=sleep 3000").strip()
+
+    def trains_on(self, runner: subprocess.Popen[str], partition: str, before: str = "", steps: int = 10) -> str:
+        """The instance that trains in a partition, another one than `before`, once it has done some steps."""
+
+        def elsewhere() -> bool:
+            state = self.state("stormy")
+            current = state.current
+            if current is None or current.instance_id == before or not current.trainers:
+                return False
+            return state.launch_of(current).intent.offering.zone == partition
+
+        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
+        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
+        done = self._steps_done()
+        eventually(lambda: self._steps_done() >= done + steps or runner.poll() is not None, within_s=WITHIN_S)
+        assert runner.poll() is None, runner.communicate()[0]
+        current = self.state("stormy").current
+        assert current is not None
+        return current.instance_id
+
+    def _steps_done(self) -> int:
+        """Those that were done twice count twice."""
+        return len(self.trace.read_text().splitlines())
+
+    def node_times(self) -> list[NodeTime]:
+        """Of all jobs of the run, by squeue with a format that is not the driver's."""
+        fields = "Partition:|,State:|,StartTime:|,EndTime:|,Comment:500"
+        environment = {"SLURM_TIME_FORMAT": "%s"}
+        told = self.cluster.ask("env", *(f"{k}={v}" for k, v in environment.items()), "squeue", "--noheader", "--me",
+                                "--states=all", f"--Format={fields}")  # fmt: skip
+        rows = [[part.strip() for part in line.split("|")] for line in told.splitlines()]
+        return [
+            NodeTime(partition, int(ends) - int(began), state)
+            for partition, state, began, ends, comment in rows
+            if comment.startswith("spotrun:")
+        ]
+
+
+def dollars(times: list[NodeTime]) -> Fraction:
+    return sum((Fraction(PRICES[each.partition]) * each.seconds / 3600 for each in times), Fraction(0))

@@ -1,0 +1,397 @@
+"""A cluster's answers, read; and what is asked of it. The queue is on paper (tests/support/slurm_queue.py)."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.clouds.notices import Blind
+from spotrun.clouds.slurm import listener, notices
+from spotrun.clouds.slurm.cloud import CLOUD
+from spotrun.clouds.slurm.commands import Answer, Programs, environment
+from spotrun.clouds.slurm.config import SlurmConfig, config_of
+from spotrun.clouds.slurm.driver import SlurmDriver
+from spotrun.clouds.slurm.start import Assignment, sweep
+from spotrun.clouds.slurm.submission import submission
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudNotInstalled,
+    CloudUnavailable,
+    InsufficientCapacity,
+    LaunchTokenSpent,
+    QuotaExceeded,
+)
+from spotrun.instance import EndedBy, InstanceState, LaunchRequest
+from spotrun.policy.lives import TIME_TO_LIVE
+from spotrun.run import events as ev
+from spotrun.spec.file import SpecFileInvalid, load_spec
+from tests.support.decisions import decided, events_of
+from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
+from tests.support.slurm_jobs import CHEAP, PARTITIONS, SURE
+from tests.support.slurm_queue import Partition, SlurmQueue
+
+UID = "0123456789"
+JOB = """\
+train: {run: "true"}
+resources: {cloud: slurm}
+slurm:
+  partitions:
+    - {name: cheap, capacity: spot, usd_per_node_hour: 0.10, max_time: 12h}
+    - {name: sure, capacity: on_demand, usd_per_node_hour: 0}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(tmp_path / "logs"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> SlurmQueue:
+    return SlurmQueue(clock, [Partition("cheap", nodes=1), Partition("sure")])
+
+
+def driver(queue: SlurmQueue, clock: ManualClock, **settings: Any) -> SlurmDriver:
+    return SlurmDriver(SlurmConfig(partitions=PARTITIONS, **settings), clock, queue)
+
+
+def request(launch: int = 1, partition: Any = CHEAP, uri: str = "/shared/runs/n-0123456789") -> LaunchRequest:
+    return LaunchRequest(
+        token=f"{UID}-{launch}",
+        run_uid=UID,
+        run_uri=uri,
+        launch=launch,
+        offering=partition.offering,
+        time_to_live=timedelta(hours=10),
+    )
+
+
+def job(folder: Path, text: str = JOB) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+# -- the queue ----------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_in_a_full_partition_for_too_long_is_gone_without_a_runner(
+    queue: SlurmQueue, clock: ManualClock
+) -> None:
+    ours = driver(queue, clock, wait=timedelta(minutes=3))
+    ours.launch(request(1))
+    waiting = ours.launch(request(2))
+    clock.advance(120)
+    assert ours.describe(waiting.instance_id) == waiting
+    assert waiting.state is InstanceState.PENDING
+    assert waiting.billed_from is None
+    clock.advance(90)
+    gone = ours.describe(waiting.instance_id)
+    assert gone is not None
+    assert gone.never_ran
+    assert gone.ended_by is EndedBy.CLOUD, "a pool without capacity"
+    assert gone.prices == ()
+    with pytest.raises(InsufficientCapacity, match="no node of cheap was free in time"):
+        ours.launch(request(2))
+    assert not any(call[0] == "scancel" for call in queue.calls)
+
+
+def test_a_job_whose_number_was_lost_on_its_way_is_found_by_its_name(queue: SlurmQueue, clock: ManualClock) -> None:
+    queue.lost.add("sbatch")
+    with pytest.raises(CloudUnavailable):
+        driver(queue, clock).launch(request())
+    assert driver(queue, clock).launch(request()).instance_id == "job-1"
+    assert len(queue.jobs) == 1
+
+
+def test_of_two_jobs_with_one_token_the_first_counts_and_the_other_is_cancelled(
+    queue: SlurmQueue, clock: ManualClock
+) -> None:
+    words = submission(request(), SlurmConfig(partitions=PARTITIONS), CHEAP)
+    queue.run(words)
+    queue.run(words)
+    ours = driver(queue, clock)
+    assert [each.instance_id for each in ours.instances()] == ["job-1"]
+    assert ours.launch(request()).instance_id == "job-1"
+    assert [each.state for each in queue.jobs] == ["RUNNING", "CANCELLED"]
+
+
+def test_a_second_job_of_a_spent_token_is_cancelled_too(queue: SlurmQueue, clock: ManualClock) -> None:
+    ours = driver(queue, clock)
+    ours.terminate(ours.launch(request()).instance_id)
+    queue.run(submission(request(), SlurmConfig(partitions=PARTITIONS), CHEAP))
+    with pytest.raises(LaunchTokenSpent):
+        ours.launch(request())
+    assert {each.state for each in queue.jobs} == {"CANCELLED"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "by"),
+    [
+        ("PREEMPTED", "None", EndedBy.CLOUD),
+        ("CANCELLED", "None", EndedBy.USER),
+        ("COMPLETED", "None", EndedBy.ITSELF),
+        ("FAILED", "NonZeroExitCode", EndedBy.ITSELF),
+        ("FAILED", "JobLaunchFailure", EndedBy.FAULT),
+        ("TIMEOUT", "TimeLimit", EndedBy.TIME_TO_LIVE),
+        ("NODE_FAIL", "NodeDown", EndedBy.FAULT),
+        ("OUT_OF_MEMORY", "OutOfMemory", EndedBy.FAULT),
+    ],
+)
+def test_slurm_s_own_word_says_who_ended_a_job(
+    queue: SlurmQueue, clock: ManualClock, state: str, reason: str, by: EndedBy
+) -> None:
+    ours = driver(queue, clock)
+    launched = ours.launch(request())
+    clock.advance(100)
+    queue.end(launched.token, state, reason)
+    clock.advance(2)
+    ended = ours.describe(launched.instance_id)
+    assert ended is not None
+    assert (ended.state, ended.ended_by) == (InstanceState.TERMINATED, by)
+    assert ended.billed_from == launched.launched_at
+    assert ended.ended_at is not None
+    assert (ended.ended_at - launched.launched_at).total_seconds() == 100
+    assert ended.end_reason.startswith(state)
+
+
+def test_a_job_that_is_being_cleaned_up_is_stopping_and_a_new_word_is_a_living_job(
+    queue: SlurmQueue, clock: ManualClock
+) -> None:
+    ours = driver(queue, clock)
+    launched = ours.launch(request())
+    for word, state in (("COMPLETING", InstanceState.STOPPING), ("LEVITATING", InstanceState.RUNNING)):
+        queue.job(launched.token).state = word
+        clock.advance(2)
+        seen = ours.describe(launched.instance_id)
+        assert seen is not None
+        assert seen.state is state
+
+
+def test_jobs_of_other_programs_are_none_of_ours_whatever_they_are_called(
+    queue: SlurmQueue, clock: ManualClock
+) -> None:
+    rows = (
+        "7|RUNNING|cheap|1|1|2|None|n1|a job|(null)",
+        "8|RUNNING|cheap|1|1|2|None|n1|a|b|spotrun:0123456789?launch=1",
+        "9|RUNNING|cheap|1|1|2|None|n1|x|spotrun:0123456789?launch=one&life=x",
+        "10_[1-5]|PENDING|cheap|1|N/A|N/A|None||x|spotrun:",
+        "",
+    )
+    queue.answers["squeue"] = [Answer(0, "\n".join(rows), "")]
+    assert driver(queue, clock).instances() == []
+
+
+def test_a_queue_that_cannot_be_seen_is_no_empty_one(queue: SlurmQueue, clock: ManualClock) -> None:
+    for words in ("Socket timed out on send/recv operation", "something that nobody has read before"):
+        queue.answers["squeue"] = [Answer(1, "", f"slurm_load_jobs error: {words}")]
+        with pytest.raises(CloudUnavailable, match=words):
+            driver(queue, clock).instances()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("Unable to contact slurm controller (connect failure)", CloudUnavailable),
+        ("Invalid account or account/partition combination specified", AccessDenied),
+        ("User's group not permitted to use this partition", AccessDenied),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", QuotaExceeded),
+        ("Required partition not available (inactive or drain)", InsufficientCapacity),
+        ("Invalid partition name specified", CloudError),
+        ("Invalid generic resource (gres) specification", CloudError),
+    ],
+)
+def test_each_refusal_of_sbatch_is_one_of_our_errors(
+    queue: SlurmQueue, clock: ManualClock, words: str, error: type[CloudError]
+) -> None:
+    queue.answers["sbatch"] = [Answer(1, "", f"sbatch: error: Batch job submission failed: {words}")]
+    with pytest.raises(CloudError, match="Slurm did not take a job") as raised:
+        driver(queue, clock).launch(request())
+    assert type(raised.value) is error
+    assert words in raised.value.message
+    assert queue.jobs == []
+
+
+def test_what_no_node_can_ever_give_is_a_fault_of_the_request(queue: SlurmQueue, clock: ManualClock) -> None:
+    ours = driver(queue, clock)
+    ours.launch(request(1))
+    ours.launch(request(2))
+    queue.end(request(2).token, "FAILED", "BadConstraints")
+    with pytest.raises(CloudError, match="Slurm has no node for what job 2 asks for"):
+        ours.launch(request(2))
+
+
+def test_one_look_serves_all_that_ask_within_a_second(queue: SlurmQueue, clock: ManualClock) -> None:
+    ours = driver(queue, clock)
+    for _ in range(3):
+        ours.instances(UID)
+        ours.describe("job-1")
+    assert len(queue.calls) == 1
+
+
+# -- what is asked --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_job_is_in_a_script_and_no_secret_is_in_its_environment() -> None:
+    odd = '/shared/$(touch x)/it\'s; "one"'
+    words = submission(request(uri=odd), SlurmConfig(partitions=PARTITIONS, account="lab"), CHEAP)
+    script = next(word for word in words if word.endswith("job.sh"))
+    lines = [line for line in Path(script).read_text().splitlines() if not line.startswith("#")]
+    assert lines == ['exec "$@"']
+    assert odd in words[words.index(script) :], "as one argument, which no shell reads"
+    assert {"--no-requeue", "--no-kill", "--dependency=singleton", "--account=lab", "--time=600"} <= {*words}
+    own = {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "s", "WANDB_API_KEY": "s", "AWS_PROFILE": "lab", "SPOTRUN_RUN": "x"}
+    assert {*environment(own)} == {"PATH", "AWS_PROFILE", "SLURM_TIME_FORMAT"}
+
+
+def test_an_instance_has_a_whole_node_or_the_part_that_the_job_names() -> None:
+    from msgspec.structs import replace
+
+    config = SlurmConfig(partitions=PARTITIONS)
+    assert {"--exclusive", "--mem=0"} <= {*submission(request(), config, CHEAP)}
+    part = replace(CHEAP, accelerators="V100:2", cpus=8, memory_gb=64)
+    words = submission(request(), config, part)
+    assert {"--gres=gpu:2", "--cpus-per-task=8", "--mem=64G"} <= {*words}
+    assert "--exclusive" not in words
+    assert "--gres=gpu:tesla:2" in submission(request(), config, replace(part, gres="gpu:tesla:2"))
+    assert part.offering.instance_type == "node-V100x2-8c-64g"
+    assert CHEAP.offering.instance_type == SURE.offering.instance_type == "node"
+
+
+def test_a_training_does_not_know_that_it_is_in_a_job_of_slurm_s(tmp_path: Path) -> None:
+    assignment = Assignment.read(["/runs/n", UID, "7", "60", str(tmp_path), "init"], {"SLURM_JOB_ID": "12"})
+    found = assignment.environment({"SLURM_NTASKS": "1", "SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": "0"})
+    assert found == {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "SPOTRUN_RUN": "/runs/n",
+        "SPOTRUN_RUN_UID": UID,
+        "SPOTRUN_LAUNCH": "7",
+        "SPOTRUN_INSTANCE_ID": "job-12",
+        "SPOTRUN_INSTANCE_DIR": str(tmp_path / f"spotrun-{os.getuid()}-12"),
+    }
+
+
+def test_the_folder_of_an_instance_that_was_killed_is_swept_and_no_other(tmp_path: Path) -> None:
+    left, others = tmp_path / f"spotrun-{os.getuid()}-1", tmp_path / "spotrun-99999-1"
+    for folder in (left, others):
+        folder.mkdir()
+    sweep(tmp_path)
+    assert [*tmp_path.iterdir()] == [others]
+
+
+def test_no_instance_outlives_what_its_partition_lets_a_job_run(tmp_path: Path) -> None:
+    spec = load_spec(job(tmp_path))
+    market = tuple(each.offering for each in config_of(spec.slurm).partitions)
+    lives = {}
+    for offering in market:
+        (intent,) = events_of(decided(History(), spec, market=(offering,)))
+        assert isinstance(intent, ev.LaunchIntended)
+        lives[offering.zone] = timedelta(seconds=intent.time_to_live_s)
+    assert lives == {"cheap": timedelta(hours=12), "sure": timedelta(hours=24)}
+    assert lives["sure"] < TIME_TO_LIVE
+
+
+def test_a_node_may_cost_nothing(tmp_path: Path) -> None:
+    spec = load_spec(job(tmp_path))
+    assert [each.usd_per_node_hour for each in config_of(spec.slurm).partitions] == [Decimal("0.10"), Decimal(0)]
+    assert [each.saved for each in CLOUD.quotes(spec, ["node"]).quotes] == [None, None]
+
+
+# -- the notice -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "deadline"),
+    [
+        ("JobId=1 JobState=RUNNING EndTime=1795600148 PreemptTime=1795600136 Partition=cheap", 1795600148),
+        ("JobId=1 JobState=RUNNING EndTime=1795600148 Partition=cheap", None),
+        ("JobId=1 JobState=COMPLETING EndTime=1795600148 PreemptTime=1795600136", None),
+        ("JobId=1 JobState=CANCELLED EndTime=1795600148", None),
+        ("JobId=1 JobState=RUNNING EndTime=1795600148 PreemptTime=None", None),
+    ],
+)
+def test_a_signal_is_a_notice_where_slurm_says_that_it_takes_a_running_job(told: str, deadline: int | None) -> None:
+    expected = None if deadline is None else datetime.fromtimestamp(deadline, UTC)
+    assert listener.read_job(told) == ("JobState=RUNNING" in told, expected)
+
+
+def test_a_controller_that_does_not_answer_leaves_ten_seconds() -> None:
+    class Away:
+        def run(self, words: object) -> Answer:
+            raise CloudUnavailable("away")
+
+    assert listener.asked("1", Away()) is None, "before any signal that is no notice"
+    began = datetime.now(UTC)
+    runs, deadline = listener.after_signal("1", Away())
+    assert runs
+    assert deadline is not None
+    assert listener.LEFT_UNTOLD <= deadline - began < listener.LEFT_UNTOLD + timedelta(seconds=5)
+
+
+def test_what_a_step_hears_is_read_from_its_file_and_silence_is_no_answer(tmp_path: Path, clock: ManualClock) -> None:
+    file = tmp_path / notices.FILE
+    (source,) = notices.slurm_notices({"SPOTRUN_INSTANCE_DIR": str(tmp_path)}, clock)
+    with pytest.raises(Blind, match="no step of this job listens"):
+        list(source.notices())
+    notices.write(file, None)
+    assert list(source.notices()) == []
+    os.utime(file, (0, 0))
+    with pytest.raises(Blind, match="has been silent"):
+        list(source.notices())
+    deadline = clock.now() + timedelta(seconds=12)
+    notices.write(file, deadline)
+    (notice,) = source.notices()
+    assert (notice.kind, notice.deadline_at) == ("termination", deadline)
+    assert notice.deadline_s == pytest.approx(clock.monotonic() + 12)
+
+
+# -- jobs that cannot be run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "says", "change"),
+    [
+        ("slurm.partitions", "names no partition", lambda text: text.partition("slurm:")[0]),
+        ("resources.spot_policy", "none of slurm.partitions has capacity: spot",
+         lambda text: text.replace("ity: spot", "ity: on_demand").replace("slurm}", "slurm, spot_policy: spot}")),
+        ("resources.spot_policy", "has capacity: on_demand",
+         lambda text: text.replace("on_demand", "spot").replace("slurm}", "slurm, spot_policy: on-demand}")),
+        ("resources.region", "a cluster has no regions", lambda text: text.replace("slurm}", "slurm, region: r}")),
+        ("resources.zone", "is none of slurm.partitions", lambda text: text.replace("slurm}", "slurm, zone: z}")),
+        ("secrets.KEY", "does not reach instances on slurm", lambda text: f"{text}secrets: [KEY]\n"),
+        ("num_nodes", "one node works", lambda text: f"{text}num_nodes: 2\n"),
+        ("slurm.wait", "is at most 10m", lambda text: text.replace("slurm:\n", "slurm:\n  wait: 11m\n")),
+        ("slurm.partitions[1].name", "is there twice", lambda text: text.replace("name: sure", "name: cheap")),
+        ("slurm.partitions[0].capacity", "must be spot or on_demand", lambda text: text.replace("ity: spot", "ity: s")),
+        ("slurm.partitions[0].usd_per_node_hour", "more than 0", lambda text: text.replace("0.10", "-1")),
+        ("slurm.scratch", "is not allowed here", lambda text: text.replace("slurm:\n", "slurm:\n  scratch: a b\n")),
+    ],
+)  # fmt: skip
+def test_a_job_that_no_cluster_can_run_is_refused_with_its_place(
+    tmp_path: Path, key: str, says: str, change: Any
+) -> None:
+    with pytest.raises(SpecFileInvalid) as raised:
+        load_spec(job(tmp_path, change(JOB)))
+    problems = raised.value.problems
+    assert [(problem.key, bool(problem.suggestion)) for problem in problems] == [(key, True)], raised.value.message
+    assert says in str(problems[0])
+
+
+def test_a_machine_without_slurm_says_where_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(CloudNotInstalled, match="there is no sbatch on this machine") as raised:
+        Programs().run(["sbatch"])
+    assert raised.value.hint is not None
+    assert "login node" in raised.value.hint

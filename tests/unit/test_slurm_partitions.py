@@ -1,0 +1,147 @@
+"""What a cluster says of its partitions against what a job says, and what `spotrun doctor slurm` makes of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.clouds.slurm import shared_folders
+from spotrun.clouds.slurm.commands import Answer
+from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.doctor import SlurmDoctor
+from spotrun.clouds.slurm.partitions import misfits, read_cluster
+from spotrun.doctor.finding import Finding, Verdict
+from tests.support.manual_clock import ManualClock
+from tests.support.slurm_jobs import CHEAP, PARTITIONS, SURE
+from tests.support.slurm_queue import Partition, SlurmQueue
+
+PREEMPTIBLE = {"PreemptMode": "CANCEL", "GraceTime": "120", "MaxTime": "1-00:00:00"}
+
+
+def queue(cheap: dict[str, str] | None = None, preempt_type: str = "preempt/partition_prio", **sure: str) -> SlurmQueue:
+    settings = PREEMPTIBLE if cheap is None else {**PREEMPTIBLE, **cheap}
+    partitions = [Partition("cheap", settings=settings), Partition("sure", settings={"PriorityTier": "10", **sure})]
+    return SlurmQueue(ManualClock(), partitions, preempt_type)
+
+
+def told(queue: SlurmQueue, *partitions: Any) -> list[tuple[str, str, str]]:
+    found = misfits(SlurmConfig(partitions=partitions or PARTITIONS), read_cluster(queue))
+    return [(".".join(map(str, each.at)), each.message, each.suggestion) for each in found]
+
+
+def found_by_doctor(queue: SlurmQueue, config: SlurmConfig, store: str | None = None) -> list[Finding]:
+    return [each for each in SlurmDoctor(config, store, queue).findings() if each.name != "shared folders"]
+
+
+def test_partitions_that_are_as_the_job_says_are_let_through() -> None:
+    assert told(queue()) == []
+    assert told(queue({"PreemptMode": "REQUEUE", "MaxTime": "UNLIMITED"})) == []
+    assert told(queue({"GraceTime": "0", "PreemptMode": "OFF"}, "preempt/qos")) == [], "a QOS says it, not a partition"
+
+
+@pytest.mark.parametrize(
+    ("cheap", "preempt_type", "key", "says", "fix"),
+    [
+        ({"GraceTime": "0"}, None, "name", "GraceTime=0: its jobs are ended without a notice", "GraceTime=120"),
+        ({"PreemptMode": "OFF"}, None, "capacity", "nobody takes nodes from jobs in cheap", "capacity: on_demand"),
+        ({}, "preempt/none", "capacity", "PreemptType=preempt/none", "capacity: on_demand"),
+        ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "its jobs are suspended", "PreemptMode=CANCEL"),
+        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for 12h at most", "max_time: 12h"),
+    ],
+)
+def test_a_partition_that_is_not_so_is_told_with_its_place_and_what_to_write(
+    cheap: dict[str, str], preempt_type: str | None, key: str, says: str, fix: str
+) -> None:
+    found = told(queue(cheap, preempt_type or "preempt/partition_prio"))
+    assert [at for at, _, _ in found] == [f"slurm.partitions.0.{key}"]
+    assert says in found[0][1]
+    assert fix in found[0][2]
+
+
+def test_a_partition_that_was_renamed_is_told_with_the_one_that_was_meant() -> None:
+    renamed = replace(CHEAP, name="cheaper"), replace(SURE, name="gone")
+    assert told(queue(), *renamed) == [
+        ("slurm.partitions.0.name", "the cluster paper has no partition cheaper", "did you mean cheap?"),
+        ("slurm.partitions.1.name", "the cluster paper has no partition gone", "it has cheap, sure"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("UNLIMITED", None),
+        ("30:00", timedelta(minutes=30)),
+        ("12:00:00", timedelta(hours=12)),
+        ("7-00:00:00", timedelta(days=7)),
+    ],
+)
+def test_time_limits_are_read_in_each_of_slurm_s_forms(text: str, limit: timedelta | None) -> None:
+    assert read_cluster(queue({"MaxTime": text})).partitions["cheap"].max_time == limit
+
+
+def test_doctor_tells_what_there_is_as_a_line_to_write() -> None:
+    found = {each.name: each for each in found_by_doctor(queue(), SlurmConfig())}
+    assert "22.05.8, cluster paper, 2 partitions" in found["slurm"].detail
+    assert "[{name: cheap, capacity: spot, usd_per_node_hour: 0}]" in found["partition cheap"].detail
+    assert "GraceTime=120 s" in found["partition cheap"].detail
+    assert "[{name: sure, capacity: on_demand, usd_per_node_hour: 0}]" in found["partition sure"].detail
+    assert {each.verdict for each in found.values()} == {Verdict.OK}
+
+
+def test_doctor_says_that_nobody_takes_nodes_where_it_is_so() -> None:
+    found = found_by_doctor(queue(None, "preempt/none"), SlurmConfig())
+    assert [each.detail for each in found if each.verdict is Verdict.WARNED] == [
+        "nobody takes nodes from anybody here, as far as partitions say (PreemptType=preempt/none)"
+    ]
+
+
+def test_doctor_looks_at_the_partitions_of_a_job() -> None:
+    config = SlurmConfig(partitions=PARTITIONS)
+    found = {each.name: each for each in found_by_doctor(queue({"GraceTime": "0"}, State="DOWN"), config)}
+    assert found["slurm.partitions.0.name"].verdict is Verdict.FAILED
+    assert found["slurm.partitions.0.name"].exit_code == 2
+    assert found["partition sure"].verdict is Verdict.WARNED
+    assert "partition cheap" not in found
+    taken = {"PreemptMode": "CANCEL", "PriorityTier": "1"}
+    higher = SlurmQueue(
+        ManualClock(), [Partition("sure", settings=taken), Partition("top", settings={"PriorityTier": "9"})]
+    )
+    (_, of_sure) = found_by_doctor(higher, SlurmConfig(partitions=(SURE,)))
+    assert of_sure.verdict is Verdict.WARNED
+    assert "jobs of top take its nodes" in of_sure.detail
+
+
+def test_doctor_says_where_graces_are_that_it_cannot_see() -> None:
+    found = found_by_doctor(queue(None, "preempt/qos"), SlurmConfig(partitions=PARTITIONS))
+    (warning,) = [each for each in found if each.verdict is Verdict.WARNED]
+    assert "sacctmgr show qos" in warning.hint
+
+
+def test_a_controller_that_is_away_ends_the_questions() -> None:
+    away = queue()
+    away.answers["scontrol"] = [Answer(1, "", "Unable to contact slurm controller (connect failure)")]
+    (only,) = found_by_doctor(away, SlurmConfig())
+    assert (only.name, only.verdict, only.exit_code) == ("slurm", Verdict.FAILED, 7)
+
+
+def test_a_folder_on_a_disk_of_one_machine_is_told(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    rows = ("/dev/sda1 /", "server:/home /home", "/dev/sdb1 /home/my\\040disk", "tmpfs /tmp")
+    each_kind = zip(rows, ("ext4", "nfs4", "xfs", "tmpfs"), strict=True)
+    mounts.write_text("".join(f"{row} {kind} rw 0 0\n" for row, kind in each_kind))
+    kinds = {
+        place: shared_folders.file_system_of(Path(place), mounts)
+        for place in ("/opt/x", "/home/ada/runs", "/home/my disk/runs", "/tmp/runs", "/homeless")
+    }
+    assert kinds == {
+        "/opt/x": "ext4",
+        "/home/ada/runs": "nfs4",
+        "/home/my disk/runs": "xfs",
+        "/tmp/runs": "tmpfs",
+        "/homeless": "ext4",
+    }
+    assert [place for place, kind in kinds.items() if not shared_folders.is_of_one_machine(kind)] == ["/home/ada/runs"]
