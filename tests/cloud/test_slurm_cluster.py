@@ -123,6 +123,15 @@ def test_a_job_that_this_cluster_cannot_run_is_refused_and_nothing_is_submitted(
     assert not sandbox.store.exists() or [*sandbox.store.glob("job-*")] == []
 
 
+def test_a_job_that_no_run_needs_is_reaped(on_it: Cluster, sandbox: Sandbox) -> None:
+    config = SlurmConfig(partitions=(CHEAP,), scratch=str(sandbox.folder))
+    driver = SlurmDriver(config, system_clock(), init=("sleep", "600"))
+    left = driver.launch(request(driver, 0, 99))
+    assert left.instance_id in sandbox.call("reap", "--cloud", "slurm", "-y")
+    assert "ended 1" in sandbox.call("reap", "--cloud", "slurm", "-y", "--run", UID)
+    assert ended(driver, left).ended_by is EndedBy.USER
+
+
 def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
     found = {each["name"]: each for each in sandbox.call_json("doctor", "slurm")["checks"]}
     assert found["slurm"]["detail"].endswith("cluster little, 3 partitions")

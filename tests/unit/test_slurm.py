@@ -16,7 +16,7 @@ from spotrun.clouds.slurm.cloud import CLOUD
 from spotrun.clouds.slurm.commands import Answer, Programs, environment
 from spotrun.clouds.slurm.config import SlurmConfig, config_of
 from spotrun.clouds.slurm.driver import SlurmDriver
-from spotrun.clouds.slurm.start import Assignment, sweep
+from spotrun.clouds.slurm.start import Assignment, made, sweep
 from spotrun.clouds.slurm.submission import submission
 from spotrun.errors import (
     AccessDenied,
@@ -26,6 +26,7 @@ from spotrun.errors import (
     InsufficientCapacity,
     LaunchTokenSpent,
     QuotaExceeded,
+    SpecInvalid,
 )
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.policy.lives import TIME_TO_LIVE
@@ -288,6 +289,11 @@ def test_the_folder_of_an_instance_that_was_killed_is_swept_and_no_other(tmp_pat
     for folder in (left, others):
         folder.mkdir()
     sweep(tmp_path)
+    lock = made(tmp_path / f"spotrun-{os.getuid()}-2")
+    sweep(tmp_path)
+    assert {*tmp_path.iterdir()} == {others, tmp_path / f"spotrun-{os.getuid()}-2"}
+    os.close(lock)
+    sweep(tmp_path)
     assert [*tmp_path.iterdir()] == [others]
 
 
@@ -389,8 +395,11 @@ def test_a_job_that_no_cluster_can_run_is_refused_with_its_place(
     assert says in str(problems[0])
 
 
-def test_a_machine_without_slurm_says_where_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_slurm_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SpecInvalid, match="there is no scontrol on this machine") as refused:
+        CLOUD.require_known(load_spec(job(tmp_path)))
+    assert refused.value.key == ("resources", "cloud")
     with pytest.raises(CloudNotInstalled, match="there is no sbatch on this machine") as raised:
         Programs().run(["sbatch"])
     assert raised.value.hint is not None

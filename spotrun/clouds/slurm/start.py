@@ -75,7 +75,7 @@ def main(assignment: Assignment) -> int:
     signal.signal(signal.SIGTERM, _leave)  # the job ends within KillWait
     processes.become_subreaper()
     sweep(assignment.scratch)
-    lock = _made(assignment.folder)
+    lock = made(assignment.folder)
     listener = None
     try:
         listener = subprocess.Popen([*LISTENER, str(assignment.folder / FILE)], stdin=subprocess.DEVNULL)
@@ -103,11 +103,15 @@ def sweep(scratch: Path) -> None:
             os.close(lock)
 
 
-def _made(folder: Path) -> int:
-    """A new folder for this user alone, with its lock."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
-    return _locked(folder)
+def made(folder: Path) -> int:
+    """A new folder for this user alone. It has its lock before it has its name, so that nobody sweeps it away."""
+    unnamed = folder.with_name(f".{folder.name}")
+    for left in (folder, unnamed):
+        shutil.rmtree(left, ignore_errors=True)
+    unnamed.mkdir(mode=0o700, parents=True)
+    lock = _locked(unnamed)
+    unnamed.rename(folder)
+    return lock
 
 
 def _locked(folder: Path) -> int:
