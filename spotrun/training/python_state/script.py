@@ -97,9 +97,7 @@ class Script:
         """Names of attributes that belong to the libraries' classes among the bases of `cls`."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
-            libraries = tuple(
-                base for base in others if base.__module__ != "collections"
-            )  # all in a UserDict
+            libraries = tuple(base for base in others if base.__module__ != "collections")  # all in a UserDict
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
 
