@@ -12,6 +12,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.slurm import notices
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
+from spotrun.clouds.slurm.ids import job_of
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox
@@ -77,6 +78,7 @@ def test_a_node_is_taken_with_a_notice_that_the_listener_alone_hears(on_it: Clus
     told = eventually(lambda: next(tmp_path.glob(f"spotrun-*/{notices.FILE}"), None))
     assert told is not None
     assert notices.read(told) is None
+    on_it.ask("scancel", "--signal=TERM", job_of(spot.instance_id))  # somebody's own signal is no notice
     stronger = driver.launch(request(driver, 1, 2))
     deadline = eventually(lambda: notices.read(told))
     assert deadline is not None

@@ -27,7 +27,7 @@ ARGUMENTS = "--epochs, '38', --width, '64'"
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSandbox]:
-    with cluster(partitions=PARTITIONS) as little:
+    with cluster(partitions=PARTITIONS, silent_s=15) as little:
         sandbox = SlurmSandbox(tmp_path, monkeypatch, little)
         yield sandbox
         sandbox.close()

@@ -58,7 +58,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 ReturnToService=2
 KillWait=2
-SlurmdTimeout=10
+SlurmdTimeout={silent_s}
+BatchStartTimeout=120
 MinJobAge=3600
 """
 
@@ -77,14 +78,14 @@ NEEDS_SLURM = pytest.mark.skipif(
 class Cluster:
     """Nodes n1, n2, … with a processor each, and `partitions`, whose text is that of slurm.conf."""
 
-    def __init__(self, folder: Path, nodes: int, partitions: Sequence[str], grace_s: int) -> None:
+    def __init__(self, folder: Path, nodes: int, partitions: Sequence[str], grace_s: int, silent_s: int) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = _free_ports(nodes + 1)
         host, user = socket.gethostname().partition(".")[0], getpass.getuser()
-        text = _SETTINGS.format(host=host, user=user, folder=folder, ports=ports)
+        text = _SETTINGS.format(host=host, user=user, folder=folder, ports=ports, silent_s=silent_s)
         for name, port in zip(self._nodes, ports[1:], strict=True):
             text += f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=1000\n"
         for partition in partitions:
@@ -164,10 +165,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(nodes: int = 3, partitions: Sequence[str] = PARTITIONS, grace_s: int = 12) -> Iterator[Cluster]:
-    """One that lives as long as this. A socket's path may have no more than a hundred letters, so it is in /tmp."""
+def cluster(
+    nodes: int = 3, partitions: Sequence[str] = PARTITIONS, grace_s: int = 12, silent_s: int = 300
+) -> Iterator[Cluster]:
+    """
+    One that lives as long as this. A node that is silent for `silent_s` is down; on a busy machine it may be so.
+
+    A socket's path may have no more than a hundred letters, so the folder is in /tmp.
+    """
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        made = Cluster(Path(folder), nodes, partitions, grace_s)
+        made = Cluster(Path(folder), nodes, partitions, grace_s, silent_s)
         try:
             made.start()
             yield made

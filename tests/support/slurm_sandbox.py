@@ -78,13 +78,14 @@ class SlurmSandbox(Sandbox):
         """The instance that trains in a partition, another one than `before`, once it has done some steps."""
 
         def elsewhere() -> bool:
-            state = self.state("stormy")
+            state = run.ledger.refresh()  # of one object, which reads what is new
             current = state.current
             if current is None or current.instance_id == before or not current.trainers:
                 return False
             return state.launch_of(current).intent.offering.zone == partition
 
-        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
+        eventually(lambda: self.trace.exists() or runner.poll() is not None, within_s=WITHIN_S)
+        run = self.run("stormy")
         eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
         done = self._steps_done()
         eventually(lambda: self._steps_done() >= done + steps or runner.poll() is not None, within_s=WITHIN_S)
