@@ -40,6 +40,14 @@ def _this_module_is_the_script() -> None:
     SCRIPT._own, SCRIPT._seen = {__name__: sys.modules[__name__]}, 1
 
 
+def ordered(names: str) -> collections.OrderedDict[str, int]:
+    """In this order, which is not the one in which they came."""
+    made = collections.OrderedDict(a=1, b=2)
+    for name in names:
+        made.move_to_end(name)
+    return made
+
+
 class Mode(enum.Enum):
     ONE = 1
     TWO = 2
@@ -151,6 +159,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "tuple": lambda n: (1, [n]),
     "set": lambda n: {1, "a", n + 2},
     "dict": lambda n: {"a": {1: n}},
+    "order of an OrderedDict": lambda n: ordered("ab" if n % 2 else "ba"),
     "order of a dict": lambda n: {"a": 1, "b": 2} if n % 2 else {"b": 2, "a": 1},
     "key": lambda n: {(1, n): 2},
     "default": lambda n: collections.defaultdict(list, a=[n]),
@@ -212,7 +221,14 @@ def test_what_differs_is_seen_or_named_and_what_is_the_same_is_the_same(kind: st
     first, again, second = look([make(one)]), look([make(one)]), look([make(other)])
     assert first.found == again.found
     assert first.unread == again.unread
-    alike = {"kind of number": 3, "zero": 2, "enum": 2, "order of a dict": 2, "kind of tensor": 2}.get(kind)
+    alike = {
+        "kind of number": 3,
+        "zero": 2,
+        "enum": 2,
+        "order of a dict": 2,
+        "order of an OrderedDict": 2,
+        "kind of tensor": 2,
+    }.get(kind)
     differs = one != other if alike is None else one % alike != other % alike
     if kind in ("flag", "mode of a part", "rate of a part", "statistics"):
         differs = bool(one) != bool(other)

@@ -97,7 +97,7 @@ class Node:
         pairs = self.kind in OF_PAIRS
         if len(self.value) != (len(self.parts) >> 1 if pairs else len(self.parts)):
             return False
-        return all(map(is_, self.parts, chain.from_iterable(_pairs_of(self.value)) if pairs else self.value))
+        return all(map(is_, self.parts, chain.from_iterable(pairs_of(self.value)) if pairs else self.value))
 
 
 class Before(NamedTuple):
@@ -288,7 +288,7 @@ class Walk:
         is_table = self._first or id(value) in self._before.tables
         if len(value) > (TABLE_ITEMS if is_table else ITEMS_MAX):
             return None
-        return [part for pair in list(_pairs_of(value)) for part in pair] if kind in OF_PAIRS else list(value)
+        return [part for pair in list(pairs_of(value)) for part in pair] if kind in OF_PAIRS else list(value)
 
     def _parts_of_holder(self, kind: str, value: Any) -> dict[str, Any]:
         if kind == "function":
@@ -341,7 +341,7 @@ _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] =
 OF_PAIRS = frozenset(MAPPINGS.values())
 
 
-def _pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
+def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
     """In its order, which is not the one of its dict if it is an OrderedDict. No code of the script is called."""
     return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 

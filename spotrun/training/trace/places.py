@@ -48,7 +48,7 @@ from spotrun.exactness.pickled import no_memory, parts_of_pickle
 from spotrun.training.by_name import is_a
 from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
-from spotrun.training.python_state.graph import OF_TORCH
+from spotrun.training.python_state.graph import OF_TORCH, pairs_of
 from spotrun.training.python_state.script import Script, is_name_of_python
 from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
@@ -215,7 +215,7 @@ class Places:
     # -- containers --------------------------------------------------------------------------------------------------
 
     def _mapping(self, path: str, value: dict[Any, Any] | MappingProxyType[Any, Any]) -> None:
-        pairs = list(value.items() if isinstance(value, MappingProxyType) else dict.items(value))
+        pairs = list(value.items() if isinstance(value, MappingProxyType) else pairs_of(value))
         if len(pairs) > TABLE_ITEMS and self._pickled(path, value):
             return
         self.found[path] = f"{name_of(value)} of {len(pairs)}"
