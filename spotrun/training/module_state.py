@@ -21,6 +21,7 @@ def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
             name: {
                 "states": {state: _flat(getattr(metric, state)) for state in metric._defaults},
                 "updates": metric._update_count,
+                "counts": counts_of(metric),
             }
             for name, metric in _metrics(parts)
         },
@@ -52,6 +53,7 @@ def load(module: torch.nn.Module, state: State) -> None:
         metric: Any = metrics[name]
         for field, value in saved["states"].items():
             setattr(metric, field, _to(value, metric.device))
+        vars(metric).update(saved.get("counts", {}))  # a checkpoint of an earlier version has none
         metric._update_count = saved["updates"]
         metric._computed = None
 
@@ -82,6 +84,11 @@ def _hidden_buffers(parts: Parts) -> list[tuple[str, torch.Tensor]]:
 
 def _metrics(parts: Parts) -> list[tuple[str, Any]]:
     return [(name, part) for name, part in parts if is_metric(type(part))]
+
+
+def counts_of(metric: Any) -> dict[str, int | float]:
+    """What it counts in plain attributes: a window of the last values has its place in one that torchmetrics hides."""
+    return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 
 def is_metric(kind: type) -> bool:
