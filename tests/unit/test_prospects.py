@@ -31,7 +31,7 @@ def with_cloud(cloud: str, uri: str) -> RunSpec:
 class Elsewhere:
     """Any cloud whose instances are not processes of this machine."""
 
-    here = False
+    here = shares_folders = False
 
     def interrupts(self, spec: RunSpec) -> bool:
         return True

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +43,15 @@ def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(model(x), x)
 
 
-def _ticker() -> Callable[[], None]:
-    """The n-th call of this process may be its last: `at:n`. A count in a global would be carried."""
-    ticks = 0
-
-    def tick() -> None:
-        nonlocal ticks
-        ticks += 1
-        if job.get("kill") == f"at:{ticks}":
-            os.kill(0 if job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
-
-    return tick
+TICKS = "LOOP_SCRIPT_TICKS"
 
 
-tick = _ticker()
+def tick() -> None:
+    """The n-th call of this process may be its last: `at:n`. A count that the script itself held would be carried."""
+    ticks = int(os.environ.get(TICKS, "0")) + 1
+    os.environ[TICKS] = str(ticks)
+    if job.get("kill") == f"at:{ticks}":
+        os.kill(0 if job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
 
 
 def _digest(thing: Any) -> Any:
