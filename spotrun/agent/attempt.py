@@ -64,6 +64,8 @@ from spotrun.run.state import RunState
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
 SAVES_FAILED_MAX = 5
+RETIRED_WITHIN_S = 10.0
+"""System time that a run which is complete has for deleting the checkpoints that it need not keep."""
 FILES_STOP_BEFORE_S = 3.0
 """System time before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
 
@@ -410,6 +412,8 @@ class AttemptLoop:
             self._end_terminated()  # whatever its exit code: a command that saves on SIGTERM ends well, and is not done
         if self._is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
+            if self._drain.deadline_s is None:
+                self._saver.finish(RETIRED_WITHIN_S)
             self._ending.completed(trainer.final, step)
         if self._drain.draining_s is not None:
             self._ending.drained_short("the trainer ended before its final snapshot")

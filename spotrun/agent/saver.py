@@ -92,6 +92,7 @@ class Saver:
         self._hurried = False
         self._not_before_s = 0.0
         self.resume_source: int | None = None
+        self._work: threading.Thread | None = None
 
     @property
     def idle(self) -> bool:
@@ -138,10 +139,17 @@ class Saver:
         self._control = UploadControl()
         if self._hurried:
             self._control.hurry()
-        work = threading.Thread(
+        self._work = threading.Thread(
             target=self._worker.save, args=(waiting, self._control, self.resume_source), name="save", daemon=True
         )
-        work.start()
+        self._work.start()
+
+    def finish(self, within_s: float) -> None:
+        """
+        Wait until what the newest commit makes superfluous is gone. Of a run that is complete nobody else deletes it.
+        """
+        if self._work is not None:
+            self._work.join(within_s)
 
     def abandon(self) -> None:
         """Cancel the upload in flight, unless it is of a final snapshot."""

@@ -21,9 +21,10 @@ WITHIN_S = 400
 CARRIED = (
     "plain", "history", "meters", "recent", "words", "array", "tensor", "slots", "namespace", "class", "global",
     "default", "generator", "flag", "log", "json", "saved", "table", "result", "anchor", "first",
+    "closure", "chained", "local", "partial",
 )  # fmt: skip
 OTHERS = (
-    "closure", "iterator", "yield", "packed", "text", "chained", "local", "partial", "entropy", "clock",
+    "iterator", "yield", "packed", "text", "entropy", "clock",
     "outside", "copied", "bound",
 )  # fmt: skip
 """What no checkpoint holds today, or nothing ever could. Which of them a resume loses is for the record to say."""
