@@ -7,6 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from torch import distributed, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 import spotrun
@@ -16,6 +17,7 @@ from spotrun.loop.given import Given
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.encoding import Lost
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
@@ -156,7 +158,11 @@ class LoopFramework:
         if loaded is None or self._misfit:
             return
         for one, state in zip(self.given.asked.values(), loaded["asked"], strict=True):
-            one.load_state_dict(revived(owned(state), one.state_dict()))
+            saved = revived(owned(state), one.state_dict())
+            if isinstance(one, GradScaler):
+                load_scaler(one, saved)
+            else:
+                one.load_state_dict(saved)
         self.figures.clear()
         self.figures.update(self._saved_figures)
         prepared.load_counters(self.given.launcher, loaded["counters"])

@@ -29,6 +29,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.script import Script
 from tests.support.script_process import Process, carried
 
@@ -674,3 +675,14 @@ def test_a_new_holder_refers_to_what_rests_by_its_path() -> None:
     net = carried(change, lambda: {f"kept_{n}": [n] for n in range(3)}).net
     assert net.both[0] is net.kept_1
     assert net.both[1] is net.kept_1
+
+
+def test_a_scaler_that_goes_on_at_the_end_of_a_pass_can_step_before_it_scales() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    first, second = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 2.0))
+    first.scale(torch.ones(()))
+    load_scaler(second, first.state_dict())
+    second.step(SGD([weight], 1.0))
+    second.update()
+    assert weight.tolist() == [1 - 1 / 8] * 2

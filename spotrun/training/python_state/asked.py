@@ -34,11 +34,20 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
     generator.bit_generator.state = state
 
 
+def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
+    """
+    A scaler makes its tensors when it scales for the first time. One that goes on at the end of a pass may be asked to
+    step before that, for the gradients that the pass has left over.
+    """
+    scaler.load_state_dict(state)
+    scaler.scale(torch.zeros((), device=scaler._device))
+
+
 _BY_NAME = _Way(lambda one: one.state_dict(), lambda one, state: one.load_state_dict(state))
 _WAYS: dict[type, _Way] = {
     LRScheduler: _BY_NAME,
     Optimizer: _BY_NAME,
-    torch.amp.GradScaler: _BY_NAME,
+    torch.amp.GradScaler: _Way(lambda one: one.state_dict(), load_scaler),
     random.Random: _Way(lambda one: one.getstate(), lambda one, state: one.setstate(state)),
     np.random.RandomState: _Way(lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)),
     np.random.Generator: _Way(lambda one: one.bit_generator.state, _set_numpy_state),
