@@ -548,6 +548,22 @@ def test_checkpoints_beyond_the_kept_ones_are_retired_and_deleted(start: Start):
     assert run.state.commit(run.wait_for(ev.RunCompleted).final_commit).usable
 
 
+def test_a_run_is_not_complete_before_what_it_need_not_keep_is_deleted_however_slow_that_is(
+    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+):
+    def fate(request: Request) -> Fault:
+        return faults.late(1) if request.method == "DELETE" or "delete" in request.query else faults.none
+
+    spec = {"checkpoint": {"every": "30s", "keep_last": 2}}
+    job = {"steps": 150, "epoch_steps": 30, "spec": spec}
+    with training_behind(fate, tmp_path, servers("s3"), monkeypatch, **job) as (run, node):
+        node.powers_off()
+        left = {stored.key.rpartition("/")[0] for stored in run.store.list("checkpoints/")}
+        kept = {commit.event.prefix for commit in run.state.commits if commit.retired_at is None}
+    assert left == kept
+    assert len(kept) == 2
+
+
 def test_five_saves_that_fail_in_a_row_end_the_attempt(start: Start):
     run = start({"steps": 100_000, "epoch_steps": 1000})
     (Path(run.store.uri) / "checkpoints").write_text("in the way")
