@@ -33,7 +33,8 @@ def load_study(path: Path) -> CostStudy:
     study, found = _read(document) if document.data or not document.problems else (None, [])
     if study is not None and not document.problems:
         return study
-    problems: list[tuple[Position | None, Problem]] = [*document.problems, *_that_count(document, found)]
+    problems: list[tuple[Position | None, Problem]] = [*document.problems]
+    problems += [(None, problem) for problem in found if not document.follows(problem)]
     placed = dict.fromkeys(in_file(path, document, at, problem) for at, problem in problems)
     in_order = sorted(placed, key=lambda each: (each.line or 0, each.column or 0))
     raise SpecFileInvalid(path, tuple(in_order), f"correct the file, then run `spotrun estimate {shown(path, 200)}`")
@@ -58,10 +59,3 @@ def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:
         return None, problems_of(error, CostStudy)
     loose = list(loose_ends(study))
     return (None, loose) if loose else (study, [])
-
-
-def _that_count(document: Document, found: list[Problem]) -> Iterator[tuple[Position | None, Problem]]:
-    """Without those that only follow from a value that could not be read."""
-    for problem in found:
-        if not any(problem.key[: len(key)] == key for key in document.unreadable):
-            yield None, problem

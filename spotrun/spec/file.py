@@ -186,7 +186,7 @@ class _Draft:
 
     def add_found(self, problem: Problem) -> None:
         """Add a problem of the models, unless it only follows from a value that could not be read."""
-        if not any(problem.key[: len(key)] == key for key in self.document.unreadable):
+        if not self.document.follows(problem):
             self.problems.append((None, problem))
 
     def forget(self, key: Key) -> None:

@@ -58,6 +58,10 @@ class Document:
     problems: list[tuple[Position, Problem]] = field(default_factory=list)
     unreadable: set[Key] = field(default_factory=set)
 
+    def follows(self, problem: Problem) -> bool:
+        """Whether a problem of the data only follows from a value that could not be read."""
+        return any(problem.key[: len(key)] == key for key in self.unreadable)
+
 
 @dataclass(frozen=True)
 class _Node:
