@@ -58,7 +58,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
-# Where processes run, a third of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
+# Where processes run, much of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
 quick test chaos best kinds scripts ways transformers examples commands state-folder calls torture planned newest: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
