@@ -18,7 +18,9 @@ from tests.support.answering_server import TOKENS, Answer, AnsweringServer, Cut,
 from tests.support.google_login import PROJECT, log_in, log_out
 from tests.support.manual_clock import AheadClock, ManualClock
 
-HASTY = Patience(connect_s=2.0, read_s=0.1, tries_for_s=20.0)
+PATIENT = Patience(connect_s=20.0, read_s=20.0, tries_for_s=20.0)
+HASTY = PATIENT._replace(read_s=0.1)
+"""For a server that hangs. Where none does, a busy machine would have each call asked twice."""
 ZONES = Call(COMPUTE, "GET", "projects/p/zones")
 PORTAL = "<html><head><title>Welcome to the hotel</title></head><body>Log in</body></html>"
 
@@ -61,7 +63,7 @@ def refusal(google: Google, call: Call = ZONES) -> CloudError:
 
 def answering(server: AnsweringServer, *answers: How) -> Google:
     server.answers = answers
-    return Google(ManualClock(), HASTY)
+    return Google(ManualClock(), HASTY if Hang in answers else PATIENT)
 
 
 # -- asking, and asking again ------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def test_what_passes_is_asked_again(server: AnsweringServer, trouble: How) -> No
 def test_between_the_tries_are_pauses_of_which_no_two_are_alike(server: AnsweringServer) -> None:
     server.answers = [error(503, "backendError")]
     clock = Pausing()
-    google = Google(clock, HASTY)
+    google = Google(clock, PATIENT)
     for _ in range(3):
         assert isinstance(refusal(google), CloudUnavailable)
     assert len(server.asked) == 3 * ATTEMPTS_MAX
@@ -100,7 +102,7 @@ def test_who_has_seconds_only_asks_once_when_they_are_over(server: AnsweringServ
     server.answers = [error(503, "backendError")]
     clock = ManualClock()
     clock.advance(100.0)
-    assert isinstance(refusal(Google(clock, HASTY._replace(tries_for_s=0.0))), CloudUnavailable)
+    assert isinstance(refusal(Google(clock, PATIENT._replace(tries_for_s=0.0))), CloudUnavailable)
     assert len(server.asked) == 1
 
 
@@ -156,7 +158,7 @@ def test_a_token_that_is_refused_is_renewed_at_once(server: AnsweringServer) -> 
 
 def test_a_login_that_has_expired_is_told_and_not_asked_for_again(server: AnsweringServer) -> None:
     server.login = Answer(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
-    google = Google(ManualClock(), HASTY)
+    google = Google(ManualClock(), PATIENT)
     found = refusal(google)
     assert isinstance(found, CredentialsExpired)
     assert "expired or revoked" in found.message
@@ -170,7 +172,7 @@ def test_who_logs_in_anew_is_known_by_the_next_call(
     server.answers = [Answer(body={"items": []})]
     server.login = Answer(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."})
     clock = ManualClock()
-    google = Google(clock, HASTY)
+    google = Google(clock, PATIENT)
     assert isinstance(refusal(google), CredentialsExpired)
     with AnsweringServer() as other:
         log_in(monkeypatch, tmp_path / "other.json", f"{other.url}{TOKENS}")
@@ -181,7 +183,7 @@ def test_who_logs_in_anew_is_known_by_the_next_call(
 def test_a_clock_that_is_wrong_is_blamed_and_not_the_login(server: AnsweringServer) -> None:
     told = "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe."
     server.login = Answer(400, {"error": "invalid_grant", "error_description": told})
-    found = refusal(Google(ManualClock(), HASTY))
+    found = refusal(Google(ManualClock(), PATIENT))
     assert isinstance(found, ClockWrong)
     assert "timedatectl" in (found.hint or "")
 
@@ -190,7 +192,7 @@ def test_where_nobody_is_logged_in_nothing_is_asked(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log_out(monkeypatch, tmp_path)
-    found = refusal(Google(ManualClock(), HASTY))
+    found = refusal(Google(ManualClock(), PATIENT))
     assert isinstance(found, CredentialsRefused)
     assert "nobody is logged in" in found.message
     assert "gcloud auth application-default login" in (found.hint or "")
@@ -200,12 +202,12 @@ def test_where_nobody_is_logged_in_nothing_is_asked(
 def test_the_project_is_that_of_the_login_unless_one_is_named(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    google = Google(ManualClock(), HASTY)
+    google = Google(ManualClock(), PATIENT)
     assert google.project("named") == "named"
     assert google.project(None) == PROJECT
     log_in(monkeypatch, tmp_path / "bare.json", f"{server.url}{TOKENS}", project="")
     with pytest.raises(CloudError, match="no project is named") as raised:
-        Google(ManualClock(), HASTY).project(None)
+        Google(ManualClock(), PATIENT).project(None)
     assert "gcp.project" in (raised.value.hint or "")
 
 
@@ -214,12 +216,12 @@ def test_who_is_logged_in_is_told_by_google_and_the_token_is_in_no_address(
 ) -> None:
     monkeypatch.setenv(f"{OVERRIDES}OAUTH2", server.url)
     server.answers = [Answer(body={"email": "ada@example.com", "scope": "email"}), Answer(body={"scope": "none"})]
-    assert Google(ManualClock(), HASTY).caller() == "ada@example.com"
-    assert Google(ManualClock(), HASTY).caller() == ""
+    assert Google(ManualClock(), PATIENT).caller() == "ada@example.com"
+    assert Google(ManualClock(), PATIENT).caller() == ""
     assert server.asked[0].path == "/tokeninfo?prettyPrint=false"
     assert server.asked[0].body == "access_token=token-1"
     server.login = Answer(400, {"error": "invalid_scope"})
-    assert Google(ManualClock(), HASTY).caller() == ""
+    assert Google(ManualClock(), PATIENT).caller() == ""
 
 
 def test_no_token_is_in_what_a_failure_tells(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +242,7 @@ def test_the_date_of_an_answer_puts_the_clock_right(server: AnsweringServer, ahe
     clock = ManualClock()
     machine = AheadClock(clock, timedelta(seconds=ahead_s))
     server.answers = [Answer(headers={"Date": format_datetime(clock.now(), usegmt=True)})]
-    asked(Google(machine, HASTY))
+    asked(Google(machine, PATIENT))
     assert abs(machine.now() - clock.now()) <= timedelta(seconds=1)
 
 
@@ -248,14 +250,14 @@ def test_the_date_of_an_answer_puts_the_clock_right(server: AnsweringServer, ahe
 def test_a_date_that_nobody_can_read_changes_no_clock(server: AnsweringServer, date: str) -> None:
     clock = ManualClock()
     server.answers = [Answer(headers={"Date": date})]
-    asked(Google(clock, HASTY))
+    asked(Google(clock, PATIENT))
     assert clock.ahead == timedelta()
 
 
 def test_the_date_of_somebody_else_changes_no_clock(server: AnsweringServer) -> None:
     clock = ManualClock()
     server.answers = [Answer(body=PORTAL, headers={"Date": "Mon, 01 Jan 2001 00:00:00 GMT"})]
-    refusal(Google(clock, HASTY))
+    refusal(Google(clock, PATIENT))
     assert clock.ahead == timedelta()
 
 
@@ -292,7 +294,7 @@ def test_a_portal_that_answers_who_logs_in_ends_no_login(server: AnsweringServer
     server.answers = [Answer(body=PORTAL)]
     for login in (Answer(body=PORTAL), Answer(403, PORTAL), Answer(302, PORTAL, {"Location": "/elsewhere"})):
         server.login = login
-        found = refusal(Google(ManualClock(), HASTY))
+        found = refusal(Google(ManualClock(), PATIENT))
         assert isinstance(found, CloudUnavailable)
         assert not isinstance(found, CredentialsExpired)
         assert "<" not in found.message
@@ -307,7 +309,7 @@ def test_a_proxy_that_wants_a_password_is_told(
     with AnsweringServer(Answer(407, "<html>Proxy Authentication Required</html>")) as proxy:
         for name in ("http_proxy", "https_proxy"):
             monkeypatch.setenv(name, proxy.url)
-        found = refusal(Google(ManualClock(), HASTY))
+        found = refusal(Google(ManualClock(), PATIENT))
         assert len(proxy.asked) == ATTEMPTS_MAX
     assert type(found) is CloudUnavailable
     assert "407" in found.message
@@ -321,7 +323,7 @@ def test_a_service_is_where_the_variable_says(
     server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, slash: str
 ) -> None:
     monkeypatch.setenv(f"{OVERRIDES}CLOUDBILLING", f"{server.url}/billing{slash}")
-    asked(Google(ManualClock(), HASTY), Call(BILLING, "GET", "v1/services"))
+    asked(Google(ManualClock(), PATIENT), Call(BILLING, "GET", "v1/services"))
     assert server.asked[0].path.startswith("/billing/v1/services?")
 
 
