@@ -2,7 +2,8 @@
 Processes as Linux tells of them, and those that were started with a variable in their environment.
 
 Within execve(2) a process has none: its old memory is gone, and the new one is not filled yet. Who killed all processes
-with a variable and did not wait for these let 7 in 100 escape that were executing one program after another.
+with a variable and did not wait for these let 7 in 100 escape that were executing one program after another. One may
+also start another and die while others are looked at. So who has come meanwhile is looked at too, until nobody has.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _KERNEL_THREAD = 0x00200000
 def started_with(name: str, value: str) -> list[int]:
     """Ids of the live processes of this user that were started with `name=value` in their environment."""
     wanted = f"{name}={value}".encode()
-    found: list[int] = []
-    pending = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    read: dict[int, bytes | None] = {}
     give_up_at = time.monotonic() + EXEC_WITHIN_S
     while True:
-        read = {pid: _environment(pid) for pid in pending}
-        found += [pid for pid, environment in read.items() if environment and wanted in environment.split(b"\0")]
-        pending = [pid for pid, environment in read.items() if environment == b"" and _will_have_one(pid)]
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+        pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _will_have_one(pid))]
         if not pending or time.monotonic() > give_up_at:
-            return sorted(found)
-        time.sleep(_PAUSE_S)
+            return sorted(pid for pid, found in read.items() if found and wanted in found.split(b"\0"))
+        if any(pid in read for pid in pending):
+            time.sleep(_PAUSE_S)
+        read |= {pid: _environment(pid) for pid in pending}
 
 
 def _environment(pid: int) -> bytes | None:

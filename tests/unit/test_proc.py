@@ -8,6 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from spotrun import proc
 from spotrun.clouds.local.processes import carrying, kill_all
 
@@ -31,6 +33,33 @@ def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     assert escaped == []
+
+
+def test_who_was_started_during_the_search_by_one_that_is_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = {"SPOTRUN_TEST_PROC": "a mother", "PATH": os.environ["PATH"]}
+    program = ["sh", "-c", "read -r _; sleep 60 & echo $!; exec sleep 60"]
+    mother = subprocess.Popen(program, env=variable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert mother.stdin is not None
+    assert mother.stdout is not None
+    children: list[int] = []
+    environment = proc._environment
+
+    def as_she_dies(pid: int) -> bytes | None:
+        if pid == mother.pid and not children:
+            print(file=mother.stdin, flush=True)
+            children.append(int(mother.stdout.readline()))
+            mother.kill()
+            os.waitid(os.P_PID, mother.pid, os.WEXITED | os.WNOWAIT)
+        return environment(pid)
+
+    monkeypatch.setattr(proc, "_environment", as_she_dies)
+    try:
+        assert proc.started_with("SPOTRUN_TEST_PROC", "a mother") == children
+    finally:
+        mother.kill()
+        mother.wait()
+        for child in children:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_only_who_was_started_with_the_variable_is_found() -> None:
