@@ -27,16 +27,17 @@ def data_gb(created: ev.RunCreated) -> Decimal:
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
     """When each transfer of these instances between regions was known of, and what it cost; in no order."""
     storage = state.created.storage
+    led = _led(state)
     write_usd_per_gb: dict[int, Decimal] = {}
     for launch in launches:
         region = launch.intent.offering.region
         if not storage.charges(region):
             continue
         read = storage.read_usd_per_gb(region)
-        if launch.recorded is not None:
-            yield launch.recorded.billed_from, to_nano(read * data_gb(state.created))
-        if launch.attempt is not None:
-            attempt = state.attempts[launch.attempt]
+        for recorded in (member.recorded for member in launch.members):
+            if recorded is not None:
+                yield recorded.billed_from, to_nano(read * data_gb(state.created))
+        for attempt in led.get(launch.number, ()):
             write_usd_per_gb[attempt.number] = storage.write_usd_per_gb(region)
             yield from _at_start(state, attempt, read, write_usd_per_gb[attempt.number])
     for commit in state.commits if write_usd_per_gb else ():
@@ -45,6 +46,14 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
     for outputs in state.all_outputs() if write_usd_per_gb else ():
         if (write := write_usd_per_gb.get(outputs.event.attempt)) is not None:
             yield outputs.at, usd(write, outputs.event.sent_bytes)
+
+
+def _led(state: RunState) -> dict[int, list[Attempt]]:
+    """By launch, the attempts whose agent was on it; of a gang the lead's. That one reads and writes for all."""
+    found: dict[int, list[Attempt]] = {}
+    for attempt in state.attempts.values():
+        found.setdefault(attempt.launch, []).append(attempt)
+    return found
 
 
 def _at_start(state: RunState, attempt: Attempt, read: Decimal, write: Decimal) -> Iterator[tuple[datetime, Decimal]]:

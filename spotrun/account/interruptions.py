@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from spotrun.account.outcome import interrupted
+from spotrun.instance import EndedBy
 from spotrun.offering import Offering
 from spotrun.run.state import Attempt, RunState, Trainer
 
@@ -15,7 +16,7 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    The cloud took the instance of an attempt.
+    The cloud took the instance of an attempt, or so many `members` of a gang.
 
     `at` is when training stood still. `notice_lead` is how long before its end the instance got the notice; None
     without a notice. `detection` is how long the instance was gone before anybody wrote that down. `commit_age` is the
@@ -31,6 +32,7 @@ class Interruption:
     commit_age: timedelta | None
     steps_lost: int
     to_first_step: timedelta | None
+    members: int = 1
 
 
 def interruptions(state: RunState) -> tuple[Interruption, ...]:
@@ -39,10 +41,12 @@ def interruptions(state: RunState) -> tuple[Interruption, ...]:
     for at, count in state.steps_redone:
         redone[at] += count
     found: list[Interruption] = []
-    next_trainer = next_started = None  # read backwards, so that what follows an attempt is known
+    following = next_trainer = next_started = None  # read backwards, so that what follows an attempt is known
     for attempt in reversed(state.attempts.values()):
         if interrupted(state, attempt):
-            found.append(_interruption(state, attempt, next_trainer, next_started, redone))
+            one = _interruption(state, attempt, next_trainer, next_started, redone)
+            found.append(replace(one, members=_members_lost(state, attempt, following)))
+        following = attempt
         for trainer in reversed(attempt.trainers):
             next_trainer, next_started = trainer, trainer if trainer.started_at is not None else next_started
     return tuple(reversed(found))
@@ -56,13 +60,13 @@ def _interruption(
     redone: Mapping[datetime, int],
 ) -> Interruption:
     """`next_trainer` came next; `next_started` was the next to do a step."""
-    end, launch = attempt.end, state.launch_of(attempt)
+    end = attempt.end
     assert end is not None
-    gone_at = min(end.known_at, launch.still_from or end.known_at)
+    gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
     stood_still_at = min(end.stopped_at, gone_at)
     return Interruption(
         attempt=attempt.number,
-        offering=launch.intent.offering,
+        offering=state.launch_of(attempt).intent.offering,
         at=stood_still_at,
         notice_lead=_notice_lead(attempt),
         detection=end.known_at - gone_at,
@@ -70,6 +74,15 @@ def _interruption(
         steps_lost=0 if next_trainer is None else redone.get(next_trainer.resumed_at, 0),
         to_first_step=_to_first_step(state, next_started, stood_still_at),
     )
+
+
+def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> int:
+    """How many of it were not reached or were taken by the cloud, and do not train in the next attempt."""
+    assert attempt.end is not None
+    left = set(attempt.names) - set(() if following is None else following.names)
+    gone = ((name, state.member(name).gone) for name in left)
+    taken = {name for name, end in gone if end is not None and end.ended_by is EndedBy.CLOUD}
+    return max(1, len(taken | left.intersection(attempt.end.missing)))
 
 
 def _notice_lead(attempt: Attempt) -> timedelta | None:

@@ -87,11 +87,11 @@ def _account_end(state: RunState, epoch: Epoch, durable_at: datetime) -> datetim
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
-    Whether the cloud took this attempt's instance. The record of its end says so. If a standby took over before that
-    end was recorded, the notice says so, or the record that came later.
+    Whether the cloud took an instance of this attempt, or several. The record of its end says so. If a standby took
+    over before that end was recorded, the notice says so, or the record that came later.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
-    gone = state.launch_of(attempt).gone
-    taken = gone is not None and gone.ended_by is EndedBy.CLOUD and gone.ended_at <= attempt.end.known_at
-    return attempt.notice is not None or taken
+    ends = [member.gone for member in state.members_of(attempt) if member.gone is not None]
+    by_cloud = (gone for gone in ends if gone.ended_by is EndedBy.CLOUD)
+    return attempt.notice is not None or any(gone.ended_at <= attempt.end.known_at for gone in by_cloud)

@@ -169,7 +169,7 @@ def assumptions(state: RunState) -> str:
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
-    unpriced = sum(launch.billed_from is not None and not launch.prices for launch in state.launches.values())
+    unpriced = sum(member.billed_from is not None and not member.prices for member in state.members())
     parts = [
         prices,
         f"instances: {created.billing.source}",
@@ -181,7 +181,7 @@ def assumptions(state: RunState) -> str:
     lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
     if lists:
         parts.append(f"prices on demand: {', '.join(sorted(lists))}")
-    if any(launch.recorded is not None and launch.gone is None for launch in state.launches.values()):
+    if any(member.recorded is not None and member.gone is None for member in state.members()):
         parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
@@ -209,16 +209,16 @@ def _egress(state: RunState) -> str:
 
 def _horizon(state: RunState, now: datetime) -> datetime:
     """A moment by which everything in the ledger has happened, by any writer's clock; never before now."""
-    ended = [launch.gone.ended_at for launch in state.launches.values() if launch.gone is not None]
+    ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
     """The end of the run or of its last instance; now, while there is one or the other."""
-    instances = [launch for launch in state.launches.values() if launch.billed_from is not None]
-    if state.terminal is None or any(launch.gone is None for launch in instances):
+    instances = [member for member in state.members() if member.billed_from is not None]
+    if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
-    return max([account_end(state, now), *(launch.gone.ended_at for launch in instances if launch.gone is not None)])
+    return max([account_end(state, now), *(member.gone.ended_at for member in instances if member.gone is not None)])
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:

@@ -73,7 +73,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
     plain = is_plain(state)
     previous: Attempt | None = None
     for attempt in state.attempts.values():
-        _draw_changeover(line, previous, state.launch_of(attempt), attempt)
+        _draw_changeover(line, previous, state.asked_last(attempt), attempt)
         _draw_attempt(line, state, attempt, survived, commits, plain)
         previous = attempt
     _draw_rest(line, state, previous)
@@ -190,7 +190,7 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
     """When the attempt did nothing more: its last word, or the end of its machine if that came first."""
     if attempt.end is None:
         return end
-    return min(attempt.end.known_at, state.launch_of(attempt).still_from or attempt.end.known_at)
+    return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:

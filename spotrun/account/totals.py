@@ -20,6 +20,7 @@ from spotrun.account.timeline import FOREVER, Activity, Span, account_end
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
+from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 from spotrun.spec.values import ON_DEMAND, is_instance_type
 
@@ -160,7 +161,10 @@ class Totals:
         self._storage_prices = state.created.storage
         self._machines = {
             kind: Machines(
-                launch.meter(rule) for launch in state.launches.values() if launch.intent.offering.capacity_type is kind
+                meter
+                for launch in state.launches.values()
+                if launch.intent.offering.capacity_type is kind
+                for meter in launch.meters(rule)
             )
             for kind in CapacityType
         }
@@ -232,9 +236,20 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """The objects that set-ups of this kind have put or got."""
-    for attempt in state.attempts.values():
-        if attempt.setup is not None and attempt.setup.how == how:
-            yield attempt.started_at, attempt.setup.objects
+    for at, setup in _setups(state):
+        if setup.how == how:
+            yield at, setup.objects
+
+
+def _setups(state: RunState) -> Iterable[tuple[datetime, SetUp]]:
+    """When each was known of. Each member of a gang says its own."""
+    if not state.of_gangs:
+        for attempt in state.attempts.values():
+            if attempt.setup is not None:
+                yield attempt.started_at, attempt.setup
+    for member in state.members():
+        if member.setup is not None and member.set_up_at is not None:
+            yield member.set_up_at, member.setup
 
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
@@ -261,7 +276,7 @@ def baseline_in_words(state: RunState) -> str:
 def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """When an on-demand machine in this run's place would have been billed, and at which hourly price in all."""
+    """When on-demand machines in this run's place would have been billed, and at which hourly price in all."""
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)
     for span in spans:
@@ -274,6 +289,7 @@ def _counterfactual(
             and span.start < first.start
         )
         if span.kind is Activity.PRODUCTIVE or starting:
-            launch = state.launch_of(state.attempts[span.attempt])
-            price = launch.intent.on_demand_usd_per_hour if baseline is None else baseline
-            yield span.start, span.end, price + attached_usd_per_hour
+            attempt = state.attempts[span.attempt]
+            own = state.launch_of(attempt).intent.on_demand_usd_per_hour
+            price = (own if baseline is None else baseline) + attached_usd_per_hour
+            yield span.start, span.end, price * len(attempt.names)

@@ -17,11 +17,11 @@ Written = TypeVar("Written")
 
 NAMES = frozenset(
     (
-        *("prefix", "manifest_blake3", "borrows", "key", "blake3", "instance_id"),
+        *("prefix", "manifest_blake3", "borrows", "key", "blake3", "instance_id", "address"),
         *("phase", "kind", "how", "why"),
     )
 )
-"""Fields that stay as they are, as they hold no text: the name of an object, its digest, a word of spotrun's own."""
+"""Fields that stay as they are, as they hold no text: a name or an address, a digest, a word of spotrun's own."""
 
 
 def cleaned(written: Written, clean: Clean) -> Written:

@@ -30,8 +30,7 @@ from spotrun.folder.keys import KeyMissing, OwnersKey, is_signed
 from spotrun.run import fold
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
-    LEDGER_VERSION,
-    OLD_LEDGER_VERSION,
+    READABLE_VERSIONS,
     RESTORE,
     AnyEvent,
     Entry,
@@ -45,7 +44,7 @@ from spotrun.run.events import (
     parted,
 )
 from spotrun.run.owners import is_of_owner
-from spotrun.run.preconditions import Refusal
+from spotrun.run.refusal import Refusal
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
 from spotrun.store.retrying import persist, through_faults
@@ -138,8 +137,8 @@ def _creating(store: Store, data: bytes) -> Entry:
         what = f"{store.uri} is damaged: entry 0 is of the run {entry.run!r:.40} and creates {entry.event.uid!r:.40}"
         raise LedgerDamaged(what, hint=RESTORE)
     version = entry.event.ledger_version
-    if version not in (LEDGER_VERSION, OLD_LEDGER_VERSION):
-        read = f"{OLD_LEDGER_VERSION} and {LEDGER_VERSION}"
+    if version not in READABLE_VERSIONS:
+        read = f"{min(READABLE_VERSIONS)} to {max(READABLE_VERSIONS)}"
         raise LedgerVersionUnknown(
             f"the ledger of {store.uri} is of version {version}, and this spotrun reads versions {read}",
             hint="use the spotrun that the run was launched with, or another --store",

@@ -156,7 +156,7 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
 def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
     """The part of its reservation that a launch has not cost yet."""
     rule = facts.state.created.billing
-    return launch.reserved_usd(rule) - launch.meter(rule).cost_until(facts.now)
+    return launch.reserved_usd(rule) - launch.cost_until(facts.now, rule)
 
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:

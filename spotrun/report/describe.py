@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import UNSET
+
 from spotrun.clock import zone
 from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
@@ -83,22 +85,47 @@ def _detail(text: str) -> str:
 
 def _intended(event: ev.LaunchIntended) -> str:
     price = f"${event.offering.price_usd_per_hour}/h" + (" simulated" if event.offering.simulated else "")
-    return f"launching {event.offering} at {price} ({event.reason})"
+    if event.count is UNSET:
+        return f"launching {event.offering} at {price} ({event.reason})"
+    return f"launching {count_of(event.count, 'member')} of {event.offering} at {price} each ({event.reason})"
+
+
+def _whose(event: ev.OfMember) -> str:
+    """The launch whose instance it is about, or the member of a gang: `launch 17`, `member 17.1`."""
+    return f"launch {event.launch}" if event.member is UNSET else f"member {ev.name_of(event)}"
+
+
+def _of_member(event: ev.NoticeSeen | ev.NoticesUnseen) -> str:
+    return "" if event.member is UNSET else f" of member {event.member}"
 
 
 def _recorded(event: ev.LaunchRecorded) -> str:
     alone = f", and only its own timer would end it: {event.unguarded}" if event.unguarded else ""
-    return f"instance {event.instance_id} is running{alone}"
+    member = "" if event.member is UNSET else f", member {ev.name_of(event)},"
+    return f"instance {event.instance_id}{member} is running{alone}"
 
 
 def _gone(event: ev.InstanceGone) -> str:
-    whose = f"instance {event.instance_id}" if event.instance_id else f"launch {event.launch}"
+    member = "" if event.member is UNSET else f", member {ev.name_of(event)},"
+    whose = f"instance {event.instance_id}{member}" if event.instance_id else _whose(event)
     return f"{whose} is gone: {event.evidence}"
+
+
+def _started(event: ev.AttemptStarted) -> str:
+    if event.gang is UNSET:
+        return f"attempt started on {event.instance_id}"
+    return f"attempt started on members {', '.join(map(str, event.gang.names))}"
+
+
+def _ended(event: ev.AttemptEnded) -> str:
+    missing = () if event.missing is UNSET else event.missing
+    without = f", without {', '.join(map(str, missing))}" if missing else ""
+    return f"attempt ended ({event.cause}){without}{_detail(event.detail)}"
 
 
 def _corrected(event: ev.EndCorrected) -> str:
     ended_at = f"{event.ended_at:%Y-%m-%d %H:%M:%S}"
-    return f"the instance of launch {event.launch} ended at {ended_at}, by {event.evidence} ({event.by})"
+    return f"the instance of {_whose(event)} ended at {ended_at}, by {event.evidence} ({event.by})"
 
 
 def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
@@ -128,8 +155,8 @@ def _resumed(event: ev.ResumedFrom) -> str:
 
 def _notice(event: ev.NoticeSeen) -> str:
     if event.deadline_at is None:
-        return f"notice: {event.kind}"
-    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S}"
+        return f"notice{_of_member(event)}: {event.kind}"
+    return f"interruption notice: the cloud takes the instance{_of_member(event)} at {event.deadline_at:%H:%M:%S}"
 
 
 def _committed(event: ev.CheckpointCommitted) -> str:
@@ -192,20 +219,22 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.EndCorrected: _corrected,
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
-    ev.GuardArmed: lambda event: f"the instance of launch {event.launch} now has its guard",
+    ev.GuardArmed: lambda event: f"the instance of {_whose(event)} now has its guard",
     ev.LaunchClosed: lambda event: f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}",
     ev.DrainRequested: lambda event: f"attempt has to hand over ({event.reason})",
-    ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} has to end{_detail(event.detail)}",
+    ev.InstanceCondemned: lambda event: f"the instance of {_whose(event)} has to end{_detail(event.detail)}",
+    ev.MemberReleased: lambda event: f"nobody has use for {_whose(event)}: it has to end{_detail(event.reason)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,
     ev.BudgetNearlySpent: nearly_spent,
     ev.RunStopped: lambda event: f"run stopped: {event.reason}",
     ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
-    ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",
+    ev.AttemptStarted: _started,
+    ev.MemberReady: lambda event: f"{_whose(event)} is ready on {event.instance_id}",
     ev.ResumedFrom: _resumed,
     ev.TrainingStarted: _training_started,
     ev.NoticeSeen: _notice,
-    ev.NoticesUnseen: lambda event: f"interruption notices cannot be seen{_detail(event.detail)}",
+    ev.NoticesUnseen: lambda event: f"interruption notices{_of_member(event)} cannot be seen{_detail(event.detail)}",
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: lambda event: f"checkpoint of step {event.step:,} failed{_detail(event.detail)}",
     ev.CheckpointRetired: lambda event: f"checkpoint {event.commit} retired",
@@ -214,7 +243,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.EpochCompleted: _epoch,
     ev.TrainerExited: _exited,
     ev.AttemptDrained: lambda event: f"attempt handed over{_detail(event.reason)}",
-    ev.AttemptEnded: lambda event: f"attempt ended ({event.cause}){_detail(event.detail)}",
+    ev.AttemptEnded: _ended,
     ev.RunCompleted: _completed,
 }
 

@@ -129,7 +129,7 @@ def _may_hold_more(hint: Any) -> bool:
         return _may_hold_more(of) and meta.le is None
     if origin in (Union, types.UnionType, tuple, list, dict):
         return any(map(_may_hold_more, get_args(hint)))
-    if hint in (str, float, bool, type(None), ...):
+    if hint in (str, float, bool, type(None), msgspec.UnsetType, ...):
         return False
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return bool(_bounded_fields(hint))

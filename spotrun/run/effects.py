@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
+from spotrun.run.gang import MemberName
+from spotrun.run.member import Member
 from spotrun.run.state import (
     WORTH_ANOTHER_TRY,
     Attempt,
@@ -33,12 +37,20 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
     return replace(state, launches=state.launches.changed(replace(state.launches[number], **changes)))
 
 
+def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
+    """The same with something else known of an instance. Once nothing of its launch is awaited, that is not pending."""
+    launch = state.launches[name.launch].with_member(name.member, **changes)
+    state = replace(state, launches=state.launches.changed(launch))
+    return state if launch.pending else _no_longer_pending(state, launch.number)
+
+
 def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
     return replace(state, attempts=state.attempts.changed(replace(state.attempts[number], **changes)))
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
-    return replace(_with_attempt(state, number, end=end), current_attempt=None)
+    """By the entry that is folded now."""
+    return replace(_with_attempt(state, number, end=end), current_attempt=None, last_end=state.next_number - 1)
 
 
 def _end_run(state: RunState, outcome: str, entry: Entry, cause: Cause, detail: str = "", **more: Any) -> RunState:
@@ -63,21 +75,23 @@ def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) ->
 
 
 def _launch_intended(state: RunState, entry: Entry, event: ev.LaunchIntended) -> RunState:
-    launch = Launch(number=entry.number, intent=event, intended_at=entry.at)
+    members = (Member(),) * event.instances
+    launch = Launch(number=entry.number, intent=event, intended_at=entry.at, members=members)
     unsettled = (*state.unsettled, entry.number)
     return replace(state, launches=state.launches.added(launch), pending=entry.number, unsettled=unsettled)
 
 
 def _launch_recorded(state: RunState, entry: Entry, event: ev.LaunchRecorded) -> RunState:
-    state = _with_launch(state, event.launch, recorded=event)
+    state = _with_member(state, ev.name_of(event), recorded=event)
     known = event.launch in state.unsettled
     return state if known else replace(state, unsettled=(*state.unsettled, event.launch))
 
 
 def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunState:
-    recorded = state.launches[event.launch].recorded
+    name = ev.name_of(event)
+    recorded = state.member(name).recorded
     assert recorded is not None
-    return _with_launch(state, event.launch, recorded=replace(recorded, unguarded=None))
+    return _with_member(state, name, recorded=replace(recorded, unguarded=None))
 
 
 def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
@@ -105,19 +119,25 @@ def _drain_requested(state: RunState, entry: Entry, event: ev.DrainRequested) ->
 
 
 def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> RunState:
-    return _with_launch(state, event.launch, condemned=event)
+    return _with_member(state, ev.name_of(event), condemned=event)
+
+
+def _released(state: RunState, entry: Entry, event: ev.MemberReleased) -> RunState:
+    return _with_member(state, ev.name_of(event), released=event)
 
 
 def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
-    state = _no_longer_pending(_with_launch(state, event.launch, gone=event), event.launch)
-    launch = state.launches[event.launch]
-    state = _settle(state, event.launch)
+    name = ev.name_of(event)
+    state = _with_member(state, name, gone=event)
+    member = state.member(name)
+    if state.launches[event.launch].settled:
+        state = _settle(state, event.launch)
     current = state.current
-    if current is None or current.launch != event.launch:
+    if current is None or name not in current.names:
         return state
     end = AttemptEnd(
-        cause=_cause_of_loss(launch, event),
-        stopped_at=launch.still_from or event.ended_at,
+        cause=_cause_of_loss(member, event),
+        stopped_at=member.still_from or event.ended_at,
         known_at=entry.at,
         last_step=event.last_step_seen,
         detail=event.evidence,
@@ -128,17 +148,17 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """What the launch has cost changes, and not when its attempt stood still: that is known from its agent."""
     before, rule = state.launches[event.launch], state.created.billing
-    after = before.with_end(event.ended_at)
+    after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))
     if event.launch in state.unsettled:
         return _settle(state, event.launch)
     return replace(state, settled_usd=state.settled_usd - before.reserved_usd(rule) + after.reserved_usd(rule))
 
 
-def _cause_of_loss(launch: Launch, event: ev.InstanceGone) -> Cause:
+def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """The cloud's record comes first (failures.md P27, R15): it says who ended the instance."""
-    if launch.condemned is not None:
-        return launch.condemned.cause
+    if member.condemned is not None:
+        return member.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
 
 
@@ -167,12 +187,27 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
         number=entry.number,
         launch=event.launch,
         instance_id=event.instance_id,
-        booted_at=event.booted_at,
+        booted_at=_booted_at(state, event),
         started_at=entry.at,
         setup=event.setup,
+        gang=None if event.gang is UNSET else event.gang,
     )
-    state = _no_longer_pending(_with_launch(state, event.launch, attempt=entry.number), event.launch)
+    for number in {name.launch for name in attempt.names}:
+        state = _no_longer_pending(_with_launch(state, number, attempt=entry.number), number)
     return replace(state, attempts=state.attempts.added(attempt), current_attempt=entry.number)
+
+
+def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
+    """When its machine began to run our code; of a gang, the last of its machines."""
+    members = [] if event.gang is UNSET else map(state.member, event.gang.names)
+    return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
+
+
+def _ready(state: RunState, entry: Entry, event: ev.MemberReady) -> RunState:
+    name = ev.name_of(event)
+    state = _with_member(state, name, ready=event)
+    first = event.setup is not None and state.member(name).setup is None
+    return _with_member(state, name, setup=event.setup, set_up_at=entry.at) if first else state
 
 
 def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunState:
@@ -184,6 +219,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
         commit=event.commit,
         step=event.step,
         in_place=event.in_place,
+        meet=None if event.meet is UNSET else event.meet,
     )
     trainers = (*state.attempts[event.attempt].trainers, trainer)
     state = _with_attempt(state, event.attempt, trainers=trainers)
@@ -254,7 +290,16 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
     if event.kind == "rebalance":
         first_at = state.attempts[event.attempt].rebalance_at or entry.at
         return _with_attempt(state, event.attempt, rebalance_at=first_at)
+    if _comes_later(event, state.attempts[event.attempt].notice):
+        return state
     return _with_attempt(state, event.attempt, notice=event, notice_at=entry.at)
+
+
+def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
+    """Whether a gang has been told that another member is taken before this one."""
+    if known is None or known.member == event.member or known.deadline_at is None:
+        return False
+    return event.deadline_at is None or event.deadline_at >= known.deadline_at
 
 
 def _notices_unseen(state: RunState, entry: Entry, event: ev.NoticesUnseen) -> RunState:
@@ -337,6 +382,7 @@ def _attempt_ended(state: RunState, entry: Entry, event: ev.AttemptEnded) -> Run
         last_step=event.last_step,
         detail=event.detail,
         gave_up=event.cause not in WORTH_ANOTHER_TRY,
+        missing=() if event.missing is UNSET else event.missing,
     )
     return _end_attempt(state, event.attempt, end)
 
@@ -358,12 +404,14 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.LaunchClosed: _launch_closed,
     ev.DrainRequested: _drain_requested,
     ev.InstanceCondemned: _condemned,
+    ev.MemberReleased: _released,
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_out_of_reach,
     ev.BudgetNearlySpent: _budget_nearly_spent,
     ev.RunStopped: _run_stopped,
     ev.RunFailed: _run_failed,
     ev.AttemptStarted: _attempt_started,
+    ev.MemberReady: _ready,
     ev.ResumedFrom: _resumed_from,
     ev.TrainingStarted: _training_started,
     ev.NoticeSeen: _notice_seen,

@@ -13,19 +13,24 @@ import hashlib
 from collections.abc import Callable
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering, require_amount
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode, prepare
+from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Shard
 
 LEDGER_VERSION = 3
+"""Of runs on one instance. Their entries have no field that speaks of a gang."""
+GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
 """Of runs without a key: anybody who may write in their folder speaks for their runner (protocol 31)."""
+READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 ENTRY_SIZE_MAX = SMALL_BYTES
 """Bytes. What does not fit belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
@@ -58,7 +63,12 @@ class EpochsEnd(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """The base of all events; the JSON field `type` holds the class name."""
+    """
+    The base of all events; the JSON field `type` holds the class name.
+
+    A field that is `UNSET` is not written. In a run on one instance each field that speaks of a gang is: so a spotrun
+    that knows no gangs reads its entries.
+    """
 
 
 # -- written by the command line -------------------------------------------------------------------------------------
@@ -110,6 +120,12 @@ class RunCreated(Event, frozen=True, kw_only=True):
         """A section of the job; empty if that is none. Figures are folded without asking whether the job is valid."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
+
+    @property
+    def size(self) -> int:
+        """How many instances the job asks for, by what it says; 1 where that is no number."""
+        found = self.spec.get("num_nodes")
+        return found if isinstance(found, int) else 1
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,13 +265,14 @@ class EndCorrected(Event, frozen=True, kw_only=True):
     The end of an instance that nobody saw, as the cloud's bill has it: it counts in place of the bound in
     `InstanceGone`.
 
-    `evidence` names the bill.
+    `evidence` names the bill. `member` as in `LaunchRecorded`.
     """
 
     launch: Count
     ended_at: Moment
     by: str
     evidence: str
+    member: Count | UnsetType = UNSET
 
 
 # -- written by any runner -------------------------------------------------------------------------------------------
@@ -263,11 +280,13 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up.
+    One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up. In the
+    run of a gang that is `count` of them, all or none.
 
-    It reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and `egress_usd` for what crosses regions meanwhile.
-    `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is what the same type costs on demand
-    there: the bill that spot is compared with.
+    Each reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and all together `egress_usd` for what crosses
+    regions meanwhile. `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is what the same
+    type costs on demand there: the bill that spot is compared with. `for_gang` is the attempt whose gap these members
+    fill, None if they are a gang of their own.
     """
 
     offering: Offering
@@ -278,11 +297,18 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     reason: str
     standby_for: Count | None = None
     egress_usd: Decimal = Decimal(0)
+    count: Count | UnsetType = UNSET
+    for_gang: Count | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.egress_usd)
         require_amount(self.price_ceiling_usd_per_hour)
         require_amount(self.on_demand_usd_per_hour)
+
+    @property
+    def instances(self) -> int:
+        """How many are asked for."""
+        return 1 if self.count is UNSET else self.count
 
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
@@ -290,6 +316,8 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     The instance of a launch exists, and from `billed_from` on its meter runs.
 
     `unguarded` is why nothing in the cloud would end it if its own timer did not (protocol 11); None: something would.
+    `member` is which one of the launch it is, counted from 0; an event of a launch that names none is about its only
+    one.
     """
 
     launch: Count
@@ -297,6 +325,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     billed_from: Moment
     prices: tuple[PriceSegment, ...]
     unguarded: str | None = None
+    member: Count | UnsetType = UNSET
 
 
 class GuardArmed(Event, frozen=True, kw_only=True):
@@ -305,6 +334,7 @@ class GuardArmed(Event, frozen=True, kw_only=True):
     """
 
     launch: Count
+    member: Count | UnsetType = UNSET
 
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
@@ -333,6 +363,17 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
     launch: Count
     cause: Cause
     detail: str = ""
+    member: Count | UnsetType = UNSET
+
+
+class MemberReleased(Event, frozen=True, kw_only=True):
+    """
+    Irrevocably: nobody has use for this member of a gang, and its instance is to be terminated. It is at no fault.
+    """
+
+    launch: Count
+    member: Count
+    reason: str
 
 
 class InstanceGone(Event, frozen=True, kw_only=True):
@@ -355,6 +396,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     last_step_seen: Count | None = None
     bounded_by: str = ""
     stopped_at: Moment | None = None
+    member: Count | UnsetType = UNSET
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
@@ -395,12 +437,15 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     """
     The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code; `setup`
     is None if the set-up has failed.
+
+    `gang` is who trains where that is more than one instance; the others speak of its lead.
     """
 
     launch: Count
     instance_id: str
     booted_at: Moment
     setup: SetUp | None = None
+    gang: Gang | UnsetType = UNSET
 
 
 PACK_PART_BYTES = 32 << 20
@@ -425,13 +470,33 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
+class MemberReady(Event, frozen=True, kw_only=True):
+    """
+    This member of a launch has nothing left of an earlier attempt, and may be named in the next one.
+
+    `address` is where the others reach it. It has so many `accelerators`. `after` is the entry that ended the newest
+    attempt, None if none has ended: a word that was said before an end counts for nothing after it. `holds` is the
+    newest commit whose image it still has in memory. `setup` is None if it failed, and where an earlier word told it.
+    """
+
+    launch: Count
+    member: Count
+    instance_id: str
+    address: str
+    accelerators: Count
+    booted_at: Moment
+    after: Count | None
+    setup: SetUp | None = None
+    holds: Count | None = None
+
+
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
     A trainer of this attempt begins at `commit`, or at zero if that is None; later commits are cut off.
 
     `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back,
     or with which a command has failed again. `in_place`: a command goes on with its files as the one before it has left
-    them on this instance, after that commit.
+    them on this instance, after that commit. The trainers of a gang `meet` there.
     """
 
     attempt: Count
@@ -441,6 +506,7 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     step: Count
     skipped: tuple[Count, ...] = ()
     in_place: bool = False
+    meet: Meeting | UnsetType = UNSET
 
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
@@ -459,11 +525,15 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
-    """The cloud said that it will take the instance (`termination`), or that it might (`rebalance`)."""
+    """
+    The cloud said that it will take the instance (`termination`), or that it might (`rebalance`); in a gang that of
+    `member`, which any member of the attempt may tell.
+    """
 
     attempt: Count
     kind: str
     deadline_at: Moment | None
+    member: MemberName | UnsetType = UNSET
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
@@ -471,6 +541,7 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
 
     attempt: Count
     detail: str
+    member: MemberName | UnsetType = UNSET
 
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -502,6 +573,9 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
 
     The state folder of a command makes a checkpoint of files alone: it has no image, step 0 and no epoch.
+
+    Of a gang `shards` are what each rank's manifest says of its part, in the order of their ranks, and `layout` says
+    which ranks have one. `manifest_blake3` is then that of rank 0, and sizes and objects are those of all.
     """
 
     attempt: Count
@@ -525,6 +599,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     sent_bytes: Count | None = None
     files: CommittedFiles | None = None
     fit: Count = 1
+    shards: tuple[Shard, ...] | UnsetType = UNSET
+    layout: Layout | UnsetType = UNSET
 
     @property
     def has_image(self) -> bool:
@@ -533,8 +609,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def puts(self) -> int:
-        """How many objects were put for it beside its files: the parts of its image, and their manifest."""
-        return self.objects + self.has_image
+        """How many objects were put for it beside its files: the parts of its image, and a manifest of each rank."""
+        return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
@@ -641,12 +717,17 @@ class AttemptDrained(Event, frozen=True, kw_only=True):
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """The attempt is over without a handover. `last_step` is the last step that its trainer did."""
+    """
+    The attempt is over without a handover. `last_step` is the last step that its trainer did.
+
+    `missing` are the members of a gang that were not reached. If the lead is one of them, another member writes this.
+    """
 
     attempt: Count
     cause: Cause
     last_step: Count
     detail: str = ""
+    missing: tuple[MemberName, ...] | UnsetType = UNSET
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
@@ -669,12 +750,14 @@ AnyEvent = (
     | LaunchClosed
     | DrainRequested
     | InstanceCondemned
+    | MemberReleased
     | InstanceGone
     | DeadlineOutOfReach
     | BudgetNearlySpent
     | RunStopped
     | RunFailed
     | AttemptStarted
+    | MemberReady
     | ResumedFrom
     | TrainingStarted
     | NoticeSeen
@@ -690,6 +773,29 @@ AnyEvent = (
     | AttemptEnded
     | RunCompleted
 )
+
+
+OfMember = EndCorrected | LaunchRecorded | GuardArmed | InstanceCondemned | MemberReleased | InstanceGone | MemberReady
+"""What happens to one member of a launch."""
+
+
+def name_of(event: OfMember) -> MemberName:
+    """The member that an event is about; of a run on one instance the only one of its launch."""
+    return MemberName(event.launch, 0 if event.member is UNSET else event.member)
+
+
+_FIELDS_OF_GANGS = {
+    kind: tuple(field.name for field in msgspec.structs.fields(kind) if field.default is UNSET)
+    for kind in get_args(AnyEvent)
+}
+
+
+def speaks_of_gangs(event: Event) -> bool:
+    """Whether a spotrun that knows no gangs could not read it."""
+    for name in _FIELDS_OF_GANGS[type(event)]:
+        if getattr(event, name) is not UNSET:
+            return True
+    return type(event) is MemberReady or type(event) is MemberReleased
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from spotrun.run import events as ev
 from spotrun.run.effects import EFFECTS
 from spotrun.run.events import Entry
-from spotrun.run.preconditions import CHECKS, Refusal, check_first, check_run
+from spotrun.run.preconditions import check, check_first, check_run
+from spotrun.run.refusal import Refusal
 from spotrun.run.state import RunState, Void
 from spotrun.run.versions import Log
 
@@ -63,7 +64,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
     """Why this entry would be void at this point, or None where it would be accepted."""
     try:
         check_run(state, entry)
-        CHECKS[type(entry.event)](state, entry.event)
+        check(state, entry.event)
     except Refusal as reason:
         return str(reason)
     except ArithmeticError:

@@ -21,6 +21,7 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
         ev.LaunchClosed,
         ev.DrainRequested,
         ev.InstanceCondemned,
+        ev.MemberReleased,
         ev.InstanceGone,
         ev.DeadlineOutOfReach,
         ev.BudgetNearlySpent,

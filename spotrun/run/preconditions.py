@@ -8,145 +8,165 @@ from typing import Any
 
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
+from spotrun.run.gang_rules import GANG_CHECKS, check_is_member, check_ready, check_released
+from spotrun.run.member import Member
+from spotrun.run.refusal import Refusal, require
 from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
 """The longest time-to-live; a negative one would reserve less than nothing."""
 
 
-class Refusal(Exception):
-    """Why an entry is void; of entry 0, why it creates no run."""
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise Refusal(reason)
-
-
 def check_run(state: RunState, entry: Entry) -> None:
-    _require(not isinstance(entry.event, ev.RunCreated), "a run is created by entry 0 only")
-    _require(entry.run == state.created.uid, "it belongs to another run")
+    require(not isinstance(entry.event, ev.RunCreated), "a run is created by entry 0 only")
+    require(entry.run == state.created.uid, "it belongs to another run")
+    if not state.of_gangs:
+        require(not ev.speaks_of_gangs(entry.event), "the run is on one instance")
+
+
+def check(state: RunState, event: ev.Event) -> None:
+    """
+    What the event presupposes, in a gang's run what concerns gangs too.
+
+    Raises:
+        Refusal: it breaks that; says how.
+    """
+    CHECKS[type(event)](state, event)
+    if state.of_gangs and type(event) in GANG_CHECKS:
+        GANG_CHECKS[type(event)](state, event)
 
 
 def check_first(entry: Entry) -> ev.RunCreated:
     """The event of entry 0."""
     if not isinstance(entry.event, ev.RunCreated):
         raise Refusal("entry 0 creates no run")
-    _require(entry.run == entry.event.uid, "the entry names another run than it creates")
+    require(entry.run == entry.event.uid, "the entry names another run than it creates")
     version = entry.event.ledger_version
-    readable = version in (ev.LEDGER_VERSION, ev.OLD_LEDGER_VERSION)
-    _require(readable, f"ledger version {version} is not read here")
+    require(version in ev.READABLE_VERSIONS, f"ledger version {version} is not read here")
     return entry.event
 
 
 def _check_open(state: RunState, _: Any = None) -> None:
-    _require(state.terminal is None, "the run has ended")
+    require(state.terminal is None, "the run has ended")
 
 
 def _check_resume_requested(state: RunState, _: ev.ResumeRequested) -> None:
     ended = state.terminal is not None and state.terminal.outcome != "completed"
-    _require(ended or (state.terminal is None and state.stop_requested), "the run is neither stopped nor failed")
+    require(ended or (state.terminal is None and state.stop_requested), "the run is neither stopped nor failed")
 
 
 def _check_prune_requested(state: RunState, event: ev.PruneRequested) -> None:
     _check_open(state)
-    _require(event.keep >= 1, "the newest checkpoint is always kept")
+    require(event.keep >= 1, "the newest checkpoint is always kept")
 
 
 def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     _check_open(state)
-    _require(not state.stop_requested, "a stop was requested")
-    _require(state.pending_launch is None, "another launch is pending")
-    _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives that long")
+    require(not state.stop_requested, "a stop was requested")
+    require(state.pending_launch is None, "another launch is pending")
+    require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives that long")
     created = state.created
     cap = created.price_cap_usd_per_hour
-    _require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
-    if event.standby_for is None:
-        _require(state.current is None, "an attempt is current")
-    else:
-        _require(state.current_attempt == event.standby_for, "the attempt to replace is not current")
+    require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
+    if event.standby_for is not None:
+        require(state.current_attempt == event.standby_for, "the attempt to replace is not current")
+    elif not event.for_gang:
+        require(state.current is None, "an attempt is current")
     if created.budget_usd is not None:
         planned = state.reserved_usd() + reservation_usd(event, created.billing)
-        _require(planned <= created.budget_usd, "more than the rest of the budget")
+        require(planned <= created.budget_usd, "more than the rest of the budget")
 
 
 def _known_launch(state: RunState, number: int) -> Launch:
-    _require(number in state.launches, f"there is no launch {number}")
+    require(number in state.launches, f"there is no launch {number}")
     return state.launches[number]
 
 
+def _known_member(state: RunState, event: ev.OfMember) -> Member:
+    check_is_member(state, event)
+    return state.member(ev.name_of(event))
+
+
 def _check_launch_recorded(state: RunState, event: ev.LaunchRecorded) -> None:
-    launch = _known_launch(state, event.launch)
-    _require(launch.recorded is None and launch.gone is None, "already recorded")
+    member = _known_member(state, event)
+    require(member.recorded is None and member.gone is None, "already recorded")
 
 
 def _check_guard_armed(state: RunState, event: ev.GuardArmed) -> None:
-    launch = _known_launch(state, event.launch)
-    _require(launch.recorded is not None and launch.recorded.unguarded is not None, "no guard was missing")
-    _require(launch.gone is None, "already gone")
+    member = _known_member(state, event)
+    require(member.recorded is not None and member.recorded.unguarded is not None, "no guard was missing")
+    require(member.gone is None, "already gone")
 
 
 def _check_launch_closed(state: RunState, event: ev.LaunchClosed) -> None:
     launch = _known_launch(state, event.launch)
-    _require(launch.attempt is None, "the launch has started an attempt")
-    _require(launch.open, "already closed")
+    require(launch.attempt is None, "the launch has started an attempt")
+    require(launch.open, "already closed")
 
 
 def _check_drain_requested(state: RunState, event: ev.DrainRequested) -> None:
     current = _check_current(state, event.attempt)
-    _require(current.drain is None, "already requested")
+    require(current.drain is None, "already requested")
 
 
 def _check_condemned(state: RunState, event: ev.InstanceCondemned) -> None:
-    launch = _known_launch(state, event.launch)
-    _require(launch.condemned is None and launch.gone is None, "already condemned or gone")
+    member = _known_member(state, event)
+    require(member.condemned is None and member.gone is None, "already condemned or gone")
 
 
 def _check_gone(state: RunState, event: ev.InstanceGone) -> None:
-    _require(_known_launch(state, event.launch).gone is None, "already gone")
+    require(_known_member(state, event).gone is None, "already gone")
 
 
 def _check_end_corrected(state: RunState, event: ev.EndCorrected) -> None:
-    launch = _known_launch(state, event.launch)
-    _require(launch.gone is not None and bool(launch.gone.bounded_by), "no end of it was taken from a bound")
-    began, latest = launch.billed_from, launch.latest_end
+    member, index = _known_member(state, event), ev.name_of(event).member
+    launch = state.launches[event.launch]
+    require(member.gone is not None and bool(member.gone.bounded_by), "no end of it was taken from a bound")
+    began, latest = member.billed_from, launch.latest_end_of(index)
     lived = began is not None and latest is not None and began <= event.ended_at <= latest
-    _require(lived, "not between the begin of its bill and its time-to-live")
-    assert launch.gone is not None
-    _require(event.ended_at != launch.gone.ended_at, "that is its end already")
-    launch.with_end(event.ended_at).reserved_usd(state.created.billing)  # which may be no figure
+    require(lived, "not between the begin of its bill and its time-to-live")
+    assert member.gone is not None
+    require(event.ended_at != member.gone.ended_at, "that is its end already")
+    launch.with_end(event.ended_at, index).reserved_usd(state.created.billing)  # which may be no figure
 
 
 def _check_ending_by_runner(state: RunState, _: Any) -> None:
     _check_open(state)
-    _require(state.current_attempt is None, "an attempt is current")
+    require(state.current_attempt is None, "an attempt is current")
 
 
 def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> None:
     _check_open(state)
-    _require(state.deadline_lost is None, "written already")
+    require(state.deadline_lost is None, "written already")
 
 
 def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None:
     _check_open(state)
-    _require(state.created.budget_usd is not None, "the run has no budget")
-    _require(state.budget_warning is None, "written already")
+    require(state.created.budget_usd is not None, "the run has no budget")
+    require(state.budget_warning is None, "written already")
 
 
 def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
     _check_open(state)
     launch = _known_launch(state, event.launch)
-    _require(launch.attempt is None, "the launch has started already")
-    _require(launch.open and launch.condemned is None, "the launch is closed")
+    if state.of_gangs:  # whose members are told one by one
+        return
+    require(launch.attempt is None, "the launch has started already")
+    require(launch.open and launch.condemned is None, "the launch is closed")
     pending = state.pending_launch
-    _require(pending is not None and pending.number == event.launch, "a newer launch is waiting to start")
+    require(pending is not None and pending.number == event.launch, "a newer launch is waiting to start")
     newest = next(reversed(state.attempts.values()), None)
-    _require(newest is None or event.launch > newest.launch, "a newer launch has started")
+    require(newest is None or event.launch > newest.launch, "a newer launch has started")
+
+
+def _check_ready(state: RunState, event: ev.MemberReady) -> None:
+    _check_open(state)
+    check_ready(state, event)
 
 
 def _check_current(state: RunState, attempt: int) -> Attempt:
     _check_open(state)
-    _require(state.current_attempt == attempt, f"attempt {attempt} is not the current one")
+    require(state.current_attempt == attempt, f"attempt {attempt} is not the current one")
     return state.attempts[attempt]
 
 
@@ -156,38 +176,38 @@ def _check_of_current(state: RunState, event: Any) -> None:
 
 def _check_resumed_from(state: RunState, event: ev.ResumedFrom) -> None:
     attempt = _check_current(state, event.attempt)
-    _require(event.incarnation == len(attempt.trainers), "another trainer of that number has begun")
+    require(event.incarnation == len(attempt.trainers), "another trainer of that number has begun")
     if event.commit is None:
-        _require(state.latest_commit() is None, "from zero although there is a checkpoint")
+        require(state.latest_commit() is None, "from zero although there is a checkpoint")
         return
     commit = state.commit(event.commit)
-    _require(commit is not None and commit.usable, "the commit may not be resumed from")
+    require(commit is not None and commit.usable, "the commit may not be resumed from")
     skipped, chosen = set(event.skipped), event.commit
     newer = takewhile(lambda other: other.number > chosen, state.usable_commits())
-    _require(all(other.number in skipped for other in newer), "there is a newer checkpoint")
+    require(all(other.number in skipped for other in newer), "there is a newer checkpoint")
 
 
 def _check_of_trainer(state: RunState, event: Any) -> None:
     attempt = _check_current(state, event.attempt)
-    _require(bool(attempt.trainers), "no trainer has begun")
+    require(bool(attempt.trainers), "no trainer has begun")
     newest = attempt.trainers[-1]
-    _require(newest.incarnation == event.incarnation and newest.exited is None, "not the attempt's newest trainer")
+    require(newest.incarnation == event.incarnation and newest.exited is None, "not the attempt's newest trainer")
 
 
 def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
     _check_of_trainer(state, event)
     trainer = state.attempts[event.attempt].trainers[-1]
-    _require(trainer.started_at is None, "already started")
-    _require(event.began_at is None or trainer.began_at is None, "its begin is known already")
+    require(trainer.started_at is None, "already started")
+    require(event.began_at is None or trainer.began_at is None, "its begin is known already")
 
 
 def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     attempt = _check_current(state, event.attempt)
-    _require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
+    require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
-    _require(not again, "the newest commit is this one already")
+    require(not again, "the newest commit is this one already")
     kept = all(_is_kept(state, prefix) for prefix in event.borrows)
-    _require(kept, "it borrows from a checkpoint that may be gone")
+    require(kept, "it borrows from a checkpoint that may be gone")
 
 
 def _is_kept(state: RunState, prefix: str) -> bool:
@@ -201,39 +221,39 @@ def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunComple
     _check_current(state, event.attempt)
     if event.final_commit is not None:
         commit = state.commit(event.final_commit)
-        _require(commit is not None and commit.usable, "the final commit is not an accepted one")
+        require(commit is not None and commit.usable, "the final commit is not an accepted one")
 
 
 def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     if event.attempt is None:
-        _require(state.terminal is not None, "a runner retires only when the run has ended")
+        require(state.terminal is not None, "a runner retires only when the run has ended")
     else:
         _check_current(state, event.attempt)
     commit = state.commit(event.commit)
-    _require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
+    require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
     assert commit is not None
     borrowers = state.borrowers.get(commit.event.prefix)
-    _require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint borrows from it")
+    require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint borrows from it")
 
 
 def _check_outputs_stored(state: RunState, event: ev.OutputsStored) -> None:
     _check_current(state, event.attempt)
-    _require(event.commit is None or state.commit(event.commit) is not None, "there is no such checkpoint")
+    require(event.commit is None or state.commit(event.commit) is not None, "there is no such checkpoint")
     newest = state.newest_outputs()
-    _require(newest is None or newest.event.key != event.key, "the newest files are these already")
+    require(newest is None or newest.event.key != event.key, "the newest files are these already")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
     _check_current(state, event.attempt)
     last = state.epochs[-1].event.epoch if state.epochs else -1
-    _require(event.epoch > last, "that epoch is completed already")
+    require(event.epoch > last, "that epoch is completed already")
 
 
 def _check_not_carried(state: RunState, event: ev.StateNotCarried) -> None:
     _check_current(state, event.attempt)
     known = {one.place for one in state.not_carried}
-    _require(bool(event.places), "it names nothing")
-    _require(known.isdisjoint(one.place for one in event.places), "it is named already")
+    require(bool(event.places), "it names nothing")
+    require(known.isdisjoint(one.place for one in event.places), "it is named already")
 
 
 CHECKS: dict[type, Callable[[RunState, Any], object]] = {
@@ -247,12 +267,14 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.LaunchClosed: _check_launch_closed,
     ev.DrainRequested: _check_drain_requested,
     ev.InstanceCondemned: _check_condemned,
+    ev.MemberReleased: check_released,
     ev.InstanceGone: _check_gone,
     ev.DeadlineOutOfReach: _check_deadline_out_of_reach,
     ev.BudgetNearlySpent: _check_budget_nearly_spent,
     ev.RunStopped: _check_ending_by_runner,
     ev.RunFailed: _check_ending_by_runner,
     ev.AttemptStarted: _check_attempt_started,
+    ev.MemberReady: _check_ready,
     ev.ResumedFrom: _check_resumed_from,
     ev.TrainingStarted: _check_training_started,
     ev.NoticeSeen: _check_of_current,

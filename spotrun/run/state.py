@@ -5,30 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import CapacityType
 from spotrun.run import events as ev
-from spotrun.run.billing import ZERO, Meter, hourly, switched_off_at
+from spotrun.run.billing import ZERO, Meter, hourly
 from spotrun.run.events import Cause
+from spotrun.run.gang import Gang, Meeting, MemberName
+from spotrun.run.member import Member
 from spotrun.run.versions import Index, Log, Table
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One intended instance and what became of it."""
+    """
+    Instances that were asked for by one entry, and what became of them.
+
+    A run on one instance has one of them in each launch, and what is said of it holds of that one. Of a gang `attempt`
+    is the newest that one of them was named in.
+    """
 
     number: int
     intent: ev.LaunchIntended
     intended_at: datetime
-    recorded: ev.LaunchRecorded | None = None
+    members: tuple[Member, ...] = (Member(),)
     closed: ev.LaunchClosed | None = None
     closed_at: datetime | None = None
-    condemned: ev.InstanceCondemned | None = None
-    gone: ev.InstanceGone | None = None
     attempt: int | None = None
+
+    @property
+    def recorded(self) -> ev.LaunchRecorded | None:
+        """That of the first of its instances that exists."""
+        return next((member.recorded for member in self.members if member.recorded is not None), None)
+
+    @property
+    def condemned(self) -> ev.InstanceCondemned | None:
+        """Why all of its instances have to end; None as long as one of them has not."""
+        return self.members[0].condemned if all(member.condemned for member in self.members) else None
+
+    @property
+    def gone(self) -> ev.InstanceGone | None:
+        """The last end of an instance of it; None as long as one of them is not gone."""
+        ends = [member.gone for member in self.members if member.gone is not None]
+        return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
     @property
     def open(self) -> bool:
@@ -36,8 +57,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pending(self) -> bool:
-        """Asked for, and neither closed, gone, nor taken over the run yet."""
-        return self.open and self.attempt is None
+        """
+        Asked for, and neither closed, gone, nor taken over the run yet. A member of a gang is not waited for once it is
+        ready or released.
+        """
+        return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
     @property
     def taken_before_it_ran(self) -> bool:
@@ -65,60 +89,69 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """When its meter began, by what was recorded last; None if it never did."""
-        return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
+        """When its first meter began, by what was recorded last; None if none ever did."""
+        return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices that it was charged, by what was recorded last: the record of an end may have none."""
-        return next((fact.prices for fact in self._facts if fact.prices), ())
+        """The prices that an instance of it was charged, by what was recorded last."""
+        return next((member.prices for member in self.members if member.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
         """The last of its prices; while there is none, the price at which it was asked for."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
-    @property
-    def _facts(self) -> list[ev.LaunchRecorded | ev.InstanceGone]:
-        return [fact for fact in (self.gone, self.recorded) if fact is not None]
-
-    @property
-    def still_from(self) -> datetime | None:
-        """From when on nothing ran on its machine, if it is gone: its disk may have outlived it, and been billed."""
-        if self.gone is None:
-            return None
-        return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
+    def meters(self, rule: ev.BillingRule) -> list[Meter]:
+        """The bill of each of its instances."""
+        return [member.meter(rule, self.intent.offering.capacity_type) for member in self.members]
 
     def meter(self, rule: ev.BillingRule) -> Meter:
-        """Its bill."""
-        gone, rule = self.gone, rule.attached_to(self.intent.offering.capacity_type)
-        if gone is None:
-            return Meter(rule, self.prices, self.billed_from, None, None)
-        spot = self.intent.offering.capacity_type is CapacityType.SPOT
-        ended_by = gone.ended_by if spot else EndedBy.USER
-        return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
+        """The bill of its only instance."""
+        (only,) = self.meters(rule)
+        return only
 
-    def with_end(self, ended_at: datetime) -> Launch:
-        """The same with another end of its instance, which is gone."""
-        assert self.gone is not None
-        return replace(self, gone=replace(self.gone, ended_at=ended_at))
+    def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
+        """What has accrued for its instances."""
+        return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
+
+    def with_member(self, index: int, **changes: Any) -> Launch:
+        """The same with something else known of one of its instances."""
+        changed = replace(self.members[index], **changes)
+        return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
+
+    def with_end(self, ended_at: datetime, index: int = 0) -> Launch:
+        """The same with another end of an instance, which is gone."""
+        return self.with_member(index, gone=self.members[index].with_end(ended_at).gone)
 
     @property
     def latest_end(self) -> datetime | None:
         """When its time-to-live is over, counted from the begin of its bill; None if its meter never ran."""
-        began = self.billed_from
+        return self.latest_end_of(0)
+
+    def latest_end_of(self, index: int) -> datetime | None:
+        """The same of one of its instances."""
+        began = self.members[index].billed_from
         return None if began is None else began + timedelta(seconds=self.intent.time_to_live_s)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        What this launch may cost in all: the final bill once it is gone, nothing if the cloud refused it, the whole
-        time-to-live until then.
+        What this launch may cost in all: the final bill of what is gone, nothing if the cloud refused it, the whole
+        time-to-live of the rest.
         """
-        if self.gone is not None:
-            return self.meter(rule).cost_until(self.gone.ended_at)
         if self._refused:
             return ZERO
-        return reservation_usd(self.intent, rule)
+        final = [
+            member.meter(rule, self.intent.offering.capacity_type).cost_until(member.gone.ended_at)
+            for member in self.members
+            if member.gone is not None
+        ]
+        living = len(self.members) - len(final)
+        return sum(final, ZERO) + (life_usd(self.intent, rule) * living + self.intent.egress_usd if living else ZERO)
+
+
+def _is_awaited(member: Member) -> bool:
+    return member.gone is None and member.released is None and member.ready is None
 
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +169,7 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime | None = None
     unprotected: bool = False
     in_place: bool = False
+    meet: Meeting | None = None
     exited: ev.TrainerExited | None = None
     exited_at: datetime | None = None
 
@@ -148,7 +182,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
     How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
 
-    `gave_up`: its agent expects nothing of another try.
+    `gave_up`: its agent expects nothing of another try. `missing` are the members of a gang that were not reached.
     """
 
     cause: Cause
@@ -157,10 +191,14 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     last_step: int | None
     detail: str = ""
     gave_up: bool = False
+    missing: tuple[MemberName, ...] = ()
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of training on one instance."""
+    """
+    One stretch of training on one instance, or on those of a `gang`: then `launch`, `instance_id` and `setup` are those
+    of its lead, and `booted_at` is when the last of its members had booted.
+    """
 
     number: int
     launch: int
@@ -168,6 +206,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     booted_at: datetime
     started_at: datetime
     setup: ev.SetUp | None = None
+    gang: Gang | None = None
     trainers: tuple[Trainer, ...] = ()
     notice: ev.NoticeSeen | None = None
     unseen: ev.NoticesUnseen | None = None
@@ -178,6 +217,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     saves_failed_in_a_row: int = 0
     refused_bytes: int = 0
     """The size of the last snapshot for which the store had no room."""
+
+    @property
+    def names(self) -> tuple[MemberName, ...]:
+        """Who trains in it, in the order of their ranks."""
+        return (MemberName(self.launch, 0),) if self.gang is None else self.gang.names
 
     @property
     def rebalance(self) -> bool:
@@ -296,6 +340,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
 
     `opened_at` is when the run was created, or resumed last. `pending` is the launch that waits for its attempt.
+    `last_end` is the entry that ended an attempt last.
     `unsettled` are the launches whose bill may still grow, and `settled_usd` is what the others have cost. `borrowers`
     has, by prefix, the numbers of the commits that borrow from it; the last of them is not retired.
     """
@@ -314,6 +359,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     settled_usd: Decimal = ZERO
     borrowers: Index[str, Log[int]] = Index()
     current_attempt: int | None = None
+    last_end: int | None = None
     stop_requested_at: datetime | None = None
     restarts_used: int = 0
     deadline_lost: ev.DeadlineOutOfReach | None = None
@@ -347,20 +393,46 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 
+    def asked_last(self, attempt: Attempt) -> Launch:
+        """The launch of its members that was intended last."""
+        return self.launches[max(name.launch for name in attempt.names)]
+
+    @property
+    def of_gangs(self) -> bool:
+        """Whether several instances may train together in it."""
+        return self.created.ledger_version == ev.GANG_LEDGER_VERSION
+
+    def members(self) -> Iterator[Member]:
+        """Each instance that was ever asked for."""
+        return (member for launch in self.launches.values() for member in launch.members)
+
+    def member(self, name: MemberName) -> Member:
+        return self.launches[name.launch].members[name.member]
+
+    def members_of(self, attempt: Attempt) -> list[Member]:
+        """Those that train in it, in the order of their ranks."""
+        return [self.member(name) for name in attempt.names]
+
+    def still_from(self, attempt: Attempt) -> datetime | None:
+        """From when on nothing ran on the first machine of it that is gone."""
+        ends = (member.still_from for member in self.members_of(attempt))
+        return min((end for end in ends if end is not None), default=None)
+
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
         Whether somebody else than spotrun has asked the cloud for this end, before which the state is this one. Clouds
         name the user for what spotrun ends too, and for what its guard ends after the time-to-live.
         """
-        launch = self.launches[event.launch]
-        asked = launch.closed is not None or launch.condemned is not None or self.stop_requested
-        in_time = launch.latest_end is None or event.ended_at < launch.latest_end
+        launch, name = self.launches[event.launch], ev.name_of(event)
+        asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
+        latest_end = launch.latest_end_of(name.member)
+        in_time = latest_end is None or event.ended_at < latest_end
         return event.ended_by is EndedBy.USER and in_time and not asked and self.terminal is None
 
     @property
     def unguarded(self) -> list[ev.LaunchRecorded]:
         """The instances that nothing in their cloud would end if their own timers did not (protocol 11)."""
-        found = [launch.recorded for launch in self.launches.values() if launch.gone is None]
+        found = [member.recorded for member in self.members() if member.gone is None]
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     @property
@@ -462,7 +534,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """The most that this launch can cost: its whole time-to-live at its price ceiling, disk, address and egress."""
+    """The most that this launch can cost: the lives of its instances, and the traffic between regions."""
+    return life_usd(intent, rule) * intent.instances + intent.egress_usd
+
+
+def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
+    """The most that one instance of it can cost: its whole time-to-live at its price ceiling, with disk and address."""
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
-    ceiling = intent.price_ceiling_usd_per_hour + attached
-    return hourly(ceiling, timedelta(seconds=intent.time_to_live_s)) + intent.egress_usd
+    return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

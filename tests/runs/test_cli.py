@@ -118,7 +118,7 @@ def test_the_doctor_finds_this_machine_well(sandbox: Sandbox) -> None:
 
 
 def test_a_run_of_another_version_is_told_as_such_and_hides_no_other(sandbox: Sandbox) -> None:
-    for version, uid in ((ev.LEDGER_VERSION + 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
+    for version, uid in ((max(ev.READABLE_VERSIONS) + 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
         (entry,) = History(uid=uid, spec=spec().to_dict()).entries
         written = replace(entry, event=replace(entry.event, ledger_version=version))
         open_store(str(sandbox.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))

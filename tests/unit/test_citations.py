@@ -180,7 +180,7 @@ def test_each_decision_is_dated_and_in_the_index() -> None:
     ("text", "unknown"),
     [
         ("as protocol 30 says", []),
-        ("as protocol 30 to 32 say", ["1: 32"]),
+        ("as protocol 47 to 49 say", ["1: 49"]),
         ("(protocol 24 and 77)", ["1: 77"]),
         ("protocol.md 17, promise I29", ["1: I29"]),
         ("promises I13, I15 and I44", ["1: I44"]),

@@ -56,6 +56,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     datetime: st.datetimes(datetime(2020, 1, 1), datetime(2200, 12, 31), timezones=st.just(UTC)),
     Any: JSON_VALUES,
     types.NoneType: st.none(),
+    msgspec.UnsetType: st.just(msgspec.UNSET),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
@@ -82,7 +83,7 @@ def example(kind: inspect.Type) -> Any:
 def texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     """Each text in it, with the field that holds it."""
     match value:
-        case ev.Cause():
+        case Enum():
             return
         case str():
             yield field, value

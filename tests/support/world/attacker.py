@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from spotrun.folder import final_status
 from spotrun.folder.ledger import key_of
@@ -169,6 +170,7 @@ class Attacker:
         random = self._random
         choices: dict[type, Any] = {
             type(None): (None,),
+            UnsetType: (UNSET,),
             bool: (True, False),
             int: NUMBERS,
             float: (0.0, 1.0, 3600.0, 1e9),

@@ -1,0 +1,200 @@
+"""
+What the entries of a gang presuppose beside the rest (protocol 32 to 48), each rule by itself.
+
+`checks` calls those of an event. They hold in a run of a gang alone: in another one each entry that speaks of gangs is
+void, as it is for a spotrun that cannot read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+from msgspec import UNSET
+
+from spotrun.run import events as ev
+from spotrun.run.gang import MEMBERS_MAX, Gang, Layout, MemberName, Shard
+from spotrun.run.refusal import require
+from spotrun.run.state import Attempt, RunState
+
+
+def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
+    require(event.count is not UNSET and event.for_gang is not UNSET, "it does not say how many members, and for whom")
+    require(1 <= event.instances <= MEMBERS_MAX, f"a gang has 1 to {MEMBERS_MAX} members")
+    require(event.standby_for is None, "what replaces a member is for its gang")
+    newest = state.attempts.values()[-1].number if state.attempts else None
+    require(event.for_gang is None or event.for_gang == newest, "the gang whose gap it fills is not the newest")
+
+
+def check_is_member(state: RunState, event: ev.OfMember) -> None:
+    """There is such a member. Of a run on one instance each launch has one."""
+    require(event.launch in state.launches, f"there is no launch {event.launch}")
+    name = ev.name_of(event)
+    require(name.member < len(state.launches[event.launch].members), f"there is no member {name}")
+
+
+def check_another_instance(state: RunState, event: ev.LaunchRecorded) -> None:
+    others = (member.recorded for member in state.launches[event.launch].members)
+    taken = {other.instance_id for other in others if other is not None}
+    require(event.instance_id not in taken, "that instance is another member")
+
+
+def check_ready(state: RunState, event: ev.MemberReady) -> None:
+    check_is_member(state, event)
+    name = ev.name_of(event)
+    check_wanted(state, [name])
+    recorded, known = state.member(name).recorded, state.member(name).ready
+    require(recorded is None or recorded.instance_id == event.instance_id, "that member is another instance")
+    check_left(state, name)
+    check_after_the_end(state, event)
+    require(known is None or known.after != event.after, "it has said so already")
+    require(event.holds is None or state.commit(event.holds) is not None, "there is no such checkpoint")
+
+
+def check_left(state: RunState, name: MemberName) -> None:
+    """Who is in the current gang holds its rank there (protocol 33)."""
+    require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
+
+
+def check_after_the_end(state: RunState, event: ev.MemberReady) -> None:
+    """A word that was said before the newest end is not heard (protocol 33)."""
+    require(event.after == state.last_end, "an attempt has ended since")
+
+
+def check_released(state: RunState, event: ev.MemberReleased) -> None:
+    check_is_member(state, event)
+    member = state.member(ev.name_of(event))
+    require(member.gone is None and member.released is None, "already released or gone")
+    check_unused(state, ev.name_of(event))
+
+
+def check_unused(state: RunState, name: MemberName) -> None:
+    """Who is in the current gang is of use (protocol 45)."""
+    require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
+
+
+def check_closed(state: RunState, event: ev.LaunchClosed) -> None:
+    check_never_ready(state, event)
+
+
+def check_never_ready(state: RunState, event: ev.LaunchClosed) -> None:
+    """What closes a launch ends all of its members (protocol 46)."""
+    members = state.launches[event.launch].members
+    require(all(member.ready is None for member in members), "a member of it was ready")
+
+
+def check_started(state: RunState, event: ev.AttemptStarted) -> None:
+    require(event.gang is not UNSET and bool(event.gang.members), "it names no members")
+    assert event.gang is not UNSET
+    gang = event.gang
+    for name in gang.names:
+        known = name.launch in state.launches and name.member < len(state.launches[name.launch].members)
+        require(known, f"there is no member {name}")
+        require(state.member(name).ready is not None, f"{name} has never said that it is ready")
+    check_one_is_current(state)
+    check_wanted(state, gang.names)
+    check_words(state, gang)
+    check_order(state, gang)
+    lead = state.member(gang.names[0]).ready
+    speaks_of_it = lead is not None and (event.launch, event.instance_id) == (lead.launch, lead.instance_id)
+    require(speaks_of_it, "it does not speak of its lead")
+
+
+def check_one_is_current(state: RunState) -> None:
+    """A newer gang may only take over from one that was told to go (protocol 32, 13)."""
+    require(state.current is None or state.current.leaving, "an attempt is current")
+
+
+def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
+    """What cannot be taken back was said of nobody who is named (protocol 35)."""
+    for name in names:
+        open_ = state.launches[name.launch].closed is None
+        require(open_ and state.member(name).wanted, f"{name} is condemned, released, closed or gone")
+
+
+def check_words(state: RunState, gang: Gang) -> None:
+    """Each has said after the newest end that it is ready, and holds no rank in a gang that leaves (protocol 33)."""
+    for name in gang.names:
+        ready = state.member(name).ready
+        require(ready is not None and ready.after == state.last_end, f"{name} has not said so since the last end")
+        check_left(state, name)
+
+
+def check_order(state: RunState, gang: Gang) -> None:
+    """Ranks follow the names, so the lead is the earliest one; and there are as many as the job asks for."""
+    names, ranks = gang.names, [seat.rank for seat in gang.members]
+    require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
+    require(all(name < later for name, later in pairwise(names)), "its ranks do not follow its names")
+    ascending = all(rank < later for rank, later in zip(ranks, [*ranks[1:], gang.world], strict=True))
+    require(ranks[0] == 0 and ascending, "its ranks are not those of its world")
+    require(len(gang.batches) == gang.world and all(gang.batches), "not every rank has a part of each batch")
+
+
+def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
+    attempt = state.attempts[event.attempt]
+    require(event.meet is not UNSET, "it does not say where its trainers meet")
+    assert event.meet is not UNSET
+    lead = state.members_of(attempt)[0].ready
+    require(lead is not None and lead.address == event.meet.address, "they would not meet at the lead")
+    check_new_place(attempt, event)
+
+
+def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
+    """Whoever is late for an earlier incarnation finds nobody (protocol 37)."""
+    require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
+
+
+def check_named(state: RunState, event: ev.NoticeSeen | ev.NoticesUnseen) -> None:
+    require(event.member is not UNSET, "it does not say which member")
+    require(event.member in state.attempts[event.attempt].names, f"{event.member} is not in the attempt")
+
+
+def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
+    attempt = state.attempts[event.attempt]
+    assert attempt.gang is not None
+    require(bool(event.shards) and event.layout is not UNSET, "it does not say who has which part of it")
+    assert event.shards is not UNSET
+    check_shards(attempt.gang, event, event.shards)
+    check_newest(state, event, event.shards[0].snapshot)
+
+
+def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
+    """What an earlier trainer left, or an earlier snapshot, lies behind what was trained since (protocol 43)."""
+    newest = len(state.attempts[event.attempt].trainers) - 1
+    require(event.incarnation == newest, "a newer trainer has begun")
+    last = state.commits[-1].event if state.commits else None
+    if last is not None and (last.attempt, last.incarnation) == (event.attempt, event.incarnation):
+        assert last.shards is not UNSET
+        require(last.shards[0].snapshot < snapshot, "a newer snapshot is committed")
+
+
+def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
+    """Each rank that has a part says the same of it as the commit (protocol 42)."""
+    ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
+    require(tuple(shard.rank for shard in shards) == ranks, "not all shards are there")
+    said = {(one.attempt, one.incarnation, one.snapshot, one.step, one.world) for one in shards}
+    ours = (event.attempt, event.incarnation, shards[0].snapshot, event.step, gang.world)
+    require(said == {ours}, "its shards are not of one snapshot")
+    sums = (shards[0].blake3, sum(one.size_bytes for one in shards), sum(one.objects for one in shards))
+    require(sums == (event.manifest_blake3, event.size_bytes, event.objects), "its figures are not those of its shards")
+
+
+def check_missing(state: RunState, event: ev.AttemptEnded) -> None:
+    missing = () if event.missing is UNSET else event.missing
+    names = state.attempts[event.attempt].names
+    require(all(name in names for name in missing), "a member that is missing is not in the attempt")
+
+
+GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
+    ev.LaunchIntended: check_intended,
+    ev.LaunchRecorded: check_another_instance,
+    ev.LaunchClosed: check_closed,
+    ev.AttemptStarted: check_started,
+    ev.ResumedFrom: check_resumed,
+    ev.NoticeSeen: check_named,
+    ev.NoticesUnseen: check_named,
+    ev.CheckpointCommitted: check_committed,
+    ev.AttemptEnded: check_missing,
+}
+"""Of the events that other runs have too: after their own."""

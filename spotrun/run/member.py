@@ -1,0 +1,68 @@
+"""One instance of a launch, and what became of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from spotrun.instance import EndedBy, PriceSegment
+from spotrun.offering import CapacityType
+from spotrun.run import events as ev
+from spotrun.run.billing import Meter, switched_off_at
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    An instance that was asked for. The launch of a run on one instance has one of them.
+
+    `ready` is its newest word that it may be named in an attempt, or was. By `set_up_at` it had said how it was set up.
+    """
+
+    recorded: ev.LaunchRecorded | None = None
+    condemned: ev.InstanceCondemned | None = None
+    released: ev.MemberReleased | None = None
+    gone: ev.InstanceGone | None = None
+    ready: ev.MemberReady | None = None
+    setup: ev.SetUp | None = None
+    set_up_at: datetime | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it may train: nobody has said of it what cannot be taken back (protocol 35)."""
+        return self.condemned is None and self.released is None and self.gone is None
+
+    @property
+    def billed_from(self) -> datetime | None:
+        """When its meter began, by what was recorded last; None if it never did."""
+        return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
+
+    @property
+    def prices(self) -> tuple[PriceSegment, ...]:
+        """The prices that it was charged, by what was recorded last: the record of an end may have none."""
+        return next((fact.prices for fact in self._facts if fact.prices), ())
+
+    @property
+    def _facts(self) -> list[ev.LaunchRecorded | ev.InstanceGone]:
+        return [fact for fact in (self.gone, self.recorded) if fact is not None]
+
+    @property
+    def still_from(self) -> datetime | None:
+        """From when on nothing ran on its machine, if it is gone: its disk may have outlived it, and been billed."""
+        if self.gone is None:
+            return None
+        return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
+
+    def meter(self, rule: ev.BillingRule, capacity_type: CapacityType) -> Meter:
+        """Its bill."""
+        gone, rule = self.gone, rule.attached_to(capacity_type)
+        if gone is None:
+            return Meter(rule, self.prices, self.billed_from, None, None)
+        ended_by = gone.ended_by if capacity_type is CapacityType.SPOT else EndedBy.USER
+        return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
+
+    def with_end(self, ended_at: datetime) -> Member:
+        """The same with another end of its instance, which is gone."""
+        assert self.gone is not None
+        return replace(self, gone=replace(self.gone, ended_at=ended_at))
