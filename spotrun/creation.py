@@ -20,7 +20,7 @@ from spotrun.folder.ledger import Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
 from spotrun.run import fold
-from spotrun.run.events import LEDGER_VERSION, Entry, EpochsEnd, RunCreated
+from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.conditional_put_probe import race
@@ -111,7 +111,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
     return RunCreated(
         uid=uid,
         name=spec.name,
-        ledger_version=LEDGER_VERSION,
+        ledger_version=version_for(spec.num_nodes),
         spec=spec.to_dict(),
         spec_sha256=spec.spec_sha256,
         workdir_sha256=workdir_sha256,

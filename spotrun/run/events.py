@@ -31,6 +31,13 @@ GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
 """Of runs without a key: anybody who may write in their folder speaks for their runner (protocol 31)."""
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
+
+
+def version_for(instances: int) -> int:
+    """That of a new run in which so many train together: the lowest that can tell it."""
+    return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
+
+
 ENTRY_SIZE_MAX = SMALL_BYTES
 """Bytes. What does not fit belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24

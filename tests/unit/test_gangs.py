@@ -14,16 +14,19 @@ from msgspec.structs import fields, replace
 from spotrun.account.interruptions import interruptions
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
+from spotrun.clock import ScaledClock
+from spotrun.creation import newborn
 from spotrun.instance import EndedBy
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO
 from spotrun.run.events import Cause
-from spotrun.run.fold import fold
+from spotrun.run.fold import apply, fold
 from spotrun.run.gang import MEMBERS_MAX, Gang, Layout, Meeting, MemberName
 from tests.support import gang_events as gang
+from tests.support.decisions import spec
 from tests.support.gang_history import GangHistory
-from tests.support.histories import FREE_STORAGE, History, refused
+from tests.support.histories import FREE_STORAGE, START, History, refused
 
 
 def ready_gang(size: int = 2, members: int = 2) -> tuple[GangHistory, list[MemberName]]:
@@ -93,6 +96,14 @@ def test_a_run_of_a_gang_has_a_version_of_its_own() -> None:
     history, _ = training_gang()
     assert history.state.created.ledger_version == ev.GANG_LEDGER_VERSION == ev.LEDGER_VERSION + 1
     assert history.state.voids == []
+
+
+def test_the_version_of_a_run_follows_from_its_job() -> None:
+    clock = ScaledClock(START, 1.0)
+    assert newborn(spec(), clock).created.ledger_version == ev.LEDGER_VERSION
+    two = newborn(spec().model_copy(update={"num_nodes": 2}), clock)
+    assert two.of_gangs
+    assert two.created.size == 2
 
 
 def test_what_a_run_on_one_instance_writes_says_nothing_of_gangs() -> None:
@@ -478,6 +489,25 @@ def test_while_a_gap_is_filled_the_run_boots() -> None:
     assert found == [20, 60 + 50, 25 + 30]
 
 
+def test_the_bill_corrects_the_end_of_one_member() -> None:
+    history, names = training_gang()
+    began = history.now
+    history.after(3600)
+    for name in names:
+        history.write(history.end_of(name, bounded_by="its last heartbeat"))
+    before = summarise(history.state, history.now).total.spot_usd
+    corrected = ev.EndCorrected(
+        launch=names[1].launch, member=1, ended_at=began + timedelta(minutes=30), by="test", evidence="the bill"
+    )
+    history.write(corrected)
+    refused(history, corrected, "that is its end already")
+    refused(history, replace(corrected, ended_at=began - timedelta(days=2)), "not between")
+    assert before - summarise(history.state, history.now).total.spot_usd == Decimal("0.18")
+    assert history.state.settled_usd == sum(
+        (launch.reserved_usd(history.state.created.billing) for launch in history.state.launches.values()), ZERO
+    )
+
+
 def random_gang(seed: int) -> GangHistory:
     """Gangs that lose members, in any state of their lives, until the run ends or the dice say so."""
     rng = random.Random(seed)
@@ -522,3 +552,21 @@ def test_a_ledger_of_a_gang_is_read_back_in_parts_and_told_in_sentences(seed: in
     for cut in range(1, len(entries), 7):
         assert fold(entries[cut:], fold(entries[:cut])) == fold(entries)
     assert all("UNSET" not in describe(entry) for entry in entries)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_entries_of_a_gang_in_any_order_never_break_the_rules(seed: int) -> None:
+    """What is late, twice or out of turn is accepted or void; the fold fails at none of it."""
+    rng, entries = random.Random(seed), random_gang(seed).entries
+    begun = rng.randint(8, len(entries) * 3 // 4)
+    state = fold(entries[:begun])
+    for number in range(begun, begun + 200):
+        event = rng.choice(entries[1:]).event
+        if hasattr(event, "attempt") and state.current_attempt is not None:
+            event = replace(event, attempt=state.current_attempt)
+        state = apply(state, replace(entries[1], number=number, nonce=f"n{number}", event=event))
+        assert state.next_number == number + 1
+        assert sum(attempt.end is None for attempt in state.attempts.values()) <= 1
+        assert sum(launch.pending for launch in state.launches.values()) <= 1
+        assert all(len(set(attempt.names)) == state.created.size for attempt in state.attempts.values())
+    assert begun < len(state.entry_times) - len(state.voids), "nothing was accepted"
