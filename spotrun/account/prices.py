@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from spotrun.account.timeline import account_end
-from spotrun.run.billing import switched_off_at
+from spotrun.run.billing import Meter, switched_off_at
 from spotrun.run.events import BillingRule
+from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
 
 WIDTH = 24
@@ -45,15 +46,20 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    What an hour of the instance cost, from the start of its meter to its end, or to `end`.
+    What an hour of each of its instances cost, from the start of its meter to its end, or to `end`.
 
     There is nothing if the cloud forgives the machine's time, or before a price is known, or for a disk that outlived
     its machine. As on the bill, the first price counts before its own moment too.
     """
-    start, until = launch.billed_from, end if launch.gone is None else min(end, launch.gone.ended_at)
-    until = min(until, switched_off_at(launch.prices) or until)
-    if start is None or not launch.meter(rule).time_until(until):
+    meters = zip(launch.members, launch.meters(rule), strict=True)
+    return [charge for member, meter in meters for charge in _charges(member, meter, end)]
+
+
+def _charges(member: Member, meter: Meter, end: datetime) -> list[Charge]:
+    start, until = member.billed_from, end if member.gone is None else min(end, member.gone.ended_at)
+    until = min(until, switched_off_at(member.prices) or until)
+    if start is None or not meter.time_until(until):
         return []
-    since = [start, *(max(start, price.since) for price in launch.prices[1:])]
-    found = zip(since, [*since[1:], until], launch.prices, strict=False)
+    since = [start, *(max(start, price.since) for price in member.prices[1:])]
+    found = zip(since, [*since[1:], until], member.prices, strict=False)
     return [Charge(since, min(to, until), price.usd_per_hour) for since, to, price in found if since < min(to, until)]

@@ -1,8 +1,8 @@
 """
 What the entries of a gang presuppose beside the rest (protocol 32 to 48), each rule by itself.
 
-`checks` calls those of an event. They hold in a run of a gang alone: in another one each entry that speaks of gangs is
-void, as it is for a spotrun that cannot read it.
+`GANG_CHECKS` has those of each event. They hold in a run of a gang alone: in another one each entry that speaks of
+gangs is void, as it is for a spotrun that cannot read it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import fields, replace
 
 from spotrun.account.interruptions import interruptions
+from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
 from spotrun.clock import ScaledClock
@@ -453,6 +454,18 @@ def test_the_dollars_of_all_members_accrue() -> None:
     assert ours.paid == 2 * theirs.paid
     assert ours.counterfactual_usd == 2 * theirs.counterfactual_usd
     assert ours.times == theirs.times
+
+
+def test_each_member_has_its_own_prices() -> None:
+    history = GangHistory(2)
+    first, second = history.ask(2)
+    history.exist(first, price="0.36")
+    history.after(600).exist(second, price="0.48")
+    history.after(600).lost(first, EndedBy.USER)
+    launch = history.state.launches[first.launch]
+    found = charges(launch, history.state.created.billing, history.after(600).now)
+    hours = [(str(charge.usd_per_hour), (charge.until - charge.since).total_seconds()) for charge in found]
+    assert hours == [("0.36", 1200), ("0.48", 1200)]
 
 
 def test_a_loss_of_two_members_is_one_interruption() -> None:
