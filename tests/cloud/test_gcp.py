@@ -87,6 +87,16 @@ def test_g1_p24_an_instance_that_exists_although_its_launch_failed_is_ended(
     assert alive(cloud) == []
 
 
+def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_wanted_and_not_ended(
+    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
+    gce.project.timings.boot = timedelta()
+    gce.fail(INSERT, answers.Failure("RESOURCE_ALREADY_EXISTS", "it is there", 409, keeps=True))
+    launched = cloud.launch(request(offered(cloud)))
+    clock.advance(120)
+    assert alive(cloud) == [launched.instance_id]
+
+
 def test_g1_an_instance_whose_launch_fails_after_it_was_found_capacity_is_listed(
     gce: GceServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:

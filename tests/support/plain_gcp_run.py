@@ -10,6 +10,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
+from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE, AlreadyThere
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.guards import NoGuards
 from spotrun.run.billing import gcp_rule
@@ -64,4 +65,10 @@ class PlainGcpRun(PlainRun):
     @property
     def rented_in_vain(self) -> int:
         operations = self.google.project.operations.known(self.clock.now())
-        return sum(each.kind == "insert" and each.failure is not None and each.failure.keeps for each in operations)
+        failed = [each.failure for each in operations if each.kind == "insert" and each.failure is not None]
+        return sum(map(_is_ended, failed))
+
+
+def _is_ended(failure: Failure) -> bool:
+    """What is there, although its launch failed for another reason than that."""
+    return failure.keeps and ERRORS_BY_CODE.get(failure.code, (None, None))[0] is not AlreadyThere

@@ -113,6 +113,7 @@ _POLICY = "ask who administers the organization for an exception, or name anothe
 
 Meaning = tuple[type[CloudError], str | None]
 
+_THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
 ERRORS_BY_CODE: dict[str, Meaning] = {
     **dict.fromkeys(
         (
@@ -151,7 +152,7 @@ ERRORS_BY_CODE: dict[str, Meaning] = {
         (IdentityUnknown, _IDENTITY),
     ),
     **dict.fromkeys(("authError", "UNAUTHENTICATED"), (CredentialsExpired, LOG_IN_ANEW)),
-    **dict.fromkeys(("alreadyExists", "duplicate", "conflict", "RESOURCE_ALREADY_EXISTS"), (AlreadyThere, None)),
+    **dict.fromkeys((*_THERE_ALREADY, "conflict"), (AlreadyThere, None)),
     **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND", "NOT_FOUND"), (NotThere, None)),
     **dict.fromkeys(("conditionNotMet", "CONDITION_NOT_MET"), (PolicyForbids, _POLICY)),
 }
@@ -227,7 +228,7 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
     status = int(operation.get("httpErrorStatusCode", 0))
     if not faults and status < _BAD_REQUEST:
         return None
-    if status == _CONFLICT:
+    if status == _CONFLICT and not any(fault.code in _THERE_ALREADY for fault in faults):
         words = "; ".join(fault.message for fault in faults)
         return LaunchTokenSpent(f"Google failed to {action}: it was ended while it was being made: {words}")
     return _worst(action, "operation", status, faults or [Fault("", str(operation.get("httpErrorMessage", "")))])

@@ -10,7 +10,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.delete_ids import delete_id
-from spotrun.clouds.gcp.error_codes import NoticeRefused, NotThere, failed
+from spotrun.clouds.gcp.error_codes import AlreadyThere, NoticeRefused, NotThere, failed
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
 from spotrun.clouds.gcp.request import insert_body, request_id
@@ -48,6 +48,8 @@ class Launching:
         if target != name:
             raise CloudError(f"the token of launch {request.launch} was used before, for {target}")
         error = self._settled(request, name, operation)
+        if isinstance(error, AlreadyThere):
+            raise error  # the same launch has made it, and it may train
         if error is not None:
             try:
                 self._end(request, name)
