@@ -24,7 +24,7 @@ class Memory(IterableDataset):
 
 
 def begun(items: list[float], batch: int, state: dict[str, Any] | None = None) -> ExactLoader:
-    one = ExactLoader(DataLoader(Memory(items), 2), 1, 0, lambda _: PassStart(0, batch))
+    one = ExactLoader(DataLoader(Memory(items), 2), 1, 0, lambda _: PassStart(0, batch), lambda _: False)
     one.resume(state)
     return one
 

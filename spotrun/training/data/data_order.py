@@ -161,6 +161,11 @@ class ExactOrder:
         self._order = self._draw(key)
         return self._from(key, first, self._order)
 
+    @property
+    def is_drawn(self) -> bool:
+        """The whole order of the current pass is: no generator is needed for it any more."""
+        return self._order.is_whole
+
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of the current pass hold."""
         return sum(map(len, self._order.known[:batches])) if self._batched else batches

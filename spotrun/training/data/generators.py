@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from spotrun.training import seeds
+from spotrun.training.python_state.asked import GENERATORS, load, state_of
+from spotrun.training.python_state.values import Encoded
 
 OwnGenerators = dict[str, Any]
 """Generators by where they are kept, as in `dataset.transform.rng`."""
 
-KINDS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
 LONG = 64
@@ -35,7 +36,7 @@ def kept_by(**roots: object) -> OwnGenerators:
     for _ in range(DEPTH + 1):
         level = [(path, value) for path, value in level if id(value) not in seen]
         seen.update(id(value) for _, value in level)
-        found.update((path, value) for path, value in level if isinstance(value, KINDS) and not _is_global(value))
+        found.update((path, value) for path, value in level if isinstance(value, GENERATORS) and not _is_global(value))
         level = [inner for path, value in level for inner in _inside(path, value)]
     return found
 
@@ -46,13 +47,23 @@ def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
         f"{path}.{name}": value
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if isinstance(value, KINDS) and not _is_global(value)
+        if isinstance(value, GENERATORS) and not _is_global(value)
     }
 
 
 def seed(own: OwnGenerators, number: int) -> None:
     for path, generator in own.items():
         _seed(generator, seeds.derive(number, path))
+
+
+def states(own: OwnGenerators) -> list[Encoded]:
+    """As they are now, in the order of `own`."""
+    return [state_of(generator) for generator in own.values()]
+
+
+def set_states(own: OwnGenerators, before: list[Encoded]) -> None:
+    for generator, state in zip(own.values(), before, strict=True):
+        load(generator, state)
 
 
 def _seed(generator: Any, number: int) -> None:

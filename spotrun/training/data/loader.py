@@ -58,12 +58,20 @@ class ValidationProxy(Proxy):
 class ExactLoader:
     """
     The passes over one loader. `start(self)` says where the pass that begins now begins. A pass that begins after the
-    end of another one of the same epoch is a further cycle.
+    end of another one of the same epoch is a further cycle. `is_carried(generator)` says whether checkpoints hold it.
     """
 
-    def __init__(self, loader: Any, seed: int, rank: int, start: Callable[[ExactLoader], PassStart]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        seed: int,
+        rank: int,
+        start: Callable[[ExactLoader], PassStart],
+        is_carried: Callable[[object], bool],
+    ) -> None:
         self._user_loader = loader
         self._start = start
+        self._is_carried = is_carried
         self._seed = seed
         self._rank = rank
         self._key: tuple[int, ...] = ()
@@ -148,9 +156,21 @@ class ExactLoader:
             elif self._stream:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
-                self._seed_pass(self._key)
-                self._current = _Pass(iter(self._loader))
+                self._current = self._begin_indexed()
         return self._current
+
+    def _begin_indexed(self) -> _Pass:
+        """
+        The order of a pass is drawn at its beginning, by generators that the script may draw from too: its data set's,
+        or the one that it trains by. In the middle of a pass these are as they were there.
+        """
+        shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
+        before = generators.states(shared)
+        self._seed_pass(self._key)
+        begun = _Pass(iter(self._loader))
+        if self.order is not None and self.order.is_drawn:
+            generators.set_states(shared, before)
+        return begun
 
     def _seed_pass(self, key: tuple[int, ...]) -> int:
         root = seeds.derive(self._seed, "pass", *key)

@@ -195,6 +195,10 @@ class Drawn:
         self.known = list(islice(indices, DRAWN_AT_ONCE))
         self._state = seeds.state() if len(self.known) == DRAWN_AT_ONCE else None
 
+    @property
+    def is_whole(self) -> bool:
+        return self._state is None
+
     def at(self, number: int) -> Any:
         """
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from spotrun.training import seeds, unsupported
@@ -16,10 +17,21 @@ from spotrun.training.session import Agent
 
 
 class TrainingData:
-    """The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process."""
+    """
+    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process. For
+    `is_carried` see `ExactLoader`.
+    """
 
-    def __init__(self, framework: Framework, agent: Agent, seed: int, resumed: dict[str, list[Any]] | None) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        agent: Agent,
+        seed: int,
+        resumed: dict[str, list[Any]] | None,
+        is_carried: Callable[[object], bool],
+    ) -> None:
         self._framework = framework
+        self._is_carried = is_carried
         self._agent = agent
         self._seed = seed
         self._resumed = resumed["train"] if resumed else []
@@ -34,11 +46,12 @@ class TrainingData:
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        return ExactLoader(loader, self._seed, rank, self._train_start).proxy
+        return ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried).proxy
 
     def _exact_validation(self, loader: Any, rank: int) -> Any:
         if not is_indexed(loader):
-            return ExactLoader(loader, seeds.derive(self._seed, "validate"), rank, self._validation_start).proxy
+            seed = seeds.derive(self._seed, "validate")
+            return ExactLoader(loader, seed, rank, self._validation_start, self._is_carried).proxy
         if not _has_length(loader):
             return loader
         return ValidationProxy(data_order.exact_copy(loader, self._seed, rank, self._validation))
