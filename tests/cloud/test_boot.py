@@ -25,7 +25,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.store.local import LocalStore
 from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.locks import BOOT, CUDA, TORCH
-from tests.support.machines import ENDS_A_MACHINE
+from tests.support.machines import ENDS_A_MACHINE, LATE_TEE
 from tests.support.own_namespaces import ENDING_PATHS, permitted
 from tests.support.small_wheels import WRONG, change_wheel, only_from, small_wheel
 
@@ -165,11 +165,12 @@ def test_a_training_that_is_killed_for_its_memory_takes_its_agent_not_along(scri
 
 
 def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) -> None:
+    """Whatever the machine has written until then, however late its `tee` has."""
     store = LocalStore(tmp_path / "run")
     CLOUD.furnish(store)
     old = '#!/bin/bash\n[[ "$*" == *version_info* ]] && exit 1\nexit 0\n'
     pythons = dict.fromkeys(("python3", "python3.11", "python3.12", "python3.13"), old)
-    bench.run(started(f"s3:/{tmp_path}/run"), aws=FROM_A_FOLDER, **AT_ONCE, **pythons)
+    bench.run(started(f"s3:/{tmp_path}/run"), aws=FROM_A_FOLDER, tee=LATE_TEE, **AT_ONCE, **pythons)
     said = (tmp_path / "run/boot/failed-7.log").read_text()
     assert "this image has no Python 3.11 to 3.13: name another one" in said
     assert "launch 7 failed before its agent ran" in said

@@ -28,6 +28,7 @@ from tests.support.gce_metadata import GceMetadata
 from tests.support.gcp_gate import Gate, gate_before
 from tests.support.gcp_project import PROJECT
 from tests.support.histories import offering
+from tests.support.machines import LATE_TEE
 from tests.support.object_stores import RunningServer
 
 UID, OTHER = "0123456789", "0123456780"
@@ -179,7 +180,7 @@ def test_the_time_to_live_ends_a_machine_two_minutes_after_the_clouds_own_limit(
 
 
 def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench) -> None:
-    bench.start(TOO_OLD)
+    bench.start({**TOO_OLD, "tee": LATE_TEE})
     bench.powers_off()
     said = bench.store.get("boot/failed-7.log").decode()
     assert "this image has no Python 3.11 to 3.13: name another one by gcp.image" in said

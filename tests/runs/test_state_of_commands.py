@@ -68,6 +68,17 @@ def taken(run: AgentRun, node: Node) -> None:
     )
 
 
+def committed_at_notice(run: AgentRun) -> int:
+    """The number of a checkpoint by an instance that the cloud takes afterwards, long before its time is over."""
+    node, before = run.launch(), len(run.seen(ev.CheckpointCommitted))
+    node.notice(36_000)
+    run.wait_for(ev.CheckpointCommitted, before + 1)
+    taken(run, node)
+    newest = run.state.latest_commit()
+    assert newest is not None
+    return newest.number
+
+
 def count_in(run: AgentRun, commit: int | None) -> int:
     """What the files of a checkpoint count."""
     found = run.state.commit(commit or 0)
@@ -165,17 +176,20 @@ def test_sigterm_reaches_a_program_that_a_shell_runs_and_the_shell_goes_no_furth
 
 
 def test_a_command_that_fails_is_started_where_it_stands_then_on_the_newest_checkpoint_then_on_the_one_before(
-    start: Start,
+    start: Start, tmp_path: Path
 ):
-    run = start(**pairs("fail=4", "rests=0.7"), checkpoint={"keep_last": 9}, retry={"max_restarts": 3})
+    """Its checkpoints are those of two noticed instances: on the third one none is due while it fails."""
+    fail = tmp_path / "fail"
+    run = start(**pairs(f"fail={fail}"), checkpoint={"every": "10h", "keep_last": 9}, retry={"max_restarts": 3})
+    older, newer = (count_in(run, committed_at_notice(run)) for _ in range(2))
+    fail.touch()
     node = run.launch()
-    node.powers_off()
-    resumed = run.seen(ev.ResumedFrom)
-    assert [each.in_place for each in resumed[:4]] == [False, True, False, False]
-    assert resumed[1].commit == resumed[2].commit
+    run.wait_for(ev.AttemptEnded, within_s=120)
+    resumed = run.seen(ev.ResumedFrom)[2:6]
+    assert [each.in_place for each in resumed] == [False, True, False, False]
+    assert [count_in(run, each.commit) for each in resumed] == [newer, newer, newer, older]
     assert resumed[3].skipped == (resumed[2].commit,)
-    assert begins(run, node)[:4] == [0, 4, *(count_in(run, each.commit) for each in resumed[2:4])]
-    run.wait_for(ev.AttemptEnded)
+    assert begins(run, node)[:4] == [newer, newer + 1, newer, older]
 
 
 def test_a_command_that_is_killed_goes_on_with_its_newest_checkpoint(start: Start):

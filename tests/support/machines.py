@@ -24,6 +24,11 @@ _LOCAL = re.compile(r"http://127\.0\.0\.1:(\d+)")
 MARK = "RENTED_MACHINE"
 """The variable that all processes of a machine carry, with its disk."""
 ENDS_A_MACHINE = ("shutdown", "poweroff", "halt", "reboot")
+LATE_TEE = """#!/bin/bash
+text="$(cat)"
+/usr/bin/tee "$@" <<<"$text"
+"""
+"""In place of `tee`: it writes when there is no more to come."""
 _SYSTEMCTL = f"""#!/bin/bash
 ends='{"|".join((*ENDS_A_MACHINE, "init", "telinit"))}'
 if [[ "${{0##*/}}" =~ ^($ends)$ || "${{1:-}}" =~ ^($ends)$ ]]; then

@@ -5,13 +5,15 @@ set -euo pipefail
 
 boot="${SPOTRUN_INSTANCE_DIR}/boot"
 log="${SPOTRUN_INSTANCE_DIR}/boot.log"
-exec > >(tee -a "${log}") 2>&1
+exec 3>&1 > >(tee -a "${log}") 2>&1
+tee=$!
 
 # What fails here has no agent to tell of it: the run's folder is where people will look.
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
-    sleep 1 # for tee to write the last line
+    exec >&3 2>&1
+    wait "${tee}" || true # it has written the last line
     aws s3 cp --only-show-errors "${log}" "${SPOTRUN_RUN}/boot/failed-${SPOTRUN_LAUNCH}.log"
     exit 1
 }

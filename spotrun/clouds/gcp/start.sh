@@ -5,7 +5,8 @@ set -euo pipefail
 
 boot="${SPOTRUN_INSTANCE_DIR}/boot"
 log="${SPOTRUN_INSTANCE_DIR}/boot.log"
-exec > >(tee -a "${log}") 2>&1
+exec 3>&1 > >(tee -a "${log}") 2>&1
+tee=$!
 . "${SPOTRUN_INSTANCE_DIR}/google.sh"
 
 # At a shutdown this script alone is told. The agent hears of it by itself, and has what time there is.
@@ -27,7 +28,8 @@ trap await_the_cloud EXIT
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
-    sleep 1 # for tee to write the last line
+    exec >&3 2>&1
+    wait "${tee}" || true # it has written the last line
     place="${SPOTRUN_RUN#gs://}"
     name="${place#*/}/boot/failed-${SPOTRUN_LAUNCH}.log"
     storage "upload/storage/v1/b/${place%%/*}/o?uploadType=media&name=${name}" \

@@ -1,9 +1,9 @@
 """
 Counts, and keeps its count in two files that belong together. It looks at them first, and says when they do not.
 
-    pairs.py FOLDER UNTIL [rests=S] [gap=S] [term=save|ignore|crash|slow] [fail=N]
+    pairs.py FOLDER UNTIL [rests=S] [gap=S] [term=save|ignore|crash|slow] [fail=FILE]
 
-Between the two writes passes a `gap`, and after them it `rests`. `fail`: with exit code 1 when it has counted so far.
+Between the two writes passes a `gap`, and after them it `rests`. Where FILE is, it fails when it has counted once.
 """
 
 import os
@@ -59,13 +59,11 @@ if term != "none":
 os.makedirs(folder, exist_ok=True)
 number = read()
 print(f"begins at {number}", flush=True)
-if number >= int(options.get("fail", number + 1)):
-    sys.exit(1)
 while number < until:
     number += 1
     save(number)
     print(f"at {number}", flush=True)
-    if number == int(options.get("fail", -1)):
+    if os.path.exists(options.get("fail", "")):
         sys.exit(1)
     rest_until = time.monotonic() + rests
     while time.monotonic() < rest_until or (asked and term == "ignore"):
