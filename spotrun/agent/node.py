@@ -59,6 +59,11 @@ class Assignment:
     def trainer_mark(self) -> Path:
         return self.folder / "trainer.json"
 
+    @property
+    def training_mark(self) -> Path:
+        """Is there once a training has begun in the work folder."""
+        return self.folder / "training"
+
 
 @dataclass
 class Node:

@@ -160,14 +160,23 @@ class FilesOfCommit:
 
 
 def tidy(node: Node, attempt: int) -> None:
-    """A training that begins anew where another one has trained finds the work folder as it was uploaded."""
-    state = node.recorder.state
-    trained = any(trainer.started_at for trainer in state.attempts[attempt].trainers)
-    if trained and state.latest_commit() is None:
-        try:
-            FilesOfCommit(node, None, {}).put((), attempt)
-        except SpotrunError as error:
-            node.note(f"what an earlier trainer has written could not be removed: {error}")
+    """A training that begins anew where another one has begun finds the work folder as it was uploaded."""
+    if not node.assignment.training_mark.exists() or node.recorder.state.latest_commit() is not None:
+        return
+    try:
+        FilesOfCommit(node, None, {}).put((), attempt)
+        _remove_emptied(node.assignment.work)
+    except SpotrunError as error:
+        node.note(f"what an earlier trainer has written could not be removed: {error}")
+
+
+def _remove_emptied(work: Path) -> None:
+    """Folders of loggers in which nothing is left but our mark: a logger counts its folders, to name the next one."""
+    for folder, inner, names in os.walk(work):
+        inner[:] = [name for name in inner if name not in work_files.NEVER]
+        if work_files.MARK in names and all(each == [work_files.MARK] for *_, each in os.walk(folder) if each):
+            inner.clear()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digests(file: OutputFile) -> list[str]:

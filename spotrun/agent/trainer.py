@@ -178,6 +178,7 @@ class Trainer:
 
     def hello(self, hello: Hello, at_s: float) -> None:
         self._process.hello = hello
+        self._node.assignment.training_mark.touch()
         self._liveness.heard(at_s)
         self._tell_where()
 

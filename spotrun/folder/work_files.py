@@ -13,7 +13,9 @@ from typing import NamedTuple
 from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text
 
-NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
+MARK = ".spotrun"
+"""A file in a logger's folder: the uid of the run that began it."""
+NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
 PATHS_MAX = 1 << 14
 """So many are judged once, as the folder is looked at again and again."""

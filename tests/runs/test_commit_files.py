@@ -85,6 +85,22 @@ def test_a_torn_snapshot_is_followed_by_a_whole_one_and_each_resume_finds_its_fi
     assert len({pid for pid, _ in run.steps_done()}) == 3
 
 
+def test_a_training_that_dies_in_its_first_step_leaves_the_next_one_the_work_folder_as_it_was(tmp_path: Path) -> None:
+    """Else a logger would call its folder by the next number, and what callbacks write there would be elsewhere."""
+    once = tmp_path / "once"
+    once.mkdir()
+    run = AgentRun(tmp_path, {"files": True, "kill_at": 1, "once": str(once)})
+    try:
+        node = run.launch()
+        node.powers_off()
+    finally:
+        run.close()
+    assert len(run.seen(ev.ResumedFrom)) == 2
+    logs = node.folder / "work" / "logs"
+    left = sorted(path.relative_to(logs).as_posix() for path in logs.rglob("*") if path.is_file())
+    assert left == ["version_0/.spotrun", "version_0/config.yaml"]
+
+
 def test_a_checkpoint_whose_files_are_damaged_is_walked_past(tmp_path: Path) -> None:
     run = AgentRun(tmp_path, {"files": True, "steps": 100_000, "epoch_steps": 1000})
     try:

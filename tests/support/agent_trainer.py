@@ -132,6 +132,7 @@ class Trainer:
         self.open = OpenFiles(os.getcwd())
         self.log = open("log", "w")  # noqa: SIM115  as long as the process lives
         self.log.write("begins\n")
+        self.open_version()
         if rule.put_back:
             self.link.send(FilesWanted(open=tuple(each.path for each in self.open.flush())))
             received = self.link.receive(60)
@@ -139,6 +140,13 @@ class Trainer:
             assert received[0] == FilesReady(), received
             self.open.move({})
             self.freezer.begin_with(self.open.flush())
+
+    def open_version(self) -> None:
+        """As a logger does, behind a callback that has written into its folder."""
+        version = Path("logs", f"version_{len(list(Path('logs').glob('version_*')))}")
+        (version / "checkpoints").mkdir(parents=True)
+        (version / "config.yaml").write_text("as given\n")
+        (version / ".spotrun").write_text("a run")
 
     def write_files(self) -> None:
         self.log.write(f"{self.step}\n")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from spotrun.folder.work_files import MARK
 from spotrun.training.log_files import event_files
 
 State = dict[str, Any]
@@ -27,8 +28,6 @@ PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 PRIVATE_NAMES = ("_experiment", "_version")
 CARRIED_MAX_BYTES = 64 << 20
 """Larger logs (images, histograms) would slow a snapshot down. They stay where they are; a resume there cuts them."""
-MARK = ".spotrun"
-"""A file in a version's folder: the uid of the run that began it."""
 
 
 def dump(loggers: Loggers) -> list[State]:
