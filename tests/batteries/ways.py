@@ -2,16 +2,16 @@
 Battery: six kinds of public scripts, whose trainer, agent and instance are killed: the bits of a training in peace, and
 how many steps were done twice. Into the table of docs/exactness.md.
 
-    make ways                                               what is not measured yet, one after the other
-    python -m tests.batteries.ways --only fabric            this one anew
-    python -m tests.batteries.ways --only fabric --kills 2  with as many kills of each kind
+    make ways                                                      what is not measured yet, two scripts at once
+    python -m tests.batteries.ways --only fabric --anew            this one alone, from the beginning
+    python -m tests.batteries.ways --only fabric --anew --kills 2  with as many kills of each kind
 
 The scripts are in tests/batteries/of_ways, each written anew after a pattern of public projects. A moment is a batch, a
 step, or an event of callbacks, and each process of a run on the local cloud has one at which one of these is killed:
 itself, its agent, its instance without a word, or its instance with a notice. Compared are the files that were fetched,
 by their content, and the tensors of the last checkpoint.
 
-What was measured is kept in build/ways.json: who comes again goes on where the last one ended, within a script too.
+What was measured is kept in build/ways: who comes again goes on where the last one ended, within a script too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import msgspec
 import pytest
 import typer
 
@@ -41,10 +41,11 @@ from tests.support.kill_moments import Plan, Reached, difference, files_in, tens
 from tests.support.process_signals import send_signal
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
-from tests.support.way_rows import PAGE, SCRIPTS, WAYS, Kill, Seen, known, unseen, verdict, with_rows
+from tests.support.way_rows import PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
 
-RESULTS = ROOT / "build" / "ways.json"
+RESULTS = ROOT / "build" / "ways"
 KILLS, IN_ONE_RUN = 20, 8
+AT_ONCE = 2
 FURTHEST = 14
 """A process has this many moments at most before something is killed, half of them as a rule."""
 SCALE = 60
@@ -200,30 +201,38 @@ def wrong(calm: Trained, other: Trained, plan: Sequence[str]) -> str:
     return found and f"{found} (killed after {', '.join(plan)})"
 
 
+def measure(name: str, kills: int, seed: int) -> None:
+    """What is missing of one script."""
+    began, before = time.monotonic(), known(RESULTS)[name]
+    for each in measured(name, before, kills, seed) if before.left(kills) else ():
+        keep(RESULTS, name, each)
+        took = time.monotonic() - began
+        print(f"{name:14} {took:5.0f} s  {len(each.kills) - len(before.kills)} kills, {verdict(each)}", flush=True)
+
+
+def measure_beside_others(name: str, kills: int, seed: int) -> None:
+    """In a process of its own, as each sandbox changes the environment of its process."""
+    words = ["--only", name, "--kills", str(kills), "--seed", str(seed)]
+    subprocess.run([sys.executable, "-m", "tests.batteries.ways", *words], check=False)
+
+
 def main(
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="This script anew.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="This script.")] = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Forget what was measured of them.")] = False,
     kills: Annotated[int, typer.Option(help="Of the trainer, of its agent, and of its instance.")] = KILLS,
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 1,
 ) -> None:
+    names = only or list(WAYS)
+    for name in names if anew else ():
+        keep(RESULTS, name, unseen(name))
+    if len(names) == 1:
+        measure(names[0], kills, seed)
+    else:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda name: measure_beside_others(name, kills, seed), names))
     results = known(RESULTS)
-    results |= {name: unseen(name) for name in only or ()}
-    for name in only or results:
-        began, before = time.monotonic(), len(results[name].kills)
-        for each in measured(name, results[name], kills, seed) if results[name].left(kills) else ():
-            results[name] = each
-            keep(results)
-            took = time.monotonic() - began
-            print(f"{name:14} {took:5.0f} s  {len(each.kills) - before} kills, {verdict(each)}", flush=True)
-    keep(results)
-    sys.exit(any(each.wrong or each.left(kills) for each in results.values()))
-
-
-def keep(results: Mapping[str, Seen]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    new = RESULTS.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
-    new.replace(RESULTS)
     PAGE.write_text(with_rows(PAGE.read_text(), results))
+    sys.exit(any(results[name].wrong or results[name].left(kills) for name in names))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def tensors_of(run: OpenRun) -> dict[str, bytes]:
     commit = state.commit(state.terminal.final_commit)
     assert commit is not None
     found = _tensors_in(read_image(bytearray(restored(run.store, commit)))[0], "")
-    return {name: content for name, content in found if not name.startswith(LOGS)}
+    return {_clean(name): content for name, content in found if not name.startswith(LOGS)}
 
 
 def _tensors_in(value: Any, place: str) -> Iterator[tuple[str, bytes]]:

@@ -81,14 +81,23 @@ def unseen(name: str) -> Seen:
     return Seen(digest.hexdigest())
 
 
-def known(results: Path) -> dict[str, Seen]:
+def known(folder: Path) -> dict[str, Seen]:
     """What is known of the scripts as they are now."""
-    kept = msgspec.json.decode(results.read_bytes(), type=dict[str, Seen]) if results.exists() else {}
-    new = [unseen(name) for name in WAYS]
-    return {
-        name: kept[name] if name in kept and kept[name].sha256 == each.sha256 else each
-        for name, each in zip(WAYS, new, strict=True)
-    }
+    return {name: _known_of(name, folder / f"{name}.json") for name in WAYS}
+
+
+def _known_of(name: str, path: Path) -> Seen:
+    new = unseen(name)
+    kept = msgspec.json.decode(path.read_bytes(), type=Seen) if path.exists() else new
+    return kept if kept.sha256 == new.sha256 else new
+
+
+def keep(folder: Path, name: str, seen: Seen) -> None:
+    """In a file of its own, so that several can be measured at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"{name}.new"
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(seen)))
+    new.replace(folder / f"{name}.json")
 
 
 def row(name: str, seen: Seen) -> str:
