@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from spotrun.account.summary import summarise
@@ -44,6 +45,7 @@ class Conversation:
         self._pace = pace
         self._saver = saver
         self._drain = drain
+        self._was_torn = False
 
     def hear(self, said: Said) -> None:
         match said.message:
@@ -111,8 +113,17 @@ class Conversation:
         if self._drain.deadline_s is not None:
             self._saver.abandon()
 
+    def snapshot_was_torn(self, paths: Sequence[str]) -> None:
+        """By the files of it that were written to: another one is wanted at once."""
+        self._trainer.torn(paths)
+        self._was_torn = True
+
     def ask_for_snapshot(self, now_s: float, *, at_once: bool = False) -> None:
         """If one is due, or wanted `at_once`, and the trainer and the saver are free for it."""
+        self._ask(now_s, at_once=at_once or self._was_torn)
+        self._was_torn = self._was_torn and self._trainer.asked is None
+
+    def _ask(self, now_s: float, *, at_once: bool) -> None:
         trainer = self._trainer
         if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
             return

@@ -13,7 +13,7 @@ unless `Loop(local="folder/")` says where.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,9 +57,9 @@ class Loop:
             setattr(self._state, name, value)
         return self._state
 
-    def epochs(self, count: int) -> Epochs:
+    def epochs(self, count: int) -> Numbers:
         """The epochs that are left of `count`, by their numbers from 0. A second call is another training."""
-        return Epochs(self, count)
+        return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
         """The batches of `loader` that are left in this epoch."""
@@ -73,7 +73,7 @@ class Loop:
         """Numbers of steps, for a script that draws its batches itself: in an epoch, or as a training of one epoch."""
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
-        return Steps(self, count)
+        return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """The batches of `loader`, in the same order in each history. A snapshot may come in between."""
@@ -112,39 +112,28 @@ class Loop:
         _running.clear()
 
 
-class Epochs:
-    """To be iterated over once."""
+class Numbers:
+    """The numbers of a training's epochs, or of its steps. To be iterated over once: it trains meanwhile."""
 
-    def __init__(self, loop: Loop, count: int) -> None:
+    def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop
         self._count = count
+        self._epochs = epochs
+        self._numbers = numbers
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        passes = self._loop.begin(Frames(), self._count)
+        passes = self._loop.begin(Frames(), self._epochs)
         try:
-            yield from passes.epochs()
+            yield from self._numbers(passes)
         finally:
             self._loop.end()
 
 
-class Steps:
-    """A training of one epoch, whose batches the script draws. To be iterated over once."""
-
-    def __init__(self, loop: Loop, count: int) -> None:
-        self._loop = loop
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[int]:
-        passes = self._loop.begin(Frames(), 1)
-        try:
-            for _ in passes.epochs():
-                for number, _ in passes.numbered(range(self._count)):
-                    yield number
-        finally:
-            self._loop.end()
+def _steps(passes: Passes, count: int) -> Iterator[int]:
+    """Of the one epoch that there is."""
+    for _ in passes.epochs():
+        for number, _ in passes.numbered(range(count)):
+            yield number

@@ -1,0 +1,81 @@
+"""What follows the end of a trainer: the attempt is over, or another trainer begins."""
+
+from __future__ import annotations
+
+from spotrun.agent import decisions
+from spotrun.agent.attempt_parts import OfAttempt, Parts
+from spotrun.agent.beginnings import Beginnings
+from spotrun.agent.inbox import Exited
+from spotrun.agent.leaving import Leaving
+from spotrun.agent.resumption import still_here
+from spotrun.run.events import Cause, TrainerExited
+
+RETIRED_WITHIN_S = 10.0
+"""System time that a run which is complete has for deleting the checkpoints that it need not keep."""
+
+
+class TrainerEnds(OfAttempt):
+    def __init__(self, parts: Parts, beginnings: Beginnings, leaving: Leaving) -> None:
+        super().__init__(parts)
+        self._beginnings = beginnings
+        self._leaving = leaving
+
+    def settle(self) -> None:
+        """What an exited trainer left is saved before its end is judged."""
+        trainer = self._trainer
+        if trainer.exited is None or not self._saver.idle or self._keeper.awaits_the_last(self._now_s):
+            return
+        if trainer.refused is not None:
+            self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
+        if trainer.terminated:
+            # Whatever its exit code: a command that saves on SIGTERM ends well, and is not done.
+            self._leaving.terminated()
+        if self._is_done(trainer.exited):
+            step = trainer.last_step if trainer.finished is None else trainer.finished.step
+            if self._drain.deadline_s is None:
+                self._saver.finish(RETIRED_WITHIN_S)
+            self._ending.completed(trainer.final, step)
+        if self._drain.draining_s is not None:
+            self._ending.drained_short("the trainer ended before its final snapshot")
+        self._restart_or_give_up(trainer.exited)
+
+    def _is_done(self, exited: Exited) -> bool:
+        """
+        With the final checkpoint of its last fit() durable, a script that then ended well or hung in its teardown is
+        done.
+
+        A command that never trained and left no checkpoint is done when it ends well.
+        """
+        trainer = self._trainer
+        if trainer.finished is not None:
+            return trainer.final is not None and (exited.exit_code == 0 or trainer.hung)
+        never_trained = trainer.progress is None and not any(commit.event.has_image for commit in self._state.commits)
+        return never_trained and exited.exit_code == 0 and not trainer.hung
+
+    def _restart_or_give_up(self, exited: Exited) -> None:
+        trainer = self._trainer
+        code = decisions.FAILED if trainer.trained_again else exited.exit_code
+        cause = decisions.exit_cause(code, hung=trainer.hung)
+        words = decisions.exit_words(code, cause, trainer.last_output())
+        event = self._journal.trainer_exited(trainer.number, cause, code, trainer.last_step, str(words))
+        reason = self._why_give_up(event)
+        if reason is not None:
+            self._ending.failed(cause, words.but(reason))
+        self._node.note(f"the trainer ended ({words.how}); it is started again")
+        newest = trainer.take_newest()
+        trainer.close()
+        commit = self._state.latest_commit()
+        if commit is not None and not commit.event.has_image:
+            failures = decisions.failures_in_a_row(self._state)
+            self._beginnings.command(trainer.number + 1, decisions.beginning_after(event, failures))
+            return
+        self._node.status.change(phase="restore")
+        self._beginnings.training(
+            trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest)
+        )
+
+    def _why_give_up(self, exited: TrainerExited) -> str | None:
+        max_restarts = self._node.spec.retry.max_restarts
+        if self._keeper.is_keeping and self._state.latest_commit() is not None:
+            return decisions.why_give_up_command(self._state, exited, max_restarts)
+        return decisions.why_give_up(self._state, exited, max_restarts)

@@ -1,0 +1,209 @@
+"""
+The main loop of an attempt, from its takeover on: what the letters in the inbox say, and what is due.
+
+    train (snapshots become commits) -> drained | ended | completed
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import NoReturn
+
+from spotrun.agent import decisions
+from spotrun.agent.attempt_parts import OfAttempt, Parts
+from spotrun.agent.beginnings import Beginnings
+from spotrun.agent.conversation import Conversation
+from spotrun.agent.fits import afresh_after
+from spotrun.agent.inbox import (
+    CameTooLate,
+    CommonPartSent,
+    EntryUnwritten,
+    Exited,
+    LedgerLost,
+    LedgerRead,
+    Letter,
+    NoticeHeard,
+    NoticesLost,
+    PowerOff,
+    Said,
+    SaveAbandoned,
+    Saved,
+    SaveFailed,
+    SaveGivenUp,
+    SaveRefused,
+    SaveTorn,
+    StateFrozen,
+    Stranger,
+)
+from spotrun.agent.leaving import Leaving
+from spotrun.agent.recorder import ROOM_WITHIN_S
+from spotrun.agent.refusal import Refusal
+from spotrun.agent.trainer_ends import TrainerEnds
+from spotrun.checkpoint.restore import Image
+from spotrun.run.events import Cause
+from spotrun.run.state import RunState
+
+TURN_S = 0.1
+"""System time: how long the loop waits for a letter at most."""
+SAVES_FAILED_MAX = 5
+
+
+class Turns(OfAttempt):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._beginnings = Beginnings(parts)
+        self._leaving = Leaving(parts)
+        self._ends = TrainerEnds(parts, self._beginnings, self._leaving)
+        self._refusal = Refusal(parts.node, parts.journal)
+
+    def run(self, incarnation: int, ready: Image | None) -> NoReturn:
+        """
+        From the trainer of that number on. `ready` is a prefetched checkpoint.
+
+        Raises:
+            PowerOff: always, with the reason.
+        """
+        self._beginnings.newest(incarnation, lambda: ready)
+        while True:
+            self._turn()
+
+    @property
+    def _conversation(self) -> Conversation:
+        return self._beginnings.conversation
+
+    def _turn(self) -> None:
+        for letter in self._letters():
+            self._take(letter)
+        if self._trainer.final is not None and not self._trainer.finished and self._drain.draining_s is not None:
+            self._leaving.drained(self._trainer.final)
+        self._ends.settle()
+        self._follow_fits()
+        self._leaving.follow()
+        self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
+        self._follow_refusal()
+        self._keeper.turn(self._now_s)
+        self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on)
+        hold = not self._is_last_chance and self._pace.too_soon(self._now_s)
+        if hold:
+            self._conversation.let_a_newer_one_in(self._now_s, TURN_S * self._node.clock.scale)
+        self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(self._now_s) is not None)
+
+    def _letters(self) -> Iterator[Letter]:
+        """The letters that have come; waits a little for the first."""
+        wait_s = min(TURN_S, max(0.0, self._leaving.until_next_s))
+        try:
+            yield self._node.inbox.get(timeout=wait_s)
+            while True:
+                yield self._node.inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take(self, letter: Letter) -> None:
+        match letter:
+            case Said() if letter.incarnation == self._trainer.number:
+                self._conversation.hear(letter)
+            case Exited() if letter.incarnation == self._trainer.number:
+                self._trainer.exited = letter
+                self._saver.turn(hold=False, overdue=True)
+            case Stranger(why=why):
+                self._node.note(f"turned away: {why}")
+            case CameTooLate() if letter.incarnation == self._trainer.number:
+                self._trainer.another_came(letter)
+            case NoticeHeard():
+                self._leaving.notice(letter)
+            case NoticesLost():
+                self._pace.unwarned()
+                self._journal.notices_lost(letter)
+            case LedgerRead():
+                self._read(self._state)
+            case LedgerLost():
+                raise PowerOff(letter.reason)
+            case Saved():
+                self._saved(letter)
+            case SaveFailed():
+                self._save_failed(letter)
+            case SaveTorn(paths=paths):
+                self._saver.settled()
+                self._conversation.snapshot_was_torn(paths)
+            case SaveRefused():
+                self._saver.refused()
+                self._refusal.begins(letter.detail, letter)
+            case EntryUnwritten() if self._trainer.makes_snapshots:
+                self._refusal.begins(letter.detail)
+            case EntryUnwritten():
+                self._node.note(f"the ledger waits: {letter.detail}")
+            case SaveAbandoned():
+                self._saver.settled()
+            case SaveGivenUp(reason=reason):
+                self._saver.settled()
+                self._keeper.given_up(reason)
+            case StateFrozen():
+                self._keeper.frozen(letter)
+            case CommonPartSent():
+                self._saver.common_part_sent(letter.sequence)
+            case _:
+                pass  # of a trainer that is gone
+
+    def _read(self, state: RunState) -> None:
+        if decisions.is_fenced(state, self._journal.attempt):
+            raise PowerOff("the run goes on elsewhere, or has ended")
+        self._drain.read(state, self._journal.attempt)
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def _saved(self, letter: Saved) -> None:
+        snapshot = self._saver.settled()
+        assert snapshot is not None
+        self._trainer.committed(snapshot, letter.commit, letter.digest)
+        self._keeper.saved(snapshot)
+        self._pace.committed(letter.took_s, self._now_s)
+        self._node.status.facts["commit_s"] = self._pace.commit_s
+        self._refusal.ends()
+        self._trainer.go_on()
+        self._conversation.tell_figures()
+
+    def _save_failed(self, letter: SaveFailed) -> None:
+        self._saver.settled(failed=True, retry=self._is_last_chance)
+        self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
+        if letter.in_a_row >= SAVES_FAILED_MAX:
+            self._ending.failed(Cause.SAVES_FAILED, letter.detail)
+
+    def _follow_refusal(self) -> None:
+        """
+        A training whose newest snapshot the store refuses stands still, and bills, for a while only. A drain wakes it:
+        its last snapshot may yet be saved.
+        """
+        if not self._refusal.goes_on:
+            return
+        if self._refusal.is_too_long:
+            self._give_up_waiting()
+        if not self._saver.idle and self._drain.draining_s is None and not self._trainer.finished:
+            self._trainer.pause()
+
+    def _give_up_waiting(self) -> NoReturn:
+        detail = f"nobody made room in the store within {ROOM_WITHIN_S / 60:.0f} min: {self._refusal.detail}"
+        if self._refusal.is_in_ledger:
+            self._ending.failed(Cause.STORE_FULL, detail, lossy=True)
+        self._trainers.close()
+        raise PowerOff(detail)
+
+    # -- the next fit() ---------------------------------------------------------------------------------------------
+
+    def _follow_fits(self) -> None:
+        """
+        The next fit() begins when the last snapshot of the one before is durable: so each fit() that has begun has an
+        end of all before it. In a drain no other begins.
+        """
+        trainer = self._trainer
+        if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):
+            return
+        if self._drain.draining_s is not None:
+            self._leaving.drained(trainer.final)
+        start = trainer.take_later()
+        if start is None:
+            last = self._state.commit(trainer.final or 0)
+            assert last is not None
+            start = afresh_after(self._node, last)
+        trainer.begin_fit(start)
+        self._pace.new_trainer()
