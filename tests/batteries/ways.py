@@ -44,6 +44,7 @@ from tests.support.sandbox import Sandbox
 from tests.support.way_rows import PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
 
 RESULTS = ROOT / "build" / "ways"
+SHORT_IMPORTS = ROOT / "tests" / "support" / "jobs" / "fast_imports.py"
 KILLS, IN_ONE_RUN = 20, 8
 AT_ONCE = 2
 FURTHEST = 14
@@ -103,7 +104,7 @@ def job(sandbox: Sandbox, way: str, name: str, plan: Plan) -> Path:
         "name": name,
         "workdir": str(SCRIPTS / way),
         "train": WAYS[way].train,
-        "envs": plan.environment,
+        "envs": plan.environment | ({"SHORT_IMPORTS": str(SHORT_IMPORTS)} if WAYS[way].short_imports else {}),
         "checkpoint": {"uri": sandbox.uri, "every": "2 steps"},
         "resources": {"cloud": "local", "accelerators": "V100:1", "spot_policy": "spot"},
         "local": {"time_scale": SCALE, "boot": "20s"},

@@ -30,10 +30,14 @@ VICTIMS = {
 
 
 class Way(NamedTuple):
-    """What it is in the manner of, and `train` of its job. Its folder has its name."""
+    """
+    What it is in the manner of, and `train` of its job. Its folder has its name. With `short_imports` it starts without
+    the parts of torch and scipy that Lightning loads and it does not use.
+    """
 
     kind: str
     train: dict[str, Any]
+    short_imports: bool = False
 
     @property
     def command(self) -> str:
@@ -44,9 +48,9 @@ WAYS: Mapping[str, Way] = {
     "nano_gpt": Way("nanoGPT", {"script": "train.py", "args": ["--max_iters=48", "--dropout=0.2"]}),
     "run_clm": Way("`run_clm` of transformers", {"script": "run_clm.py", "args": ["train.json"]}),
     "timm_train": Way("`train.py` of timm", {"script": "train.py", "args": ["-c", "args.yaml", "--smoothing", "0.05"]}),
-    "fabric": Way("repositories on Fabric", {"script": "train.py"}),
-    "lightning_cli": Way("LightningCLI", {"script": "main.py", "args": ["fit", "--config", "config.yaml"]}),
-    "hydra": Way("Lightning with Hydra", {"script": "train.py", "args": ["model=wide", "trainer.max_epochs=4"]}),
+    "fabric": Way("repositories on Fabric", {"script": "train.py"}, True),
+    "lightning_cli": Way("LightningCLI", {"script": "main.py", "args": ["fit", "--config", "config.yaml"]}, True),
+    "hydra": Way("Lightning with Hydra", {"script": "train.py", "args": ["model=wide", "trainer.max_epochs=4"]}, True),
 }
 
 

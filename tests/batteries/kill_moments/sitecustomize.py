@@ -8,7 +8,7 @@ and waits until somebody has taken that file away; then it ends itself if the `t
 is left for counts its moments into `.count`. Each step of an optimizer is a line in `.steps`, with the id of its
 process.
 
-The agent's own `sitecustomize` is first, and runs this one.
+The agent's own `sitecustomize` is first, and runs this one. SHORT_IMPORTS is a file that a script begins with.
 """
 
 import importlib.util
@@ -119,5 +119,14 @@ ACTS = {
     "transformers.trainer_callback": count_events,
 }
 
+
+def run_first(path):
+    """Watched, as it imports torch."""
+    spec = importlib.util.spec_from_file_location("fast_imports", path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
 if "KILL_MOMENTS" in os.environ:
     sys.meta_path.insert(0, Watch(Moments(os.environ["KILL_MOMENTS"])))
+if "SHORT_IMPORTS" in os.environ and sys.orig_argv[1:2] and sys.orig_argv[1].endswith(".py"):
+    run_first(os.environ["SHORT_IMPORTS"])
