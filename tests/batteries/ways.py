@@ -41,7 +41,7 @@ from tests.support.kill_moments import Plan, Reached, difference, files_in, tens
 from tests.support.process_signals import send_signal
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
-from tests.support.way_rows import PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
+from tests.support.way_rows import NOTICE, PAGE, SCRIPTS, WAYS, Kill, Seen, keep, known, unseen, verdict, with_rows
 
 RESULTS = ROOT / "build" / "ways"
 SHORT_IMPORTS = ROOT / "tests" / "support" / "jobs" / "fast_imports.py"
@@ -50,8 +50,10 @@ AT_ONCE = 2
 FURTHEST = 14
 """A process has this many moments at most before something is killed, half of them as a rule."""
 SCALE = 60
-NOTICE = timedelta(minutes=60)
+NOTICED_FOR = timedelta(minutes=60)
 """A minute of this machine's time, as it may have much other work."""
+NOTICED_MAX = 1
+"""So many steps may be done again after a notice."""
 COMES_WITHIN_S, ENDS_WITHIN_S = 300, 3600
 LOOKS_EVERY_S = 0.02
 CALM = "calm"
@@ -138,7 +140,7 @@ def kill(sandbox: Sandbox, name: str, reached: Reached) -> None:
         before = len(seen(sandbox, name, ev.NoticeSeen))
         current = sandbox.state(name).current
         assert current is not None
-        cloud_named("local").account(()).driver.interrupt(current.instance_id, NOTICE)
+        cloud_named("local").account(()).driver.interrupt(current.instance_id, NOTICED_FOR)
         eventually(lambda: len(seen(sandbox, name, ev.NoticeSeen)) > before, COMES_WITHIN_S)
 
 
@@ -199,6 +201,8 @@ def wrong(calm: Trained, other: Trained, plan: Sequence[str]) -> str:
         found = f"tensors of the last checkpoint: {', '.join(dict.fromkeys(names))}"
     if not found and calm.steps + sum(kill.redone for kill in other.kills) != other.steps:
         found = f"{other.steps} steps were done, and {other.kills} do not say why"
+    if not found and max([kill.redone for kill in other.kills if kill.victim == NOTICE], default=0) > NOTICED_MAX:
+        found = f"more than a step was done again after a notice: {other.kills}"
     return found and f"{found} (killed after {', '.join(plan)})"
 
 
