@@ -36,9 +36,10 @@ TURNS = 8
 """Of each training in a round, the first one left out."""
 SMALL = [2048, 64, EVERY_STEPS * (TURNS + 2)]
 """Width, batch and steps: 6 million weights, a step of a twentieth of a second."""
-LARGE = [8800, 8, 3 * EVERY_STEPS // 2]
-"""86 million weights, which are 1 GB with what AdamW keeps."""
-LARGE_EVERY_STEPS = 4
+LARGE_EVERY_STEPS, LARGE_SNAPSHOTS = 3, 7
+LARGE = [8800, 8, LARGE_EVERY_STEPS * LARGE_SNAPSHOTS + 1]
+"""86 million weights, which are 1 GB with what AdamW keeps, and a step of a second."""
+LARGE_BYTES = 1 << 30
 ROUNDS, PAIRS_MIN = 3, 20
 PAGE = ROOT / "docs" / "exactness.md"
 BEGIN, END = "<!-- table: python -m benchmarks.frameworks --exactness -->\n", "<!-- end of that table -->"
@@ -73,10 +74,11 @@ def turns_of(folder: Path, framework: str, order: random.Random) -> list[Turn]:
 
 
 def held_by(folder: Path, framework: str) -> list[Held]:
-    """By each snapshot but the first, which touches its memory for the first time."""
+    """By each snapshot but the first, which touches its memory for the first time. Copies are made before and after."""
+    before_s = copy_seconds(LARGE_BYTES)
     with running(folder, SCRIPTS[framework], LARGE, LARGE_EVERY_STEPS) as training:
         taken = training.ends()[1:]
-    copy_s = copy_seconds(taken[0].size_bytes)
+    copy_s = (before_s + copy_seconds(LARGE_BYTES)) / 2 * taken[0].size_bytes / LARGE_BYTES
     return [Held(each.size_bytes, each.stall_s, copy_s) for each in taken if not each.final]
 
 
@@ -107,7 +109,8 @@ def costs(frameworks: list[str], rounds: int, seed: int) -> None:
         for number in range(rounds):
             for name in order.sample(frameworks, len(frameworks)):
                 found[name] += turns_of(Path(folder) / f"{name}-{number}", name, order)
-            print(f"round {number + 1} of {rounds} is done", file=sys.stderr, flush=True)
+            for name in frameworks:
+                print(f"round {number + 1} of {rounds}: {told(name, found[name])}", file=sys.stderr, flush=True)
         for name, turns in found.items():
             print(told(name, turns), flush=True)
         for name in frameworks:
