@@ -48,6 +48,7 @@ from spotrun.training.data.training_data import TrainingData
 from spotrun.training.due_validation import DueValidation
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, Stage, State
 from spotrun.training.image_memory import Memory
+from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
 from spotrun.training.place import Place
 from spotrun.training.progress import ProgressReporter
@@ -90,6 +91,7 @@ class Fit:
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
         self._uncarried = Uncarried(agent, ranks, required=resume.exact)
+        self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._started = False
         self._snapshots = Snapshots(
@@ -100,6 +102,7 @@ class Fit:
             self._python,
             self._uncarried,
             self._files,
+            self._late,
             self._counting,
             seed=self._seed,
             every_steps=resume.every_steps,
@@ -320,6 +323,7 @@ class Fit:
 
     def epoch_begins(self) -> None:
         self._put_back()
+        self._late.epoch_begins()
         self._seed_at("epoch begins", self._framework.epoch)
 
     def pass_begins(self) -> None:
@@ -334,6 +338,7 @@ class Fit:
         self._seed_at("pass ends", self._framework.epoch, self._framework.passes_before, self._framework.batch)
 
     def batch_begins(self) -> None:
+        self._late.batch_begins()
         self._seed_here("batch")
         self._snapshots.batch_begins()
 

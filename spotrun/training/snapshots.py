@@ -24,6 +24,7 @@ from spotrun.training import machine, module_state, optimizer_parts, tensors, un
 from spotrun.training.counting import Counting
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
+from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
 from spotrun.training.place import Place
@@ -100,6 +101,7 @@ class Snapshots:
         python: PythonState,
         uncarried: Uncarried,
         files: WorkFiles,
+        late: LateParts,
         counting: Counting,
         *,
         seed: int,
@@ -112,6 +114,7 @@ class Snapshots:
         self._python = python
         self._uncarried = uncarried
         self._files = files
+        self._late = late
         self._counting = counting
         self._seed = seed
         self._every_steps = every_steps
@@ -262,11 +265,16 @@ class Snapshots:
         Everything that the rest of the training depends on. Tensors are the living ones. What is in no image is said.
 
         Raises:
-            TrainingUnsupported: something is in no image, and the job requires that each resume is exact.
+            TrainingUnsupported: no resume could make the model so. Or something is in no image, and the job requires
+                that each resume is exact.
         """
         framework = self._framework
         state = framework.dump()
-        state[weights.BESIDE] = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
+        beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
+        if not place.finished and (misfit := self._late.misfit(beside["modules"])):
+            reason = f"only an earlier batch makes the model as it is: {misfit}"
+            unsupported.reject(self._agent, reason, framework.way_out)
+        state[weights.BESIDE] = beside
         state[KEY] = {
             "place": place.to_dict(),
             "seed": self._seed,

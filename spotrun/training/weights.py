@@ -54,7 +54,7 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     return {
         "parameters": list(parameters),
         "buffers": list(buffers),
-        "modules": {name: _kind_of(part) for name, part in module.named_modules()},
+        "modules": kinds_of(module),
         "frozen": [name for name, parameter in parameters.items() if not parameter.requires_grad],
         "own": {
             name: t
@@ -105,7 +105,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
-            f"the base of the model is not the one of the checkpoint: {_named(other)}",
+            f"the base of the model is not the one of the checkpoint: {named(other)}",
             hint="load the very same weights as before, by their revision; seed what is drawn before the adapters",
         )
 
@@ -143,16 +143,55 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
     Make each part that is missing as a copy of another one that is built alike, as teachers and averages are. It gets
     its own weights by `put_back`.
     """
-    there = {name: build_of(part) for name, part in module.named_modules() if name}
-    for name in weights.modules:
+    for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
-        if name in there or (prefix and prefix not in there):
-            continue  # it comes with the part that it is in
-        build = {each.removeprefix(name): kind for each, kind in weights.modules.items() if _is_in(each, name)}
-        if like := next((other for other, found in there.items() if found == build), None):
-            made = copy.deepcopy(module.get_submodule(like))
-            setattr(module.get_submodule(prefix), leaf, made)
-            there.update({f"{name}.{each}" if each else name: build_of(part) for each, part in made.named_modules()})
+        setattr(module.get_submodule(prefix), leaf, copy.deepcopy(module.get_submodule(like)))
+
+
+def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """
+    For each of the `modules` that is missing `now` and can be made as a copy, the name of one that is built alike.
+    Its own parts come with it.
+    """
+    there, builds = _builds(now), _builds(modules)
+    found: dict[str, str] = {}
+    for name in modules:
+        prefix = name.rpartition(".")[0]
+        if not name or name in there or (prefix and prefix not in there):
+            continue
+        if like := next((other for other, known in there.items() if known == builds[name]), None):
+            found[name] = like
+            there |= {f"{name}{rest}": builds[f"{name}{rest}"] for rest in builds[name]}
+    return found
+
+
+def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Those that are missing `now` and are in no copy, without what is in one of them."""
+    missing = [name for name in modules if name not in now]
+    made = copies(modules, now) if missing else {}
+    missing = [name for name in missing if not any(_is_in(name, each) for each in made)]
+    return [name for name in missing if name.rpartition(".")[0] not in missing]
+
+
+def kinds_of(module: nn.Module) -> dict[str, str]:
+    """The class of each part, by its name, and how it was made as far as torch says it."""
+    return {name: _kind_of(part) for name, part in module.named_modules()}
+
+
+def class_of(kind: str) -> str:
+    """Of a kind without how it was made: that may change where it stands."""
+    return kind.partition("(")[0]
+
+
+def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """`build_of` each part."""
+    found: dict[str, dict[str, str]] = {}
+    for name, kind in kinds.items():
+        whole = name
+        while whole:
+            found.setdefault(whole, {})[name.removeprefix(whole)] = kind
+            whole = whole.rpartition(".")[0]
+    return found
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
@@ -172,15 +211,17 @@ def _kind_of(part: nn.Module) -> str:
 
 
 def _check(module: nn.Module, weights: Weights) -> None:
-    parts = {name for name, _ in module.named_modules()}
-    if missing := sorted(weights.modules.keys() - parts):
-        raise Misfit(f"the checkpoint's model has {_named(missing)}, which this one has not when it goes on")
+    parts = {name: class_of(kind) for name, kind in kinds_of(module).items()}
+    if missing := sorted(weights.modules.keys() - parts.keys()):
+        raise Misfit(f"the checkpoint's model has {named(missing)}, which this one has not when it goes on")
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
-    if new := sorted(now.keys() - weights.by_name.keys()):
-        raise Misfit(f"this model has {_named(new)} when it goes on, which the checkpoint's has not")
+    if new := sorted(now.keys() - weights.by_name.keys()) or sorted(parts.keys() - weights.modules.keys()):
+        raise Misfit(f"this model has {named(new)} when it goes on, which the checkpoint's has not")
+    if other := sorted(name for name, kind in weights.modules.items() if class_of(kind) != parts[name]):
+        raise Misfit(f"the checkpoint's model has another module as {named(other)} than this one when it goes on")
 
 
-def _named(names: list[str]) -> str:
+def named(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 

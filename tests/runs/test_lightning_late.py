@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import pytest
 
-from spotrun.trainer_link import Refused
+from spotrun.trainer_link import Refused, SnapshotTaken
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.late import LATE
 
 PLACES = ["batch:0:2", "batch:0:6", "epoch_end:0", "start:1:0", "batch:1:3", "validation:1:8", "batch:2:2", "train_end"]
-CANNOT = {
-    "forgetful": "the checkpoint's model has late, which this one has not when it goes on",
-    "stubborn": "Stubborn does not load its state: KeyError: 'momentum'",
+CANNOT = {"stubborn": "Stubborn does not load its state: KeyError: 'momentum'"}
+AT_THE_END = "layer in on_train_end"
+COME_OR_GO = {
+    "layer in on_train_batch_end": "late, which is new",
+    "layer in on_train_epoch_end": "late, which is new",
+    "average in on_train_batch_start": "average, which is new",
+    "gate in on_train_batch_end": "gate, which is another module than before",
+    "nothing in on_before_optimizer_step": "rest, which is gone",
 }
 
 
-@pytest.mark.parametrize("variant", [name for name in LATE if name not in CANNOT])
+@pytest.mark.parametrize("variant", [name for name in LATE if name not in CANNOT | COME_OR_GO and name != AT_THE_END])
 def test_what_is_built_late_is_there_after_a_resume(zygote, tmp_path, variant):
     job = {"variant": variant, "patient": True, "scheduler": "epoch"}
     straight = Agent(zygote, job, tmp_path / "straight").run()
@@ -37,3 +42,18 @@ def test_a_state_that_does_not_load_is_refused_in_a_line(zygote, tmp_path, varia
     (refused,) = agent.told(Refused)
     assert refused.reason == CANNOT[variant]
     assert refused.hint
+
+
+@pytest.mark.parametrize("variant", COME_OR_GO)
+def test_what_no_resume_could_make_is_refused_as_soon_as_it_is_there(zygote, tmp_path, variant):
+    agent = Agent(zygote, {"variant": variant, "patient": True, "scheduler": "epoch"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
+    (refused,) = agent.told(Refused)
+    assert refused.reason == f"only an earlier batch makes the model as it is: {COME_OR_GO[variant]}"
+    assert refused.hint
+    assert not [taken for taken in agent.told(SnapshotTaken) if taken.step > 8], "no checkpoint has it"
+
+
+def test_what_comes_when_all_is_trained_is_not_refused(zygote, tmp_path):
+    job = {"variant": AT_THE_END, "patient": True, "scheduler": "epoch"}
+    assert Agent(zygote, job, tmp_path, every_steps=1).attempt() == "finished"

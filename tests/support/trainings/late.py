@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import SequentialLR, StepLR
+from torch.optim.swa_utils import AveragedModel
 
 from tests.support.trainings.datasets import WIDTH
 
@@ -376,15 +377,59 @@ def schedule_that_is_exchanged(pl, kind):
     return also_at_epoch_start(Exchanging, exchange), []
 
 
-def forgetful(pl, kind):
-    """A layer that only one batch makes, and no hook of a beginning."""
+def only_in(hook, change, step=2):
+    """The model is changed at a `step`, None for each, that no hook of a beginning comes back to."""
 
-    class Forgetful(kind):
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            if self.global_step == 2:
-                self.late = nn.Linear(2, 2)
+    def variant(pl, kind):
+        class Forgetful(kind):
+            def __init__(self):
+                super().__init__()
+                self.gate, self.rest = nn.ReLU(), nn.Dropout(0.5)
 
-    return Forgetful, []
+        def once(self, *args):
+            if step in (None, self.global_step):
+                change(self)
+
+        setattr(Forgetful, hook, once)
+        return Forgetful, []
+
+    return variant
+
+
+def layer(module):
+    module.late = nn.Linear(2, 2)
+
+
+def average_of_torch(module):
+    module.average = AveragedModel(module.net)
+
+
+def other_gate(module):
+    module.gate = nn.GELU()
+
+
+def no_rest(module):
+    module.rest = None
+
+
+def gates_that_change(pl, kind):
+    """In the second epoch another activation takes the place of the first, and a dropout goes."""
+
+    def change(self):
+        if self.current_epoch == 1:
+            self.gate, self.rest = nn.GELU(), None
+
+    class Changing(kind):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.rest = nn.ReLU(), nn.Dropout(0.5)
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            x = self.gate(self.net(batch[1]))
+            return loss + (x if self.rest is None else self.rest(x)).square().mean()
+
+    return also_at_epoch_start(Changing, change), []
 
 
 class Journal:
@@ -432,6 +477,12 @@ LATE = {
     "lookahead of both": wrapped(lambda module: Lookahead(both(module))),
     "sharpness aware": wrapped(lambda module: SharpnessAware(module.parameters(), SGD, lr=0.02, momentum=0.9)),
     "counting": wrapped(lambda module: Counting(module.parameters()), schedule=False),
-    "forgetful": forgetful,
+    "gates that change": gates_that_change,
+    "layer in on_train_batch_end": only_in("on_train_batch_end", layer),
+    "layer in on_train_epoch_end": only_in("on_train_epoch_end", layer, step=8),
+    "layer in on_train_end": only_in("on_train_end", layer, step=None),
+    "average in on_train_batch_start": only_in("on_train_batch_start", average_of_torch),
+    "gate in on_train_batch_end": only_in("on_train_batch_end", other_gate),
+    "nothing in on_before_optimizer_step": only_in("on_before_optimizer_step", no_rest),
     "stubborn": wrapped(lambda module: Stubborn(module.parameters(), lr=0.1)),
 }
