@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import itertools
+import math
 import multiprocessing
 import os
 import random
 import socket
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -68,6 +72,29 @@ def pairs(numbers: Iterator[int]) -> Iterator[tuple[int, object]]:
         yield (number, object())
 
 
+class Part:
+    """Something that others hold weakly; `LIVING` keeps these alive."""
+
+
+LIVING = [Part(), Part()]
+
+
+def held_weakly(kind: Any) -> Any:
+    made = kind()
+    for number, part in enumerate(LIVING):
+        if kind is WeakSet:
+            made.add(part)
+        else:
+            made.update({number: part} if kind is WeakValueDictionary else {part: number})
+    return made
+
+
+def until_then() -> Any:
+    """A reference to what only a list keeps alive."""
+    LIVING.append(Part())
+    return weakref.ref(LIVING[-1])
+
+
 def pipe() -> Any:
     reading, writing = os.pipe()
     return Library(reading=os.fdopen(reading, "rb", buffering=0), writing=os.fdopen(writing, "wb", buffering=0))
@@ -101,6 +128,10 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "an iterator of a library": (lambda: Library(source=Position()), lambda held: next(held.source)),
     "a variable of a context": (lambda: ContextVar("level", default=0), lambda held: held.set(1)),
     "a pipe": (pipe, lambda held: held.writing.write(b"a")),
+    "weak values": (lambda: held_weakly(WeakValueDictionary), lambda held: held.update({0: LIVING[1]})),
+    "weak keys": (lambda: held_weakly(WeakKeyDictionary), lambda held: held.update({LIVING[0]: 7})),
+    "a weak set": (lambda: held_weakly(WeakSet), lambda held: held.discard(LIVING[0])),
+    "a weak reference": (until_then, lambda held: LIVING.pop()),
     "a connection": (connections, lambda held: held.ends[1].send(1)),
 }
 
@@ -217,6 +248,81 @@ def test_one_look_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in held:
         inner(one).n1 = 1
     assert [lost.path for lost in looked.changed()] == ["held[0]"]
+
+
+# --- what functions keep, and what torch calls
+
+
+def test_what_a_cache_of_the_script_has_taken_in_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    process = Process()
+    process.script.noise = functools.lru_cache(process.script.remembered)
+    process.script.imported = functools.lru_cache(math.factorial)
+    process.script.noise(1)
+    process.begun().image()
+    process.script.noise(1)
+    process.script.imported(1)
+    process.image()
+    assert not capsys.readouterr().err
+    process.script.noise(2)
+    process.image()
+    process.image()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spotrun: a_script.noise has changed and is in no checkpoint: ")
+
+
+def doubled(*args: Any) -> None:
+    """A hook."""
+
+
+HOOKS: dict[str, tuple[Callable[[Process], Any], str]] = {
+    "of a module": (lambda process: process.net.layer.register_forward_hook(doubled), "module.layer._forward_hooks"),
+    "of the whole": (lambda process: process.net.register_full_backward_hook(doubled), "module._backward_hooks"),
+    "of a gradient": (
+        lambda process: process.net.layer.bias.register_hook(doubled),
+        "module.layer.bias._backward_hooks",
+    ),
+    "of all modules": (
+        lambda process: torch.nn.modules.module.register_module_forward_hook(doubled),
+        "torch.nn.modules.module._global_forward_hooks",
+    ),
+    "of an optimizer": (
+        lambda process: process.optimizers[0].register_step_post_hook(doubled),
+        "optimizers[0]._optimizer_step_post_hooks",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_that_comes_or_goes_late_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    register, place = HOOKS[name]
+    process = Process()
+    process.optimizers = [torch.optim.SGD(process.net.parameters(), 0.1)]
+    process.begun().image()
+    register(process).remove()
+    process.image()
+    assert not capsys.readouterr().err
+    handle = register(process)
+    process.image()
+    process.image()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"spotrun: {place} has changed and is in no checkpoint: hooks that torch holds: doubled"
+    handle.remove()
+
+
+def test_a_hook_of_the_start_that_goes_is_named_and_one_that_is_exchanged_for_its_like_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    process = Process()
+    handle = process.net.layer.register_forward_hook(doubled)
+    process.begun().image()
+    handle.remove()
+    handle = process.net.layer.register_forward_hook(doubled)
+    process.image()
+    assert not capsys.readouterr().err
+    handle.remove()
+    process.image()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spotrun: module.layer._forward_hooks has changed")
 
 
 # --- the process

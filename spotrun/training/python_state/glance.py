@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import gc
 import itertools
 import operator
+import weakref
 import zlib
 from collections import deque
 from collections.abc import Container, Iterator
 from contextvars import ContextVar
 from types import FunctionType, GeneratorType, ModuleType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -41,6 +44,7 @@ _NEVER = (type, ModuleType, FunctionType, torch.Tensor, torch.nn.Module, torch.u
 _BUFFERS = (array.array, ctypes.Array, ctypes.Structure, *ctypes.c_int.__bases__)
 _NUMBERS = frozenset({int, float, complex}) | {cls for cls in SCALARS if issubclass(cls, np.number)}
 _LISTS = (list, tuple, deque)
+CACHE = type(functools.lru_cache(len))
 
 Facts: TypeAlias = tuple[Any, ...]
 """Comparable by `same` of values.py."""
@@ -64,7 +68,7 @@ class Glance:
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
         """Others once the object was seen to change. None at all if nothing of it can be seen."""
-        found: list[Any] = _public(value)
+        found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
         waiting = deque([(value, depth)])
         while waiting:
@@ -112,6 +116,23 @@ def _public(value: Any) -> list[Any]:
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
     return [(name, part) for name, part in list(vars(value).items()) if type(part) in SCALARS and name[:1] != "_"]
+
+
+def _weakly_held(value: Any) -> list[Any]:
+    """Which objects, as nothing here may keep them alive."""
+    cls = type(value)
+    if issubclass(cls, weakref.ref):
+        return [value() is None]
+    if issubclass(cls, WeakKeyDictionary):
+        return [(id(key), part if type(part) in SCALARS else id(part)) for key, part in list(value.items())]
+    if issubclass(cls, WeakValueDictionary):
+        return [(key if type(key) in SCALARS else id(key), id(part)) for key, part in list(value.items())]
+    return sorted(map(id, value)) if issubclass(cls, WeakSet) else []
+
+
+def _kept_results(value: Any) -> list[Any]:
+    """How many a cache has taken in. What they are nobody can say, or put back."""
+    return [value.cache_info().misses] if type(value) is CACHE else []
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

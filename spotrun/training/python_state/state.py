@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
 from spotrun.training.python_state.encoding import Encoder, Lost
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
+from spotrun.training.python_state.glance import CACHE
 from spotrun.training.python_state.graph import Before, Walk
 from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
+from spotrun.training.python_state.torch_hooks import TorchHooks
 from spotrun.training.python_state.unseen import Unseen
 
 DEPTH = 4
@@ -47,6 +50,7 @@ class PythonState:
         self._started = False
         self._unseen = Unseen(())
         self._surroundings = Surroundings()
+        self._hooks = TorchHooks(torch.nn.Module())
         self._news: list[Lost] = []
 
     def begins(self) -> None:
@@ -80,9 +84,10 @@ class PythonState:
         """The hooks of the training's start have run; its first epoch begins."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
-        others = (one for key, one in walk.others.items() if key not in walk.stops)
+        others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
         self._unseen = Unseen(others, walk.nodes.keys() | walk.stops.keys(), self._work)
         self._surroundings = Surroundings()
+        self._hooks = TorchHooks(self._framework.module, self._framework.optimizers)
         self._started = True
         self._dumps = 0
 
@@ -95,7 +100,13 @@ class PythonState:
         image = encoder.image()
         if self._started:
             self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]
+            self._news += self._hooks.changed(probe=probe)
         return image
+
+    def _is_of_library(self, value: object) -> bool:
+        """A cache of a function that the script has only imported."""
+        function = getattr(value, "__wrapped__", None)
+        return isinstance(value, CACHE) and not (isinstance(function, FunctionType) and self._script.owns(function))
 
     def load(self, image: State, *, last: bool) -> None:
         """

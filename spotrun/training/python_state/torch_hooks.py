@@ -1,0 +1,88 @@
+"""
+Functions that only torch holds, and calls around a module, a gradient or a step: those that come or go while training
+goes on. A process that resumes has those that the script registers when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as torch_modules
+from torch.utils.hooks import RemovableHandle
+
+from spotrun.training.python_state.encoding import HARMLESS, Lost
+
+OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+PUT_BACK = (*HARMLESS, "torch.nn.utils.prune")
+"""Packages whose hooks no step depends on, or that are registered again with the weights (weights.prune_again)."""
+
+Hooks = Mapping[str, tuple[str, ...]]
+"""The names of the functions, by where torch holds them. What has none is left out."""
+
+
+class TorchHooks:
+    """Of a module and its optimizers, as they are now."""
+
+    def __init__(self, module: nn.Module, optimizers: Sequence[object] = ()) -> None:
+        self._module = module
+        self._optimizers = optimizers
+        self._lists = [hooks for _, hooks in chain(_of_modules(module), _of_optimizers(optimizers))]
+        self._counts = list(map(len, self._lists))
+        self._registered = RemovableHandle.next_id
+        self._hooks = self._now()
+
+    def changed(self, *, probe: bool) -> Iterator[Lost]:
+        """Where the functions are others than before. Those of parameters that only go are seen by a `probe`."""
+        counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
+        if not probe and (counts, registered) == (self._counts, self._registered):
+            return
+        before, self._hooks = self._hooks, self._now()
+        self._counts, self._registered = counts, registered
+        for path in sorted(before.keys() | self._hooks.keys()):
+            if (now := self._hooks.get(path, ())) != before.get(path, ()):
+                yield Lost(path, f"hooks that torch holds: {', '.join(now) or 'none is left'}")
+
+    def _now(self) -> Hooks:
+        held = chain(_of_modules(self._module), _of_optimizers(self._optimizers), _of_parameters(self._module))
+        found = {path: tuple(_name_of(hook) for hook in hooks.values() if _matters(hook)) for path, hooks in held}
+        return {path: names for path, names in found.items() if names}
+
+
+def _of_modules(module: nn.Module) -> Iterator[tuple[str, Mapping[int, Any]]]:
+    for name, part in module.named_modules(prefix="module"):
+        for kind in OF_MODULES:
+            if kind in vars(part):
+                yield f"{name}.{kind}", vars(part)[kind]
+    for kind in OF_ALL_MODULES:
+        yield f"torch.nn.modules.module.{kind}", getattr(torch_modules, kind, {})
+
+
+def _of_optimizers(optimizers: Sequence[object]) -> Iterator[tuple[str, Mapping[int, Any]]]:
+    for number, optimizer in enumerate(optimizers):
+        for kind in OF_OPTIMIZERS:
+            yield f"optimizers[{number}].{kind}", vars(optimizer).get(kind) or {}
+
+
+def _of_parameters(module: nn.Module) -> Iterator[tuple[str, Mapping[int, Any]]]:
+    for name, parameter in module.named_parameters(prefix="module"):
+        for kind in OF_PARAMETERS:
+            yield f"{name}.{kind}", getattr(parameter, kind, None) or {}
+
+
+def _matters(hook: Any) -> bool:
+    return not _module_of(hook).startswith(PUT_BACK)
+
+
+def _module_of(hook: Any) -> str:
+    """Of a function, or of the class of what is called as one."""
+    return str(getattr(hook, "__module__", None) or type(hook).__module__)
+
+
+def _name_of(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
