@@ -56,8 +56,19 @@ def variants(against: Path | None) -> list[Variant]:
 Round: TypeAlias = dict[Variant, Measurement]
 
 
+MEETS_WITHIN_S = 120.0
+"""From the start of a trainer until it has found its agent, which takes seconds."""
+STRANGERS = {
+    "unmet": "has not found its agent within",
+    "silent": "has met its agent, and said no more within",
+}
+"""How a trainer ends that speaks otherwise than the agent of this checkout."""
+
+
 class Measuring(Agent):
     """Says at once that each snapshot is durable, and ends the training when it has measured itself."""
+
+    meets_within_s = silence_max_s = MEETS_WITHIN_S
 
     def __init__(self, folder: Path, words: list[str], rule: FilesRule) -> None:
         super().__init__(Spawner(folder), {"script": "train.py", "args": words}, folder, on_message=self._heard)
@@ -87,6 +98,11 @@ def measured(folder: Path, model: str, burden: Burden, checkout: Path = ROOT) ->
     (folder / SITE / "spotrun").symlink_to(checkout / "spotrun")  # the first folder in which the trainer looks for it
     with contextlib.chdir(work):
         how = agent.attempt()
+    if how in STRANGERS:
+        sys.exit(
+            f"error: the trainer of {checkout} {STRANGERS[how]} {agent.meets_within_s:g} s\n"
+            "  try: a checkout whose spotrun/trainer_link.py says the same as this one's"
+        )
     if how != "killed":
         sys.exit(f"error: the training {how}:\n{agent.log.read_text()[-2000:]}")
     found = read(folder / MEASURED)

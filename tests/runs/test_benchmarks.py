@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import downtime
+from benchmarks import downtime, stall
 from tests.support.repository import ROOT
 
 WITHIN_S = 480
 """It takes a minute beside four other trainings on two cores."""
 RATIOS = ("stall_over_memcpy", "durable_over_put", "durable_notice_over_put", "restore_over_get", "whole_over_get")
 KEYS = {"model", "variant", "stall_ms_median", "stall_ms_max", "slowdown", "extra_ram_over_state", *RATIOS}
+STRANGER = """
+import os, socket
+link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+link.connect(os.environ["SPOTRUN_AGENT"])
+"""
 
 
 def call(*words: object) -> subprocess.CompletedProcess[str]:
@@ -71,6 +76,24 @@ def test_the_checkpoint_benchmark_refuses_what_it_does_not_know_before_it_starts
     assert done.returncode == 1
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("links", "said"), [(False, "has not found its agent within 2 s"), (True, "has met its agent, and said no more")]
+)
+def test_the_stall_benchmark_ends_where_the_other_trainer_and_the_agent_are_strangers(
+    links: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "other" / "spotrun"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(STRANGER if links else "")
+    monkeypatch.setattr(stall, "SCRIPT", "import threading\n\nimport spotrun\n\nthreading.Event().wait()\n")
+    monkeypatch.setattr(stall.Measuring, "meets_within_s", 2.0)
+    monkeypatch.setattr(stall.Measuring, "silence_max_s", 2.0)
+    with pytest.raises(SystemExit) as ended:
+        stall.measured(tmp_path / "run", "tiny", stall.KEPT[stall.PLAIN], package.parent)
+    assert str(ended.value).startswith(f"error: the trainer of {package.parent} {said}")
+    assert "\n  try: a checkout whose spotrun/trainer_link.py" in str(ended.value)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 from spotrun import proc, trainer_link
@@ -52,6 +53,8 @@ class Agent:
 
     silence_max_s = 60.0
     """Between two messages of a trainer."""
+    meets_within_s = 600.0
+    """From its start until it has found its agent."""
 
     def __init__(
         self,
@@ -80,7 +83,10 @@ class Agent:
         self.log = folder / "log"
 
     def attempt(self, *, kill: str | None = None, resume: bool = True) -> str:
-        """Run one trainer process to its end: "finished", "refused", "killed", or "failed"."""
+        """
+        Run one trainer process to its end: "finished", "refused", "killed", or "failed"; or, if it has been ended for
+        that, "unmet" or "silent".
+        """
         self.attempts += 1
         if not resume:
             self.image, self.snapshot, self.ends = b"", None, {}
@@ -93,15 +99,18 @@ class Agent:
             self.pid = self.zygote.start(job, address, self.log)
             came = self._met(door)
         os.unlink(address)
-        if came is None:
-            return "killed" if self.zygote.end(self.pid) == -signal.SIGKILL else "failed"
+        if isinstance(came, str):
+            return "killed" if self.zygote.end(self.pid) == -signal.SIGKILL and came != "unmet" else came
         self.link = came
         held: dict[int, tuple[int, int, int]] = {}
         last: object = None
         try:
             while True:
                 received = self.link.receive(self.silence_max_s)
-                assert received, f"the trainer is silent\n{self.log.read_text()}"
+                if received is None:
+                    self.kill()
+                    self.zygote.end(self.pid)
+                    return "silent"
                 for fd in received[1]:
                     os.close(fd)
                 last = received[0] if isinstance(received[0], Finished | Refused) else last
@@ -119,19 +128,22 @@ class Agent:
             return "refused"
         return "finished" if isinstance(last, Finished) and code == 0 else "failed"
 
-    def _met(self, door: socket.socket) -> trainer_link.TrainerLink | None:
-        """The trainer's link when it comes; None if it ends before."""
+    def _met(self, door: socket.socket) -> trainer_link.TrainerLink | str:
+        """The trainer's link when it comes; "failed" if it ends before, "unmet" if it had to be ended."""
         door.settimeout(COMES_WITHIN_S)
-        while True:
+        until = time.monotonic() + self.meets_within_s
+        while time.monotonic() < until:
             found = proc.stat(self.pid)
             try:
                 link = trainer_link.TrainerLink(door.accept()[0])
             except TimeoutError:
                 if found is None or found.ended:
-                    return None
+                    return "failed"
             else:
                 link.send(Welcome())
                 return link
+        self.kill()
+        return "unmet"
 
     def _answer(self, message: object, held: dict[int, tuple[int, int]]) -> None:
         self.messages.append(message)
