@@ -86,6 +86,8 @@ SGD, ADAMW = (sgd, torch.optim.SGD), (adamw, torch.optim.AdamW)
 MODELS = {
     "tiny": Model(perceptron, *SGD, points, batch_size=1024),
     "resnet50": Model(resnet50, *SGD, images, batch_size=32),
+    "gpt-100mb": Model(lambda: GPT(112, 9, 8), *ADAMW, sentences, batch_size=1),
+    "gpt-400mb": Model(lambda: GPT(320, 9, 10), *ADAMW, sentences, batch_size=1),
     "gpt": Model(lambda: GPT(640, 9, 10), *ADAMW, sentences, batch_size=1),
     "gpt-4gb": Model(lambda: GPT(1280, 13, 20), *ADAMW, sentences, batch_size=1),
 }

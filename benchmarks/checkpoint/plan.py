@@ -35,6 +35,8 @@ class Plan:
 PLANS = {
     "tiny": Plan(checkpoints=6, notices=2, store_gb=2),
     "resnet50": Plan(checkpoints=4, notices=2, store_gb=4),
+    "gpt-100mb": Plan(checkpoints=6, notices=1, store_gb=2),
+    "gpt-400mb": Plan(checkpoints=6, notices=1, store_gb=6),
     "gpt": Plan(checkpoints=3, notices=2, store_gb=12),
     "gpt-4gb": Plan(checkpoints=3, notices=1, store_gb=40),
 }
