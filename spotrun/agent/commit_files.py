@@ -21,8 +21,8 @@ from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_commit import Known, StateStoring
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import FrozenFile, Held
-from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, LeftOut, Listing, OutputFile
-from spotrun.folder.work_files import Seen, Stamp
+from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, LeftOut, Link, Listing, OutputFile
+from spotrun.folder.work_files import LinkTo, Seen, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
@@ -83,7 +83,7 @@ class CommitFiles:
             name = CommittedFiles(
                 key=stored.key,
                 blake3=stored.blake3,
-                files=len(listing.files),
+                files=len(listing.files) + len(listing.links),
                 size_bytes=sum(file.size_bytes for file in listing.files),
                 objects=len(stored.sent),
                 sent_bytes=sum(stored.sent.values()),
@@ -115,12 +115,22 @@ class CommitFiles:
     def _listing(self, frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
         """It names the first of the files that were left out; all of them come beside it."""
         entries = [each.entry for _, each in sorted(known.items())]
+        links, unkept = self._links(frozen.folder.links)
         refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
-        unstored = [*(each for each in entries if isinstance(each, LeftOut)), *refused]
+        unstored = [*(each for each in entries if isinstance(each, LeftOut)), *refused, *unkept]
         left_out = [self._pieces.left_out(each.path, each.size_bytes, each.reason) for each in unstored]
         files = tuple(each for each in entries if isinstance(each, OutputFile))
         gone = tuple(path for path in frozen.folder.gone if not self._pieces.names_secret(path))
-        return Listing(files=files, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=gone), left_out
+        shown = tuple(left_out[:LEFT_OUT_NAMED_MAX])
+        return Listing(files=files, left_out=shown, removed=gone, links=links), left_out
+
+    def _links(self, found: Mapping[str, LinkTo]) -> tuple[tuple[Link, ...], list[LeftOut]]:
+        """Those that a list may name, and the others."""
+        secret = {path for path, to in found.items() if any(map(self._pieces.names_secret, (path, to.target)))}
+        kept = sorted(path for path in found if path not in secret)
+        left_out = [LeftOut(path=path, size_bytes=0, reason=SECRET_NAME) for path in sorted(secret)]
+        left_out += [LeftOut(path=path, size_bytes=0, reason=TOO_MANY) for path in kept[FILES_MAX:]]
+        return tuple(Link(path, *found[path]) for path in kept[:FILES_MAX]), left_out
 
 
 class _Storing:

@@ -26,7 +26,7 @@ from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
 from spotrun.folder.stored_files import Listing, Outcome, OutputFile
-from spotrun.folder.work_files import Seen, Survey
+from spotrun.folder.work_files import LinkTo, Seen, Survey
 from spotrun.run.state import Commit
 
 COPY_BYTES = 16 << 20
@@ -123,16 +123,22 @@ class FilesOfCommit:
         return {path: Known(seen[path], file) for path, file in listed.items() if path in seen}
 
     def _put(self, root: int, opened: set[str]) -> None:
-        listed = {file.path for file in self._listing.files}
+        links = {link.path: LinkTo(link.target, link.absolute) for link in self._listing.links}
+        listed = {file.path for file in self._listing.files} | links.keys()
         now = self._survey()
-        self._remove(root, [path for path in now.files if path not in listed and path not in self._before], opened)
+        there = {**now.files, **now.links}
+        new = [path for path in there if path not in self._before]
+        self._remove(root, [path for path in new if path not in listed or _is_other(path, links, now.links)], opened)
         self._remove(root, [path for path in self._listing.removed if path in self._before], opened)
-        changed = [path for path in (*now.files, *now.gone) if path in self._before]
+        changed = [path for path in (*there, *now.gone) if path in self._before]
         self._put_uploaded(root, [p for p in changed if p not in listed and p not in self._listing.removed], opened)
         wrong = [file for file in self._listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
         self._bring([file for file in wrong if not (self._beside / file.path).exists()])
         for file in wrong:
             _place(root, self._beside / file.path, file.path, in_place=file.path in opened)
+        for path, to in links.items():
+            if now.links.get(path) != to:
+                _link(root, path, to.text(os.path.realpath(self._work), path))
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """What is open belongs to the process that runs; what was left out is not known to be another."""
@@ -190,6 +196,21 @@ def _folder(path: Path) -> Iterator[int]:
         yield root
     finally:
         os.close(root)
+
+
+def _is_other(path: str, links: Mapping[str, LinkTo], now: Mapping[str, LinkTo]) -> bool:
+    """It is a link to elsewhere, or where one has to be there is none, or one where there has to be none."""
+    return links.get(path) != now.get(path)
+
+
+def _link(root: int, path: str, text: str) -> None:
+    """Last, as no file is written through it. What is open at its place goes on without a name."""
+    with parent_of(root, path, make=True) as (parent, name):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(name, dir_fd=parent)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(name, dir_fd=parent)
+        os.symlink(text, name, dir_fd=parent)
 
 
 def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:

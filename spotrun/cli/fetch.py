@@ -60,7 +60,7 @@ def fetch(
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
     stored = chooser(opened.spec.outputs.files)  # the files of a checkpoint are more than that
-    listing = replace(listing, files=tuple(file for file in listing.files if stored(file.path)))
+    listing = replace(listing, files=tuple(file for file in listing.with_copies if stored(file.path)))
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
         if as_json:

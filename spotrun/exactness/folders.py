@@ -52,14 +52,21 @@ class Folder:
         """Those that count as one: the event files of a folder, which each process names by its time."""
         if not name.endswith(EVENTS):
             path = self.root / name
-            return [path] if path.is_file() else []
+            return [path] if path.is_file() or path.is_symlink() else []
         folder = escape(name.removesuffix(EVENTS)).replace(OF_SOME_TIME, "*")
         found = (path for path in self.root.glob(f"{folder}{EVENTS}*") if path.is_file())
         return sorted(path for path in found if names_of([path.relative_to(self.root).as_posix()]) == {name})
 
     def parts_of(self, name: str, clean: Clean) -> Parts:
         files = self.files_of(name)
-        return parts_of_events(files, clean) if name.endswith(EVENTS) else parts_of_file(files[0], clean)
+        if name.endswith(EVENTS):
+            return parts_of_events(files, clean)
+        return parts_of_link(files[0], clean) if files[0].is_symlink() else parts_of_file(files[0], clean)
+
+
+def parts_of_link(path: Path, clean: Clean) -> Parts:
+    """Where it leads. What is there is compared under its own name."""
+    yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:

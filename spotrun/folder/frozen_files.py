@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from spotrun.folder.work_files import Stamp
+from spotrun.folder.work_files import LinkTo, Stamp
 
 SAMPLE_BYTES = 4096
 
@@ -31,7 +31,10 @@ class Held(StrEnum):
 
 
 class FrozenFile(NamedTuple):
-    """It lies at `place`, which is another path than its own if that is a link. `sample`: its first and last bytes."""
+    """
+    It lies at `place`, which is another path than its own if that is a link that cannot be kept as one. `sample`: its
+    first and last bytes.
+    """
 
     path: str
     place: str
@@ -47,6 +50,7 @@ class FrozenFolder(NamedTuple):
     files: tuple[FrozenFile, ...]
     refused: dict[str, str]
     gone: tuple[str, ...]
+    links: dict[str, LinkTo]
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -17,6 +17,20 @@ def is_path_inside(path: str) -> bool:
     return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES
 
 
+def leads_inside(path: str, target: str) -> bool:
+    """Whether a link at `path` to `target`, both taken as they are written, stays in whatever folder it is put in."""
+    depth = path.count("/")
+    parts = target.split("/")
+    size_bytes = len(target.encode(errors="surrogatepass"))
+    if not target or target.startswith("/") or "\0" in target or size_bytes > _PATH_MAX_BYTES:
+        return False
+    for part in parts:
+        depth += {"..": -1, "": 0, ".": 0}.get(part, 1)
+        if depth < 0:
+            return False
+    return True
+
+
 def is_nameable(path: str) -> bool:
     """Whether a list can name it."""
     return is_path_inside(path) and is_text(path)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from posixpath import dirname, join, normpath
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from spotrun.folder.paths import is_path_inside
+from spotrun.folder.paths import is_path_inside, leads_inside
 from spotrun.run.bounds import Count, Nanoseconds
 
 FOLDER = "outputs/"
@@ -27,6 +28,8 @@ PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
 """Files of a command's state, of which none is left out."""
+LINKS_IN_A_PATH_MAX = 40
+"""As Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -67,10 +70,14 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A link at `path` to `target`, which is relative to its own folder and lies in the work folder."""
+    """
+    A link at `path` to `target`, which is relative to its own folder and lies in the work folder. It is `absolute` if
+    it says that by the path of the work folder, wherever that is.
+    """
 
     path: str
     target: str
+    absolute: bool = False
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,8 +88,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    What a list says: the files; some of those that were not taken, each with the reason; and the paths of the uploaded
-    work folder that the script has removed. Of a command's state it has all folders and links too.
+    What a list says: the files; some of those that were not taken, each with the reason; the paths of the uploaded work
+    folder that the script has removed; and the links of a checkpoint. Of a command's state it has all folders too.
     """
 
     files: tuple[OutputFile, ...]
@@ -95,6 +102,14 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def keys(self) -> Mapping[str, int]:
         """The pieces that it needs, with their sizes."""
         return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
+
+    @property
+    def with_copies(self) -> tuple[OutputFile, ...]:
+        """The files, and for each link that leads to one a copy of that, as who fetches them wants no links."""
+        files = {file.path: file for file in self.files}
+        links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
+        copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
+        return (*self.files, *(msgspec.structs.replace(file, path=path) for path, file in sorted(copies.items())))
 
     def flaw(self) -> str | None:
         """Why nobody may fetch by it; None where it is well made. Training code can write such a list."""
@@ -118,17 +133,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return None
 
 
-def leads_inside(path: str, target: str) -> bool:
-    """Whether a link at `path` to `target`, both taken as they are written, stays in whatever folder it is put in."""
-    depth = path.count("/")
-    parts = target.split("/")
-    if not target or target.startswith("/") or "\0" in target or len(target.encode(errors="surrogatepass")) > 4000:
-        return False
-    for part in parts:
-        depth += {"..": -1, "": 0, ".": 0}.get(part, 1)
-        if depth < 0:
-            return False
-    return True
+def _end_of(path: str, links: Mapping[str, str]) -> str:
+    """What the path comes to if each link in it is followed; "" if that has no end."""
+    for _ in range(LINKS_IN_A_PATH_MAX):
+        parts = path.split("/")
+        heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        if (head := next((head for head in heads if head in links), None)) is None:
+            return path
+        path = normpath(links[head] + path.removeprefix(head))
+    return ""
 
 
 def list_key(attempt: int, digest: str) -> str:

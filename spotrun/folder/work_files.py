@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotrun.folder import paths
-from spotrun.folder.paths import is_nameable, is_text
+from spotrun.folder.paths import is_nameable, is_text, leads_inside
 
 MARK = ".spotrun"
 """A file in a logger's folder: the uid of the run that began it."""
@@ -51,13 +51,29 @@ class Seen(NamedTuple):
     stamp: Stamp
 
 
+class LinkTo(NamedTuple):
+    """Where a link leads: `target` is relative to its own folder. `absolute`: it says so by the work folder's path."""
+
+    target: str
+    absolute: bool = False
+
+    def text(self, root: str, path: str) -> str:
+        """What the link at `path` says in the work folder `root`."""
+        whole = os.path.join(root, os.path.dirname(path), self.target)
+        return os.path.normpath(whole) if self.absolute else self.target
+
+
 class Survey(NamedTuple):
-    """By path in the work folder: what can be stored, and why the rest cannot."""
+    """
+    By path in the work folder: what can be stored, and why the rest cannot. `links` can be kept as they are; what they
+    lead to is judged in `files` and `refused` all the same, for whom wants no links.
+    """
 
     files: dict[str, Seen]
     refused: dict[str, str]
     gone: tuple[str, ...]
     """What was there before the script began, and is not there now."""
+    links: dict[str, LinkTo]
 
 
 def remember(work: Path, path: Path) -> None:
@@ -78,6 +94,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
     """The chosen files that were not there `before`, or not like this."""
     files: dict[str, Seen] = {}
     refused: dict[str, str] = {}
+    links: dict[str, LinkTo] = {}
     missing = {path for path in before if chosen(path)}
     root = os.path.realpath(work)
     for path, facts in _files(work):
@@ -92,12 +109,14 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
             continue
         elif stat.S_ISLNK(facts.st_mode):
             _take_link(root, path, files, refused)
+            if refused.get(path) in (None, NOWHERE, TO_FOLDER) and (link := _kept(root, path)) is not None:
+                links[path] = link
         elif stat.S_ISREG(facts.st_mode):
             files[path] = Seen(path, stamp)
         else:
             refused[path] = NO_FILE
     gone = sorted(filter(_is_nameable, missing))
-    return Survey(files, refused, tuple(gone))
+    return Survey(files, refused, tuple(gone), links)
 
 
 def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
@@ -122,6 +141,17 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     else:
         other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
         refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)
+
+
+def _kept(root: str, path: str) -> LinkTo | None:
+    """None if it could lead elsewhere on another instance, or its text is none."""
+    try:
+        text = os.readlink(os.path.join(root, path))
+    except OSError:
+        return None
+    absolute = text.startswith(root + os.sep)
+    target = os.path.relpath(text, os.path.join(root, os.path.dirname(path))) if absolute else text
+    return LinkTo(target, absolute) if is_text(target) and leads_inside(path, target) else None
 
 
 def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:

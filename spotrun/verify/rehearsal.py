@@ -195,9 +195,10 @@ class Rehearsal:
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
-        excluded = chooser(self._excluded)
-        refused = {path: LEFT_OUT for path in seen.files if excluded(path)}
-        return Folder(disk / "work", frozenset({*seen.files, *seen.gone})), seen.refused | refused
+        excluded, there = chooser(self._excluded), {*seen.files, *seen.links}
+        refused = {path: why for path, why in seen.refused.items() if path not in seen.links}
+        refused |= {path: LEFT_OUT for path in there if excluded(path)}
+        return Folder(disk / "work", frozenset({*there, *seen.gone})), refused
 
 
 def _where(trace: Trace) -> str:

@@ -185,6 +185,97 @@ def test_another_instance_finds_exactly_the_files_of_the_commit(run: Run) -> Non
     assert run.history.state.commit(number).event.files.objects == 0
 
 
+def links_in(folder: Path) -> dict[str, str]:
+    found = (path for path in sorted(folder.rglob("*")) if path.is_symlink())
+    return {path.relative_to(folder).as_posix(): os.readlink(path).replace(str(folder), "WORK") for path in found}
+
+
+def linked(one: Instance, step: int) -> None:
+    """As a script does that keeps a name for its newest checkpoint."""
+    one.write(f"run-{step}/model.ckpt", f"of step {step}")
+    for name in ("latest", "latest.ckpt", "whole"):
+        (one.work / name).unlink(missing_ok=True)
+    (one.work / "latest").symlink_to(f"run-{step}")
+    (one.work / "latest.ckpt").symlink_to("latest/model.ckpt")
+    (one.work / "whole").symlink_to(one.work.resolve() / f"run-{step}/model.ckpt")
+
+
+LINKED = {"latest": "run-1", "latest.ckpt": "latest/model.ckpt", "whole": "WORK/run-1/model.ckpt"}
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_links_are_links_again_and_lead_to_where_they_did(run: Run, elsewhere: bool) -> None:
+    one = run.instance()
+    linked(one, 1)
+    number = one.save()
+    assert run.history.state.commit(number).event.files.files == 4
+    linked(one, 2)
+    (one.work / "another").symlink_to("run-2")
+    two = run.instance() if elsewhere else one
+    two.resume()
+    assert links_in(two.work) == LINKED
+    assert (two.work / "latest.ckpt").read_text() == "of step 1"
+    linked(two, 3)
+    two.save()
+    assert links_in(two.work) == {**LINKED, "latest": "run-3", "whole": "WORK/run-3/model.ckpt"}
+
+
+def test_links_take_the_place_of_what_is_there_and_give_theirs(run: Run) -> None:
+    one = run.instance()
+    linked(one, 1)
+    one.write("plain/file", "no link")
+    one.save()
+    for name in LINKED:
+        (one.work / name).unlink()
+    one.write("latest.ckpt", "a file")
+    one.write("latest/inner", "a folder")
+    (one.work / "plain/file").unlink()
+    (one.work / "plain").rmdir()
+    (one.work / "plain").symlink_to("run-1")
+    one.resume()
+    assert links_in(one.work) == LINKED
+    assert (one.work / "plain/file").read_text() == "no link"
+
+
+def test_a_list_of_before_there_were_links_has_copies_in_their_place(run: Run) -> None:
+    one = run.instance()
+    linked(one, 1)
+    seen = work_files.survey(one.work, {}, lambda path: True)
+    assert {"latest.ckpt", "whole"} < seen.files.keys(), "as such a list was made"
+    (one.work / "latest.ckpt").unlink()
+    one.write("latest.ckpt", "a copy")
+    one.save()
+    linked(one, 2)
+    one.resume()
+    assert (one.work / "latest.ckpt").read_text() == "a copy"
+    assert not (one.work / "latest.ckpt").is_symlink()
+
+
+def test_a_link_that_says_a_secret_is_left_out(run: Run) -> None:
+    one = run.instance(secrets=["hunter2hunter2"])
+    one.write("a", "1")
+    (one.work / "latest").symlink_to("run-hunter2hunter2")
+    one.save()
+    commit = run.history.state.latest_commit()
+    assert commit is not None
+    assert commit.outputs is not None
+    listing = read_listing(run.store, commit.outputs)
+    assert (listing.links, [left.reason for left in listing.left_out]) == ((), [SECRET_NAME])
+
+
+def test_who_fetches_a_checkpoints_files_gets_copies_of_what_links_lead_to(run: Run) -> None:
+    one = run.instance()
+    linked(one, 1)
+    (one.work / "itself").symlink_to("itself")
+    one.save()
+    commit = run.history.state.latest_commit()
+    assert commit is not None
+    assert commit.outputs is not None
+    listing = read_listing(run.store, commit.outputs)
+    sizes = {file.path: file.size_bytes for file in listing.with_copies}
+    assert sizes == dict.fromkeys(["run-1/model.ckpt", "latest.ckpt", "whole"], 9)
+
+
 def test_the_same_instance_finds_them_too_and_fetches_what_it_lacks(run: Run) -> None:
     one = run.instance(exclude=("data/",))
     one.write("data/1.bin", "excluded")

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from spotrun.exactness.file_content import EVENTS, OURS, digest_of_file, parts_of_file
-from spotrun.exactness.folders import FileDifference, Folder, first_difference, names_of, note, tracker_of
+from spotrun.exactness.folders import FileDifference, Folder, differences, first_difference, names_of, note, tracker_of
 from spotrun.exactness.same_everywhere import without_instances, without_times
 from spotrun.trainer_link import Figures
 
@@ -317,6 +317,24 @@ def test_what_is_noted_of_a_file_differs_if_a_small_text_differs(tmp_path: Path)
     assert before.keys() == {"log", "large", "below/own", EVENTS}
     assert {name for name in after if after[name] != before[name]} == {"log"}
     assert digest_of_file(tmp_path / "log", CLEAN) == after["log"]
+
+
+def test_a_link_is_compared_by_where_it_leads(tmp_path: Path) -> None:
+    targets = {"same": "run-1", "elsewhere": "run-1", "a copy": "run-1/model.ckpt", "absolute": "{}/run-1/model.ckpt"}
+    for folder, other in (("1", "run-1"), ("2", "run-2")):
+        work = tmp_path / folder / "work"
+        (work / "run-1").mkdir(parents=True)
+        (work / "run-1/model.ckpt").write_text("1")
+        for name, target in (targets | {"elsewhere": other}).items():
+            (work / name).symlink_to(target.format(work))
+    (work / "a copy").unlink()
+    (work / "a copy").write_text("1")
+    straight, interrupted = (Folder(tmp_path / each / "work", frozenset(targets)) for each in "12")
+    found = list(differences(straight, interrupted, targets, without_instances(str(tmp_path))))
+    assert [(each.path, each.straight) for each in found] == [
+        ("a copy", "a link to run-1/model.ckpt"),
+        ("elsewhere", "a link to run-1"),
+    ]
 
 
 def test_folders_of_trackers_are_known() -> None:

@@ -15,8 +15,9 @@ from spotrun.agent import state_freeze
 from spotrun.agent.rest import NAME_FEWER, REST_MIN_S, REST_S, Look, Writer, in_words, pause_s, rest_s, why_not_at_rest
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.folder import state_files
+from spotrun.folder.paths import leads_inside
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
-from spotrun.folder.stored_files import Link, Listing, leads_inside
+from spotrun.folder.stored_files import Link, Listing
 from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, Seen
 from spotrun.spec.patterns import chooser
 

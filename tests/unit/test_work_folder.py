@@ -20,7 +20,7 @@ from spotrun import trainer_link
 from spotrun.agent.frozen import Descriptors, TornFile, Whole, received
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder.frozen_files import Held
-from spotrun.folder.work_files import Stamp, remember, remembered
+from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered
 from spotrun.trainer_link import FilesFrozen
 from spotrun.training.work_folder import freezing
 from spotrun.training.work_folder.freezing import Freezer, Frozen
@@ -93,11 +93,28 @@ def contents(got: Any) -> dict[str, bytes | None]:
     return found
 
 
+LINKS = {
+    "last.ckpt": "sub/best.ckpt",
+    "sub/up": "../a.csv",
+    "newest": "sub",
+    "whole": "{}/sub/best.ckpt",
+    "later": "not there yet",
+    "itself": "itself",
+    "by way of": "newest/best.ckpt",
+    "back in": "../work/a.csv",
+    "data": "/usr/share",
+    "above": "../elsewhere",
+    "cached": ".venv/lib/x.py",
+}
+
+
 def test_what_the_script_wrote_is_handed_over_as_it_was(folder: Folder) -> None:
     folder.write("a.csv", "small")
     folder.write("sub/best.ckpt", b"x" * 5000)
     folder.write("excluded", "no")
-    (folder.work / "last.ckpt").symlink_to("sub/best.ckpt")
+    folder.write(".venv/lib/x.py", "never stored")
+    for name, target in LINKS.items():
+        (folder.work / name).symlink_to(target if target[:1] != "{" else target.format(folder.work.resolve()))
     (folder.work / "data.csv").unlink()
     frozen = folder.freeze()
     folder.write("a.csv", "later")
@@ -105,7 +122,21 @@ def test_what_the_script_wrote_is_handed_over_as_it_was(folder: Folder) -> None:
     folder.write("sub/best.ckpt", b"y" * 5000)
     got = sent(frozen)
     assert got.folder.gone == ("data.csv",)
-    assert contents(got) == {"a.csv": b"small", "sub/best.ckpt": b"x" * 5000, "last.ckpt": b"x" * 5000}
+    assert got.folder.links == {
+        "last.ckpt": LinkTo("sub/best.ckpt"),
+        "sub/up": LinkTo("../a.csv"),
+        "newest": LinkTo("sub"),
+        "whole": LinkTo("sub/best.ckpt", absolute=True),
+        "later": LinkTo("not there yet"),
+        "itself": LinkTo("itself"),
+        "by way of": LinkTo("newest/best.ckpt"),
+    }
+    assert got.folder.refused == {"data": OUTSIDE, "above": OUTSIDE, "cached": TO_NEVER}
+    assert contents(got) == {
+        "a.csv": b"small",
+        "sub/best.ckpt": b"x" * 5000,
+        "back in": b"small",
+    }, "the target of a link that says where the folder is on this instance is a copy"
 
 
 def test_only_what_changed_since_the_last_durable_boundary_is_handed_over(folder: Folder) -> None:

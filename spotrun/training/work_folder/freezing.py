@@ -154,9 +154,11 @@ class Freezer:
         updated = {each.path for each in opened if each.updates}
         copied = self._copied | updated | ({each.path for each in opened} if final else set())
         seen = survey(Path(self._work), self._before, self._chosen)
-        refused = dict(seen.refused)
+        refused = {path: why for path, why in seen.refused.items() if path not in seen.links}
         files: list[FrozenFile] = []
         for path, each in sorted(seen.files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0])):
+            if path in seen.links:
+                continue
             if self._known.get(path) == each:
                 files.append(FrozenFile(path, each.place, each.stamp, Held.KNOWN))
                 continue
@@ -171,7 +173,8 @@ class Freezer:
         frozen.stamps = _lasting({f.path: Seen(f.place, f.stamp) for f in files}, time.time_ns(), updated)
         self._unsettled[frozen.number] = frozen.stamps
         names = dict(sorted(refused.items())[:PLACES_MAX])
-        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone))
+        links = dict(sorted(seen.links.items())[:PLACES_MAX])
+        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone, links))
 
     def _hold(self, frozen: Frozen, path: str, seen: Seen, *, copy: bool) -> FrozenFile:
         size_bytes = seen.stamp.size_bytes
