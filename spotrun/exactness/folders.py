@@ -107,7 +107,7 @@ def differences(
 
 def _texts(one: tuple[str, str] | None, other: tuple[str, str] | None) -> tuple[str, str]:
     if one is not None and other is not None and one[0] != other[0]:
-        return f"{one[0]}: {one[1]}", f"{other[0]}: {other[1]}"
+        return ": ".join(filter(None, one)), ": ".join(filter(None, other))
     return one[1] if one else ABSENT, other[1] if other else ABSENT
 
 
