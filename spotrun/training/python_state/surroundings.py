@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import decimal
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,28 @@ class Surroundings:
     """As they are now. The values of variables may be secrets: nothing says them."""
 
     def __init__(self) -> None:
-        self._variables, self._settings = _variables(), _settings()
+        self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
     def changed(self) -> Iterator[Lost]:
         """What is not as it was; each time."""
-        variables, settings = _variables(), _settings()
-        for name in sorted(self._variables.keys() | variables.keys()):
-            if self._variables.get(name) != variables.get(name):
-                yield Lost(f"os.environ[{name!r}]", VARIABLE)
+        if self._raw != _raw():
+            yield from self._changed_variables()
+        settings = _settings()
         for name, before in self._settings.items():
             if settings[name] != before:
                 yield Lost(name, f"it was {before}, and is {settings[name]}")
+
+    def _changed_variables(self) -> Iterator[Lost]:
+        variables = _variables()
+        for name in sorted(self._variables.keys() | variables.keys()):
+            if self._variables.get(name) != variables.get(name):
+                yield Lost(f"os.environ[{name!r}]", VARIABLE)
+
+
+def _raw() -> Mapping[Any, Any]:
+    """All variables as the system has them: os.environ decodes each one for each look."""
+    raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
+    return raw
 
 
 def _variables() -> dict[str, str]:
