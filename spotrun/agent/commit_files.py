@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 from spotrun.agent.frozen import Frozen, TornFile
@@ -21,7 +22,7 @@ from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_commit import Known, StateStoring
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import FrozenFile, Held
-from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, LeftOut, Link, Listing, OutputFile
+from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, Folder, LeftOut, Link, Listing, OutputFile
 from spotrun.folder.work_files import LinkTo, Seen, Stamp
 from spotrun.run.events import CommittedFiles
 
@@ -122,7 +123,13 @@ class CommitFiles:
         files = tuple(each for each in entries if isinstance(each, OutputFile))
         gone = tuple(path for path in frozen.folder.gone if not self._pieces.names_secret(path))
         shown = tuple(left_out[:LEFT_OUT_NAMED_MAX])
-        return Listing(files=files, left_out=shown, removed=gone, links=links), left_out
+        folders = self._folders(frozen.folder.folders)
+        return Listing(files=files, left_out=shown, removed=gone, folders=folders, links=links), left_out
+
+    def _folders(self, found: Mapping[str, int]) -> tuple[Folder, ...]:
+        """Files make their folders anyway, so the others are of no interest to anybody who is told what is missing."""
+        named = (path for path in sorted(found) if not self._pieces.names_secret(path))
+        return tuple(Folder(path, found[path]) for path in islice(named, FILES_MAX))
 
     def _links(self, found: Mapping[str, LinkTo]) -> tuple[tuple[Link, ...], list[LeftOut]]:
         """Those that a list may name, and the others."""

@@ -25,7 +25,7 @@ from spotrun.checkpoint.chosen_files import all_but
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
-from spotrun.folder.stored_files import Listing, Outcome, OutputFile
+from spotrun.folder.stored_files import Folder, Listing, Outcome, OutputFile
 from spotrun.folder.work_files import LinkTo, Seen, Survey
 from spotrun.run.state import Commit
 
@@ -50,6 +50,8 @@ class FilesOfCommit:
         self._chosen = all_but(node.spec.checkpoint.files.exclude)
         self._listing = Listing(files=())
         self._right: dict[str, Seen] = {}
+        self._folders: Collection[str] = ()
+        """That were there before the trainer of now. Those that it makes are its own."""
 
     def fetch(self) -> None:
         """
@@ -59,11 +61,12 @@ class FilesOfCommit:
             CheckpointDamaged: the store has not what was committed.
             StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
         """
+        there = self._survey()
+        found, self._folders = there.files, there.folders
         outputs = None if self._commit is None else self._commit.outputs
         if outputs is None:
             return
         self._listing = read_listing(self._node.store, outputs)
-        found = self._survey().files
         self._right = {file.path: found[file.path] for file in self._listing.files if self._is_here(file, found)}
         shutil.rmtree(self._beside, ignore_errors=True)
         self._bring([file for file in self._listing.files if file.path not in self._right])
@@ -130,12 +133,15 @@ class FilesOfCommit:
         new = [path for path in there if path not in self._before]
         self._remove(root, [path for path in new if path not in listed or _is_other(path, links, now.links)], opened)
         self._remove(root, [path for path in self._listing.removed if path in self._before], opened)
+        self._remove_folders(root)
         changed = [path for path in (*there, *now.gone) if path in self._before]
         self._put_uploaded(root, [p for p in changed if p not in listed and p not in self._listing.removed], opened)
         wrong = [file for file in self._listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
         self._bring([file for file in wrong if not (self._beside / file.path).exists()])
         for file in wrong:
             _place(root, self._beside / file.path, file.path, in_place=file.path in opened)
+        for folder in self._listing.folders:
+            _make_folder(root, folder)
         for path, to in links.items():
             if now.links.get(path) != to:
                 _link(root, path, to.text(os.path.realpath(self._work), path))
@@ -151,6 +157,16 @@ class FilesOfCommit:
             if path not in opened and hide_in(path) not in left_out:
                 with contextlib.suppress(FileNotFoundError), parent_of(root, path) as (parent, name):
                     os.unlink(name, dir_fd=parent)
+
+    def _remove_folders(self, root: int) -> None:
+        """Those that are empty now, and were not there then."""
+        listing = self._listing
+        kept = {folder.path for folder in listing.folders}
+        for path in (*(file.path for file in listing.files), *(link.path for link in listing.links)):
+            kept.update(path[:at] for at, letter in enumerate(path) if letter == "/")
+        for path in sorted(set(self._folders) - kept, reverse=True):
+            with contextlib.suppress(OSError), parent_of(root, path) as (parent, name):
+                os.rmdir(name, dir_fd=parent)
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
         """Files of the uploaded work folder that were changed after the checkpoint."""
@@ -169,8 +185,10 @@ def tidy(node: Node, attempt: int) -> None:
     """A training that begins anew where another one has begun finds the work folder as it was uploaded."""
     if not node.assignment.training_mark.exists() or node.recorder.state.latest_commit() is not None:
         return
+    files = FilesOfCommit(node, None, {})
     try:
-        FilesOfCommit(node, None, {}).put((), attempt)
+        files.fetch()
+        files.put((), attempt)
         _remove_emptied(node.assignment.work)
     except SpotrunError as error:
         node.note(f"what an earlier trainer has written could not be removed: {error}")
@@ -201,6 +219,11 @@ def _folder(path: Path) -> Iterator[int]:
 def _is_other(path: str, links: Mapping[str, LinkTo], now: Mapping[str, LinkTo]) -> bool:
     """It is a link to elsewhere, or where one has to be there is none, or one where there has to be none."""
     return links.get(path) != now.get(path)
+
+
+def _make_folder(root: int, folder: Folder) -> None:
+    with contextlib.suppress(FileExistsError), parent_of(root, folder.path, make=True) as (parent, name):
+        os.mkdir(name, folder.mode, dir_fd=parent)
 
 
 def _link(root: int, path: str, text: str) -> None:

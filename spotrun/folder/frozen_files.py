@@ -51,6 +51,7 @@ class FrozenFolder(NamedTuple):
     refused: dict[str, str]
     gone: tuple[str, ...]
     links: dict[str, LinkTo]
+    folders: dict[str, int]
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -89,7 +89,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     What a list says: the files; some of those that were not taken, each with the reason; the paths of the uploaded work
-    folder that the script has removed; and the links of a checkpoint. Of a command's state it has all folders too.
+    folder that the script has removed; and the folders and links of a checkpoint, or of a command's state.
     """
 
     files: tuple[OutputFile, ...]

@@ -74,10 +74,15 @@ class Survey(NamedTuple):
     gone: tuple[str, ...]
     """What was there before the script began, and is not there now."""
     links: dict[str, LinkTo]
+    folders: dict[str, int]
+    """Those that were not there before the script began, empty ones too, with their permissions."""
 
 
 def remember(work: Path, path: Path) -> None:
-    """Write down at `path` what is there before the script begins, once in the life of an instance."""
+    """
+    Write down at `path` what is there before the script begins, once in the life of an instance. The name of a folder
+    ends with a slash.
+    """
     if path.exists():
         return
     found = {name: list(Stamp.of(facts)) for name, facts in _files(work) if not isinstance(facts, str)}
@@ -95,10 +100,15 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
     files: dict[str, Seen] = {}
     refused: dict[str, str] = {}
     links: dict[str, LinkTo] = {}
-    missing = {path for path in before if chosen(path)}
+    folders: dict[str, int] = {}
+    missing = {path for path in before if path[-1:] != "/" and chosen(path)}
     root = os.path.realpath(work)
     for path, facts in _files(work):
         missing.discard(path)
+        if path[-1:] == "/":
+            if path not in before and not isinstance(facts, str) and _is_nameable(path[:-1]) and chosen(path[:-1]):
+                folders[path[:-1]] = stat.S_IMODE(facts.st_mode)
+            continue
         if not chosen(path):
             continue
         if not _is_nameable(path):
@@ -116,7 +126,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
         else:
             refused[path] = NO_FILE
     gone = sorted(filter(_is_nameable, missing))
-    return Survey(files, refused, tuple(gone), links)
+    return Survey(files, refused, tuple(gone), links, folders)
 
 
 def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
@@ -155,7 +165,10 @@ def _kept(root: str, path: str) -> LinkTo | None:
 
 
 def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:
-    """All but folders with its facts, and folders that cannot be read with the reason. No link is followed."""
+    """
+    All with its facts, and folders that cannot be read with the reason. A folder comes before what is in it, and its
+    name ends with a slash. No link is followed.
+    """
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -169,6 +182,7 @@ def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_r
             continue
         try:
             if entry.is_dir(follow_symlinks=False):
+                yield f"{above}{entry.name}/", entry.stat(follow_symlinks=False)
                 yield from _files(entry.path, f"{above}{entry.name}/")
             else:
                 yield above + entry.name, entry.stat(follow_symlinks=False)

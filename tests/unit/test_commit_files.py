@@ -7,6 +7,7 @@ The trainer is played: its freezer and its open files are real, and so are the a
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -235,6 +236,26 @@ def test_links_take_the_place_of_what_is_there_and_give_theirs(run: Run) -> None
     one.resume()
     assert links_in(one.work) == LINKED
     assert (one.work / "plain/file").read_text() == "no link"
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_folders_are_there_as_they_were(run: Run, elsewhere: bool) -> None:
+    one = run.instance(exclude=("data/",))
+    one.write("runs/1/model.ckpt", "1")
+    one.write("data/raw/1.bin", "excluded")
+    (one.work / "empty/inner").mkdir(parents=True)
+    one.save()
+    one.write("runs/2/model.ckpt", "2")
+    (one.work / "runs/3/plots").mkdir(parents=True)
+    shutil.rmtree(one.work / "empty")
+    two = run.instance(exclude=("data/",)) if elsewhere else one
+    files = FilesOfCommit(two.node, run.history.state.latest_commit(), two.files.known)
+    files.fetch()
+    (two.work / "of-this-start").mkdir()
+    two.put(files)
+    folders = {path.relative_to(two.work).as_posix() for path in two.work.rglob("*") if path.is_dir()}
+    assert folders - {"data", "data/raw"} == {"runs", "runs/1", "empty", "empty/inner", "of-this-start"}
+    assert elsewhere or (two.work / "data/raw/1.bin").exists()
 
 
 def test_a_list_of_before_there_were_links_has_copies_in_their_place(run: Run) -> None:

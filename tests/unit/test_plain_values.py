@@ -39,9 +39,8 @@ def test_the_header_of_an_image_and_the_index_of_a_folder_are_the_same() -> None
     import msgspec
 
     tensors = layout.place([("float32", (2, 3)), ("bool", ())])
-    folder = FrozenFolder(
-        (FrozenFile("a", "b", Stamp(1, 2, 3, 4, 5), Held.OPEN, 7, b"\0\xff"),), {"c": "why"}, ("d",), {"e": LinkTo("a")}
-    )
+    files = (FrozenFile("a", "b", Stamp(1, 2, 3, 4, 5), Held.OPEN, 7, b"\0\xff"),)
+    folder = FrozenFolder(files, {"c": "why"}, ("d",), {"e": LinkTo("a")}, {"f": 0o755})
     with pytest.MonkeyPatch.context() as patch:
         once = layout.encode_header(tensors, {"a": 1.5}, {"name": "\udc80"}), plain.encode(folder)
         patch.setattr(plain, "HAS_MSGSPEC", False)

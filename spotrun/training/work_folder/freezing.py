@@ -174,7 +174,8 @@ class Freezer:
         self._unsettled[frozen.number] = frozen.stamps
         names = dict(sorted(refused.items())[:PLACES_MAX])
         links = dict(sorted(seen.links.items())[:PLACES_MAX])
-        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone, links))
+        folders = dict(sorted(seen.folders.items())[:PLACES_MAX])
+        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone, links, folders))
 
     def _hold(self, frozen: Frozen, path: str, seen: Seen, *, copy: bool) -> FrozenFile:
         size_bytes = seen.stamp.size_bytes
