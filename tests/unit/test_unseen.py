@@ -130,6 +130,8 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "a pipe": (pipe, lambda held: held.writing.write(b"a")),
     "weak values": (lambda: held_weakly(WeakValueDictionary), lambda held: held.update({0: LIVING[1]})),
     "weak keys": (lambda: held_weakly(WeakKeyDictionary), lambda held: held.update({LIVING[0]: 7})),
+    "weak keys, none at first": (WeakKeyDictionary, lambda held: held.update({LIVING[0]: 7})),
+    "a weak set, empty at first": (WeakSet, lambda held: held.add(LIVING[0])),
     "a weak set": (lambda: held_weakly(WeakSet), lambda held: held.discard(LIVING[0])),
     "a weak reference": (until_then, lambda held: LIVING.pop()),
     "a connection": (connections, lambda held: held.ends[1].send(1)),

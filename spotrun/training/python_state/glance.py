@@ -119,15 +119,18 @@ def _public(value: Any) -> list[Any]:
 
 
 def _weakly_held(value: Any) -> list[Any]:
-    """Which objects, as nothing here may keep them alive."""
+    """How many objects, and which, as nothing here may keep them alive."""
     cls = type(value)
     if issubclass(cls, weakref.ref):
         return [value() is None]
-    if issubclass(cls, WeakKeyDictionary):
-        return [(id(key), part if type(part) in SCALARS else id(part)) for key, part in list(value.items())]
-    if issubclass(cls, WeakValueDictionary):
-        return [(key if type(key) in SCALARS else id(key), id(part)) for key, part in list(value.items())]
-    return sorted(map(id, value)) if issubclass(cls, WeakSet) else []
+    if not issubclass(cls, WeakKeyDictionary | WeakValueDictionary | WeakSet):
+        return []
+    held = sorted(map(id, value)) if issubclass(cls, WeakSet) else list(value.items())
+    return [len(held), *(each if isinstance(each, int) else tuple(map(_or_id, each)) for each in held)]
+
+
+def _or_id(value: Any) -> Any:
+    return value if type(value) in SCALARS else id(value)
 
 
 def _kept_results(value: Any) -> list[Any]:
