@@ -29,6 +29,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+from spotrun.training.python_state import graph
 from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.script import Script
 from tests.support.script_process import Process, carried
@@ -495,6 +496,33 @@ def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     second.begun().resumed(first.image())
     assert shape(second.net.web) == shape(expected)
     assert all(holder[0] is second.net.web for holder in held)
+
+
+def mapped(folder: Path, name: str, size: int = 4) -> Any:
+    return np.memmap(folder / name, np.float32, "w+", shape=(size,))
+
+
+def test_what_is_mapped_from_a_file_is_put_back_and_so_is_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(graph, "MAPPED_MAX_BYTES", 100)
+    first, second = (
+        Process(held=mapped(tmp_path, f"{name}.bin"), large=mapped(tmp_path, f"{name}-large.bin", 100)).begun()
+        for name in ("first", "second")
+    )
+    for array in (first.net.held, first.net.large):
+        array[1] = 7.0
+    first.net.late = mapped(tmp_path, "late.bin")
+    image = first.image()
+    said = capsys.readouterr().err
+    assert "module.large has changed" in said
+    assert "module.late has changed" in said
+    assert "module.held" not in said
+    second.resumed(image)
+    second.net.held.flush()
+    assert type(second.net.held) is np.memmap
+    assert np.fromfile(tmp_path / "second.bin", np.float32).tolist() == [0, 7, 0, 0]
+    assert second.net.large.sum() == 0
 
 
 def test_a_masked_array_that_came_later_is_made_anew_with_its_mask() -> None:

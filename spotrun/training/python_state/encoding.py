@@ -158,7 +158,7 @@ class Encoder:
         return type(node.value) in _EXACT
 
     def _lost_array(self, node: Node, array: Any) -> Lost | None:
-        if not is_storable(array):
+        if not is_storable(array) or (node.kind == "mapped" and not self._baseline.knows(array)):
             return Lost(node.path, f"a {name_of(array)} of {array.dtype}")
         self._left_bytes -= array.nbytes
         return Lost(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
@@ -199,7 +199,7 @@ class Encoder:
         match node.kind:
             case "tensor":
                 return (value.detach(), str(value.device), value.requires_grad, type(value) is torch.nn.Parameter)
-            case "array":
+            case "array" | "mapped":
                 return (bytes_of(value), value.dtype.str, tuple(value.shape))
             case "masked":
                 return content_of_masked(value)

@@ -30,6 +30,8 @@ from spotrun.training.python_state.quiet import Quiet
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
+MAPPED_MAX_BYTES = 64 << 20
+"""A larger `numpy.memmap` is named if it changes, and not carried: its pages may be on the disk alone."""
 OBJECTS_MAX = 50_000
 """So many are looked at in one walk. What lies beyond is named if it changes, and not carried."""
 TABLE_ITEMS = 1_000
@@ -58,7 +60,7 @@ MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: 
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds whose parts have names, each of which is carried by itself."""
-LEAVES = frozenset({"array", "masked", "tensor", "bytearray"})
+LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds without parts to look at."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
@@ -256,6 +258,8 @@ class Walk:
         kind = _KINDS.get(cls)
         if kind is not None:
             return kind
+        if cls is np.memmap:
+            return "mapped" if value.flags.writeable and value.nbytes <= MAPPED_MAX_BYTES else None
         if cls is FunctionType:
             return "function" if self._script.owns(value) else None
         if issubclass(cls, type):  # not isinstance(), which asks the value: a proxy may have none yet, and raise

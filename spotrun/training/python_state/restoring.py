@@ -40,7 +40,7 @@ _BAGS = {
     "argparse:Namespace": argparse.Namespace,
     "_thread:_local": threading.local,
 }
-_ARRAYS = {"array": np.ndarray, "masked": np.ma.MaskedArray}
+_ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
 """Made when all of their parts are there."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
@@ -225,7 +225,7 @@ class Restorer:
 
     def _parts(self, kind: str, content: Any) -> Any:
         match kind:
-            case "array" | "masked" | "tensor" | "copy":
+            case "array" | "mapped" | "masked" | "tensor" | "copy":
                 return None
             case "bytearray":
                 return content
@@ -305,7 +305,7 @@ class Restorer:
                 base.clear(value)
                 for key, part in zip(parts[::2], parts[1::2], strict=True):
                     base.__setitem__(value, key, part)
-            case "array":
+            case "array" | "mapped":
                 value[...] = array_of(*content)
             case "masked":
                 fill_masked(value, content)
