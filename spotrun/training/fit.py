@@ -93,6 +93,7 @@ class Fit:
         self._uncarried = Uncarried(agent, ranks, required=resume.exact)
         self._late = LateParts(framework.module)
         self._loaders_made = 0
+        self._loads_late = False
         self._started = False
         self._snapshots = Snapshots(
             framework,
@@ -305,11 +306,14 @@ class Fit:
         self._loaders_made += 1
         if stage == "train" and "python" in self._own:  # workers are started with it
             self._python.load(self._own["python"], last=False)
-        return self._data.exact(loader, stage)
+        return self._data.exact(loader, stage, late=self._loads_late)
 
     @contextmanager
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
+        self._loads_late = epoch > 0
+        if self._loads_late and "python" in self._own:  # the script made them by what it had in the middle of training
+            self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
             yield

@@ -185,6 +185,15 @@ TRAININGS = {
         {"loader": "of the module", "trainer": {"reload_dataloaders_every_n_epochs": 2, "max_epochs": 4}},
         ["batch:0:3", "start:1:0", "batch:1:5", "start:2:0", "batch:3:2", "validation:3:8"],
     ),
+    "loaders made anew each epoch by what the script has found": (
+        {
+            "variant": "data that grows",
+            "loader": "of the module",
+            "scheduler": "epoch",
+            "trainer": {"reload_dataloaders_every_n_epochs": 1},
+        },
+        ["batch:0:2", "start:1:0", "batch:1:3", "batch:2:1", "start:2:5", "train_end"],
+    ),
     "two optimizers, manual optimisation, clipping": ({"manual": "two", "scheduler": "two optimizers"}, SOME),
     "validation and a snapshot each second batch": (
         {"trainer": {"val_check_interval": 2}},

@@ -47,6 +47,10 @@ class Samplers:
         self._held: Values = {}
         self._resumed: State | None = None
 
+    def made_late(self) -> None:
+        """The script has made them in training: a new process may make others, so all that they hold is saved."""
+        self._first = {}
+
     def set_epoch(self, epoch: object) -> None:
         for sampler in self._samplers.values():
             if callable(set_epoch := getattr(sampler, "set_epoch", None)):

@@ -38,15 +38,18 @@ class TrainingData:
         self._resumed_validation = resumed["validate"] if resumed else []
         self._said: set[int] = set()
 
-    def exact(self, loader: Any, stage: Stage) -> Any:
-        """See `Hooks.exact`."""
+    def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
+        """See `Hooks.exact`. `late`: the loader is not that of the training's beginning."""
         rank = self._framework.rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        return ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried).proxy
+        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried)
+        if late and made.order is not None:
+            made.order.samplers.made_late()
+        return made.proxy
 
     def _exact_validation(self, loader: Any, rank: int) -> Any:
         if not is_indexed(loader):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, default_collate
 
-from tests.support.trainings.datasets import BATCH
+from tests.support.trainings.datasets import BATCH, Noisy
 
 
 class Buckets(Sampler):
@@ -122,6 +123,32 @@ def batches_that_grow(pl, kind):
             trainer.train_dataloader.batch_sampler.batch_size = 4 + trainer.current_epoch
 
     return kind, [Growing()]
+
+
+def data_that_grows(pl, kind):
+    """Each epoch's loader is made by what the one before it has found: more samples, and other weights for them."""
+
+    class Choosing(kind):
+        def __init__(self):
+            super().__init__()
+            self.found, self.errors = set(range(12)), np.ones(40)
+
+        def train_dataloader(self):
+            chosen = sorted(self.found)
+            weights = torch.from_numpy(self.errors[chosen].copy())
+            sampler = torch.utils.data.WeightedRandomSampler(weights, len(chosen))
+            return DataLoader(torch.utils.data.Subset(Noisy(40), chosen), BATCH, sampler=sampler)
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.errors[batch[0].numpy()] *= 0.5 + loss.item()
+            return loss
+
+        def on_validation_epoch_end(self):
+            if not self.trainer.sanity_checking:
+                self.found |= {len(self.found) + number for number in range(10)}
+
+    return Choosing, []
 
 
 def hard_samples_first(pl, kind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.support.trainings.changing import batches_that_grow, hard_samples_first
+from tests.support.trainings.changing import batches_that_grow, data_that_grows, hard_samples_first
 from tests.support.trainings.late import LATE
 
 
@@ -198,6 +198,7 @@ def epochs_cut_short(pl, kind):
 VARIANTS = {
     **LATE,
     "batches that grow": batches_that_grow,
+    "data that grows": data_that_grows,
     "hard samples first": hard_samples_first,
     "adapters only": adapters_only,
     "average as weights": average_as_weights,
