@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,8 @@ class Weights(NamedTuple):
     """The class of each part, by its name."""
     frozen: frozenset[str] | None = None
     """The parameters that needed no gradient; None if that was not saved."""
+    shared: Mapping[str, str] = MappingProxyType({})
+    """Further names of parts and weights, as where layers are tied: for each the one under which it is listed."""
 
     @property
     def by_name(self) -> dict[str, Tensor]:
@@ -49,12 +52,14 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     What a snapshot has to hold beside `shown`, the script's own view of the weights. Tensors are the living ones. Of
     `base` it holds the digests alone.
     """
-    parameters, buffers = dict(module.named_parameters()), dict(_persistent_buffers(module))
+    named = _Named(module)
+    parameters, buffers = named.parameters, named.persistent
     view = shown if isinstance(shown, Mapping) else {}
     return {
         "parameters": list(parameters),
         "buffers": list(buffers),
-        "modules": kinds_of(module),
+        "modules": {name: _kind_of(part) for name, part in named.parts.items()},
+        "shared": named.shared,
         "frozen": [name for name, parameter in parameters.items() if not parameter.requires_grad],
         "own": {
             name: t
@@ -73,7 +78,7 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
         {name: own[name] if name in own else shown[name] for name in beside[kind]} for kind in ("parameters", "buffers")
     )
     frozen = frozenset(beside["frozen"]) if "frozen" in beside else None
-    return Weights(parameters, buffers, beside["modules"], frozen)
+    return Weights(parameters, buffers, beside["modules"], frozen, beside.get("shared", {}))
 
 
 def put_back(module: nn.Module, weights: Weights) -> None:
@@ -82,9 +87,10 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     after the module was made are made here; a part that is missing is not.
 
     Raises:
-        Misfit: nothing was changed but by `prune_again`.
+        Misfit: nothing was changed but by `prune_again` and `share_again`.
     """
     prune_again(module, weights)
+    share_again(module, weights)
     _check(module, weights)
     with torch.no_grad():
         for name, value in weights.parameters.items():
@@ -114,6 +120,7 @@ def fits(module: nn.Module, weights: Weights) -> bool:
     """`put_back` would have a place for all."""
     try:
         prune_again(module, weights)
+        share_again(module, weights)
         _check(module, weights)
     except Misfit:
         return False
@@ -136,6 +143,25 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
         part = parts.get(prefix)
         if whole != name and mask is not None and part is not None and part._parameters.get(leaf) is not None:
             prune.custom_from_mask(part, leaf, mask.to(_device(module), copy=True))  # type: ignore[no-untyped-call]
+
+
+def share_again(module: nn.Module, weights: Weights) -> None:
+    """Parts and weights are one where they were one, and two where they were two."""
+    parts = dict(module.named_modules())
+    for other, name in weights.shared.items():
+        (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
+        if prefix not in parts or of not in parts:
+            continue  # missing, which `_check` says
+        for kind in ("_modules", "_parameters", "_buffers"):
+            thing = getattr(parts[of], kind).get(own)
+            if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
+                vars(parts[prefix]).pop(leaf, None)
+                getattr(parts[prefix], kind)[leaf] = thing
+    for other in _Named(module).shared.keys() & weights.parameters.keys():
+        owner, leaf = _owner(module, other)
+        tied = owner._parameters[leaf]
+        assert tied is not None
+        owner._parameters[leaf] = nn.Parameter(tied.detach().clone(), tied.requires_grad)
 
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
@@ -224,6 +250,41 @@ def _check(module: nn.Module, weights: Weights) -> None:
 def named(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
+
+
+class _Named:
+    """All parts and weights of a module by their names, in torch's order, each under the first one that it has."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parts: dict[str, nn.Module] = {}
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.persistent: dict[str, Tensor] = {}
+        self.shared: dict[str, str] = {}
+        self._names: dict[int, str] = {}
+        self._visit("", module)
+        for name, part in self.parts.items():
+            before = f"{name}." if name else ""
+            self._weights(before, part._parameters, self.parameters)
+            hidden = part._non_persistent_buffers_set
+            self._weights(before, {n: b for n, b in part._buffers.items() if n not in hidden}, self.persistent)
+
+    def _visit(self, name: str, part: nn.Module) -> None:
+        if (first := self._names.setdefault(id(part), name)) != name:
+            self.shared[name] = first
+            return
+        self.parts[name] = part
+        for leaf, inner in part._modules.items():
+            if inner is not None:
+                self._visit(f"{name}.{leaf}" if name else leaf, inner)
+
+    def _weights(self, before: str, held: Mapping[str, Any], found: dict[str, Any]) -> None:
+        for leaf, tensor in held.items():
+            if tensor is not None:
+                name = before + leaf
+                if (first := self._names.setdefault(id(tensor), name)) == name:
+                    found[name] = tensor
+                else:
+                    self.shared[name] = first
 
 
 def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

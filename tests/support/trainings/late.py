@@ -412,6 +412,30 @@ def no_rest(module):
     module.rest = None
 
 
+def tied_in_a_batch(pl, kind):
+    """In the middle of an epoch a part gets a second name, a copy of a layer shares its weights, and two part ways."""
+
+    class Tying(kind):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.other.weight = self.one.weight
+            self.again = None
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            x = self.one(batch[1]) + self.other(batch[1])
+            return loss + (x if self.again is None else self.again(self.tail(x))).square().mean()
+
+        def on_train_batch_start(self, batch, batch_idx):
+            if self.global_step == 5:
+                self.again, self.tail = self.net, nn.Linear(WIDTH, WIDTH)
+                self.tail.weight = self.one.weight
+                self.other.weight = nn.Parameter(self.one.weight.detach().clone())
+
+    return also_at_epoch_start(Tying, lambda self: None), []
+
+
 def gates_that_change(pl, kind):
     """In the second epoch another activation takes the place of the first, and a dropout goes."""
 
@@ -477,6 +501,7 @@ LATE = {
     "lookahead of both": wrapped(lambda module: Lookahead(both(module))),
     "sharpness aware": wrapped(lambda module: SharpnessAware(module.parameters(), SGD, lr=0.02, momentum=0.9)),
     "counting": wrapped(lambda module: Counting(module.parameters()), schedule=False),
+    "tied in a batch": tied_in_a_batch,
     "gates that change": gates_that_change,
     "layer in on_train_batch_end": only_in("on_train_batch_end", layer),
     "layer in on_train_epoch_end": only_in("on_train_epoch_end", layer, step=8),
