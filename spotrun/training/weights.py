@@ -155,7 +155,7 @@ def share_again(module: nn.Module, weights: Weights) -> None:
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
-                vars(parts[prefix]).pop(leaf, None)
+                parts[prefix].__dict__.pop(leaf, None)
                 getattr(parts[prefix], kind)[leaf] = thing
     for other in _Named(module).shared.keys() & weights.parameters.keys():
         owner, leaf = _owner(module, other)
