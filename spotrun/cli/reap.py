@@ -59,14 +59,16 @@ def reap(
     ] = None,
     lost: Annotated[
         str | None,
-        typer.Option("--run", metavar="UID", help="End the instances of this run, which is not in the store."),
+        typer.Option(
+            "--run", metavar="UID", help="End the instances of this run, which is not in the store, or cannot be read."
+        ),
     ] = None,
 ) -> None:
     """
     Find and end instances that no run needs any more.
 
     Living instances of runs that are not in the store are named: another store may have the run. With --run those of
-    one such run are ended, if its folder is lost.
+    one such run are ended, if its folder is lost or damaged.
 
     This also removes what a cloud keeps of ended runs: roles on AWS; service accounts and disks on Google Cloud; what a
     doctor left behind. If one region does not answer, the others are reaped all the same.
@@ -82,7 +84,7 @@ def reap(
         _end_lost(found, account.driver, account.guards, runs(), lost, yes)
     else:
         _end_instances(found, account.driver, account.guards, runs, yes)
-        _name_strangers(found, runs, store or DEFAULT_STORE)
+        _name_others(found, runs, store or DEFAULT_STORE)
         _remove_leftovers(account.leftovers, runs, yes)
         _remove_identities(account.identities, runs, yes)
     if unseen is not None:
@@ -116,10 +118,10 @@ def _end_lost(
 ) -> None:
     """
     Raises:
-        SpecInvalid: the store has the run.
+        SpecInvalid: the store has the run, and it can be read.
         RunNotFound: the cloud lists no living instance of it.
     """
-    if known.has(run_uid):
+    if run_uid in known.runs:
         raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it by `spotrun down {run_uid}`")
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
@@ -138,15 +140,26 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
     print(f"ended {sum(_is_ended(driver, guards, instance) for instance in instances)}")
 
 
-def _name_strangers(found: Iterable[Instance], runs: Runs, store: str) -> None:
-    """Living instances whose run is not in the store: it may be in another one, or its folder was moved or deleted."""
-    strangers = [each for each in found if each.alive and not runs().has(each.run_uid)]
-    if not strangers:
-        return
-    print(f"of runs that are not in {store}:")
-    for instance in strangers:
+def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
+    """
+    Living instances of runs that this store cannot tell about: they may be in another one, or their folder was moved or
+    deleted, or something in it is damaged.
+    """
+    others = [each for each in found if each.alive]
+    unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
+    if unread:
+        print(f"of runs in {store} that cannot be read, and may go on:")
+        _name(unread, "`spotrun status` says what is wrong; `spotrun reap --run UID` ends those of one run")
+    strangers = [each for each in others if not runs().has(each.run_uid)]
+    if strangers:
+        print(f"of runs that are not in {store}:")
+        _name(strangers, "name their store by --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+
+
+def _name(instances: Iterable[Instance], advice: str) -> None:
+    for instance in instances:
         print(f"  {_named(instance)}")
-    print("  name their store by --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+    print(f"  {advice}")
 
 
 def _named(instance: Instance) -> str:

@@ -64,7 +64,12 @@ def end_nameless(reference: str, store: str | None, yes: bool) -> None:
 
 def end_listed(store: Store, run_uid: str) -> None:
     """End what the clouds list under this uid, wherever the run's ledger says that it has asked for an instance."""
-    for place in sorted(set(_places(store))):
+    places = sorted(set(_places(store)))
+    if not places:
+        print(
+            f"its ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends what one lists of it"
+        )
+    for place in places:
         try:
             driver = _account(place).driver
             for instance in driver.instances(run_uid):

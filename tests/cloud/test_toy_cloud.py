@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import spotrun
-from spotrun.errors import RunNotFound, SpecInvalid
+from spotrun.errors import LedgerDamaged, RunNotFound, SpecInvalid
 from spotrun.instance import LaunchRequest
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
@@ -108,6 +109,32 @@ def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
     assert not any(each.alive for each in driver.instances())
     sandbox.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff", code=RunNotFound.exit_code)
     assert "has no regions" in sandbox.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
+
+
+def test_an_instance_whose_run_lost_the_beginning_of_its_ledger_can_be_ended(sandbox: Sandbox) -> None:
+    """Its folder was moved away while nobody looked, and its agent has begun it anew."""
+    uid, driver = "eeeeeeeeee", CLOUD.account(()).driver
+    ledger = sandbox.store / f"n-{uid}" / "ledger"
+    ledger.mkdir(parents=True)
+    (ledger / "00000005.json").write_text("{}")
+    left = driver.launch(
+        LaunchRequest(
+            token=f"{uid}-1",
+            run_uid=uid,
+            run_uri=str(ledger.parent),
+            launch=1,
+            offering=driver.offerings()[0],
+            time_to_live=timedelta(hours=1),
+        )
+    )
+    listed = sandbox.call("reap", "--cloud", NAME, "-y")
+    assert left.instance_id in listed.split("that cannot be read")[1]
+    said = sandbox.call("down", f"n-{uid}", "-y", code=LedgerDamaged.exit_code)
+    assert f"spotrun reap --cloud CLOUD --run {uid}" in said
+    assert [each.alive for each in driver.instances(uid)] == [True]
+    assert "ended 1" in sandbox.call("reap", "--cloud", NAME, "-y", "--run", uid)
+    assert not any(each.alive for each in driver.instances())
+    shutil.rmtree(ledger.parent)  # the sandbox reads all runs at its end
 
 
 def test_its_offers_and_checks_are_shown(sandbox: Sandbox) -> None:
