@@ -36,12 +36,12 @@ def test_an_instance_is_killed_with_a_notice_half_of_the_times() -> None:
 
 
 def test_what_was_measured_of_other_files_does_not_count(tmp_path: Path) -> None:
-    results = tmp_path / "ways.json"
-    kept = {"fabric": msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256), "hydra": SEEN}
-    results.write_bytes(msgspec.json.encode(kept))
-    found = known(results)
+    as_it_is = msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256)
+    way_rows.keep(tmp_path, "fabric", as_it_is)
+    way_rows.keep(tmp_path, "hydra", SEEN)
+    found = known(tmp_path)
     assert list(found) == list(WAYS)
-    assert found["fabric"] == kept["fabric"]
+    assert found["fabric"] == as_it_is
     assert found["hydra"] == unseen("hydra")
 
 

@@ -104,9 +104,11 @@ class PythonState:
         return image
 
     def _is_of_library(self, value: object) -> bool:
-        """A cache of a function that the script has only imported."""
+        """A cache of a function that the script has only imported. A proxy may not be asked what it is."""
+        if not issubclass(type(value), CACHE):
+            return False
         function = getattr(value, "__wrapped__", None)
-        return isinstance(value, CACHE) and not (isinstance(function, FunctionType) and self._script.owns(function))
+        return not (isinstance(function, FunctionType) and self._script.owns(function))
 
     def load(self, image: State, *, last: bool) -> None:
         """
