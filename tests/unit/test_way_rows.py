@@ -8,7 +8,20 @@ from pathlib import Path
 import msgspec
 
 from tests.support import way_rows
-from tests.support.way_rows import AGENT, INSTANCE, NOTICE, TRAINER, WAYS, Kill, Seen, known, row, unseen, with_rows
+from tests.support.way_rows import (
+    AGENT,
+    INSTANCE,
+    NOTICE,
+    TRAINER,
+    WAYS,
+    Kill,
+    Seen,
+    keep,
+    known,
+    row,
+    unseen,
+    with_rows,
+)
 
 SEEN = Seen("a", 48, 5, 226, (Kill(TRAINER, 3), Kill(AGENT, 2), Kill(NOTICE, 0), Kill(INSTANCE, 1)))
 
@@ -36,12 +49,12 @@ def test_an_instance_is_killed_with_a_notice_half_of_the_times() -> None:
 
 
 def test_what_was_measured_of_other_files_does_not_count(tmp_path: Path) -> None:
-    as_it_is = msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256)
-    way_rows.keep(tmp_path, "fabric", as_it_is)
-    way_rows.keep(tmp_path, "hydra", SEEN)
+    measured = msgspec.structs.replace(SEEN, sha256=unseen("fabric").sha256)
+    keep(tmp_path, "fabric", measured)
+    keep(tmp_path, "hydra", SEEN)
     found = known(tmp_path)
     assert list(found) == list(WAYS)
-    assert found["fabric"] == as_it_is
+    assert found["fabric"] == measured
     assert found["hydra"] == unseen("hydra")
 
 
