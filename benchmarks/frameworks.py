@@ -92,7 +92,7 @@ def told_of_stalls(framework: str, held: list[Held]) -> str:
     low, middle, high = quartiles([each.stall_s / each.copy_s for each in held])
     return (
         f"{framework}, a snapshot of {held[0].size_bytes / 1e9:.2f} GB: a stall of "
-        f"{1e3 * median(each.stall_s for each in held):.1f} ms, {middle:.2f} ({low:.2f} … {high:.2f}) of a copy"
+        f"{1e3 * median(each.stall_s for each in held):.1f} ms, {middle:.3f} ({low:.3f} … {high:.3f}) of a copy"
     )
 
 

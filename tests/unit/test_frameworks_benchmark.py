@@ -65,5 +65,5 @@ def test_a_slowdown_is_told_with_its_spread_and_called_noise_if_that_is_as_large
 def test_a_stall_is_told_as_a_part_of_a_copy() -> None:
     held = [Held(1_000_000_000, stall_s, 0.2) for stall_s in (0.02, 0.01, 0.03)]
     assert frameworks.told_of_stalls("loop", held) == (
-        "loop, a snapshot of 1.00 GB: a stall of 20.0 ms, 0.10 (0.07 … 0.12) of a copy"
+        "loop, a snapshot of 1.00 GB: a stall of 20.0 ms, 0.100 (0.075 … 0.125) of a copy"
     )
