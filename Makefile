@@ -11,7 +11,7 @@
 # make commands      ten ways in which commands keep their state, each through three losses (four minutes)
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
-# make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
+# make scripts 44 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
 # make ways    six kinds of public scripts; trainer, agent and instance are killed 20 times each, into docs/exactness.md (hours)
 # make loops   scripts that own their loop, each killed 20 times: are all bits the same? (five minutes)
 # make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
