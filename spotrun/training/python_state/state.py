@@ -104,8 +104,8 @@ class PythonState:
         return image
 
     def _is_of_library(self, value: object) -> bool:
-        """A cache of a function that the script has only imported. A proxy may not be asked what it is."""
-        if not issubclass(type(value), CACHE):
+        """A cache of a function that the script has only imported."""
+        if type(value) is not CACHE:  # not isinstance(), which asks the value: a proxy may have none yet, and raise
             return False
         function = getattr(value, "__wrapped__", None)
         return not (isinstance(function, FunctionType) and self._script.owns(function))
@@ -123,10 +123,6 @@ class PythonState:
         self._baseline.ignore(restorer.new)
         if last:
             self._news += (Lost(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost)
-
-    def knows(self, value: object) -> bool:
-        """The script has it where images hold what changes."""
-        return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
         framework = self._framework
