@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from msgspec import UNSET
+
 from spotrun.bill.charge import Charge, ChargeKind, Statement
 from spotrun.bill.reconcile import Line, Reason, Reconciliation
 from spotrun.run.billing import metered
+from spotrun.run.events import EndCorrected
+from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
 
 
 @dataclass(frozen=True)
 class Correction:
     """
-    The end of a launch's instance by the bill. `bound` is what the ledger has taken `was` from. With the new end the
-    run costs `usd` more; below 0, less.
+    The end of an instance, the `member` of a launch, by the bill. `bound` is what the ledger has taken `was` from. With
+    the new end the run costs `usd` more; below 0, less.
     """
 
     launch: int
@@ -27,6 +31,7 @@ class Correction:
     was: datetime
     ended_at: datetime
     usd: Decimal
+    member: int = 0
 
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
@@ -37,27 +42,35 @@ def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...
     return tuple(_corrections(state, found))
 
 
+def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
+    """The entry that says so. In a run on one instance no entry names a member."""
+    member = found.member if state.of_gangs else UNSET
+    return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
+
+
 def _corrections(state: RunState, found: Reconciliation) -> Iterator[Correction]:
     rule = state.created.billing
     for line in found.lines:
         if line.launch is None or all(part.reason is not Reason.UNSEEN_END for part in line.parts):
             continue
         launch = state.launches[line.launch]
-        assert launch.gone is not None
+        member = launch.members[line.member]
+        assert member.gone is not None
         ended_at = _end_by(line, launch)
-        if _covers(found.statement, launch, ended_at) and ended_at != launch.gone.ended_at:
+        if _covers(found.statement, member, ended_at) and ended_at != member.gone.ended_at:
             yield Correction(
                 launch=launch.number,
-                instance_id=launch.gone.instance_id,
-                bound=launch.gone.bounded_by,
-                was=launch.gone.ended_at,
+                instance_id=member.gone.instance_id,
+                bound=member.gone.bounded_by,
+                was=member.gone.ended_at,
                 ended_at=ended_at,
-                usd=launch.with_end(ended_at).reserved_usd(rule) - launch.reserved_usd(rule),
+                usd=launch.with_end(ended_at, line.member).reserved_usd(rule) - launch.reserved_usd(rule),
+                member=line.member,
             )
 
 
-def _covers(statement: Statement, launch: Launch, ended_at: datetime) -> bool:
-    since, until, began = statement.since, statement.until, launch.billed_from
+def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
+    since, until, began = statement.since, statement.until, member.billed_from
     if since is None or until is None or began is None:
         return False
     return since <= began and ended_at < until
@@ -65,11 +78,12 @@ def _covers(statement: Statement, launch: Launch, ended_at: datetime) -> bool:
 
 def _end_by(line: Line, launch: Launch) -> datetime:
     """The moment up to which the ledger would charge what the cloud has charged."""
-    began, latest = launch.billed_from, launch.latest_end
+    member, latest = launch.members[line.member], launch.latest_end_of(line.member)
+    began = member.billed_from
     assert began is not None
     assert latest is not None
     usage = [charge for charge in line.charges if charge.kind is ChargeKind.USAGE]
-    charged = _metered(usage) or _paid_for(usage, launch, began, latest)
+    charged = _metered(usage) or _paid_for(usage, member, began, latest)
     return min(began + charged, latest)
 
 
@@ -81,9 +95,9 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
     return timedelta(seconds=round(sum(hours, Decimal(0)) * 3600))
 
 
-def _paid_for(usage: Sequence[Charge], launch: Launch, began: datetime, latest: datetime) -> timedelta:
+def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
     """The whole seconds that cost what was charged, at the prices of the ledger."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
-    seconds = bisect_left(life_s, paid, key=lambda each: metered(launch.prices, began, began + timedelta(seconds=each)))
+    seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))
     return timedelta(seconds=seconds)

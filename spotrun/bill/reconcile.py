@@ -33,7 +33,9 @@ from spotrun.run.billing import (
     without_address,
 )
 from spotrun.run.events import BillingRule
-from spotrun.run.state import Launch, RunState
+from spotrun.run.gang import MemberName
+from spotrun.run.member import Member
+from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
 """Clouds meter whole seconds, and may round an instance's first and last."""
@@ -83,7 +85,8 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance of the ledger; or, with `launch` None, a charge with the run's tag for something else.
+    One instance of the ledger, the `member` of its launch; or, with `launch` None, a charge with the run's tag for
+    something else.
 
     `why` says what is known about `unexplained_usd`; "" if that is zero.
     """
@@ -96,6 +99,7 @@ class Line:
     parts: tuple[ExplainedPart, ...]
     why: str
     charges: tuple[Charge, ...]
+    member: int = 0
 
     @property
     def difference_usd(self) -> Decimal:
@@ -112,7 +116,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of launches, then what the ledger does not know."""
+    """All lines about a run: its instances in the order of their names, then what the ledger does not know."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -142,25 +146,22 @@ class Reconciliation:
 
 def line_filter(state: RunState) -> LineFilter:
     """Selects this run's lines of a bill."""
-    ids = {_instance_id(launch) for launch in state.launches.values()} - {""}
-    return LineFilter(state.created.uid, frozenset(ids))
+    return LineFilter(state.created.uid, frozenset(_instances(state)))
 
 
 def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
     """Each instance of the run, and each charge about it, is in exactly one line."""
-    launches = {_instance_id(launch): launch for launch in state.launches.values() if _instance_id(launch)}
+    ours = _instances(state)
     by_resource: dict[str, list[Charge]] = {}
     beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
     for charge in (charge for charge in statement.charges if charge.kind not in _ATTACHED):
         by_resource.setdefault(charge.resource, []).append(charge)
     lines = [
-        _InstanceLine(state, launch, statement, tuple(by_resource.get(instance_id, ())), now).line()
-        for instance_id, launch in launches.items()
+        _InstanceLine(state, name, statement, tuple(by_resource.get(instance_id, ())), now).line(instance_id)
+        for instance_id, name in ours.items()
     ]
     lines += [
-        _not_in_ledger(resource, tuple(charges))
-        for resource, charges in by_resource.items()
-        if resource not in launches
+        _not_in_ledger(resource, tuple(charges)) for resource, charges in by_resource.items() if resource not in ours
     ]
     attached = _attached(state, statement, beside, now)
     return Reconciliation(statement, (*lines, attached) if attached.ours_usd or beside else tuple(lines))
@@ -170,7 +171,11 @@ def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...]
     """Disks, addresses and traffic of the whole run: no bill says to which instance they belonged."""
     rule = state.created.billing
     whole, disks_too, alone = (
-        _sum(launch.meter(each).cost_until(_until(launch, now)) for launch in state.launches.values())
+        _sum(
+            launch.meter(each, at).cost_until(_until(member, now))
+            for launch in state.launches.values()
+            for at, member in enumerate(launch.members)
+        )
         for each in (rule, without_address(rule), machine_alone(rule))
     )
     ours = {ChargeKind.VOLUME: disks_too - alone, ChargeKind.NETWORK: whole - disks_too}
@@ -195,13 +200,18 @@ def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...]
     )
 
 
-def _until(launch: Launch, now: datetime) -> datetime:
-    return now if launch.gone is None else launch.gone.ended_at
+def _until(member: Member, now: datetime) -> datetime:
+    return now if member.gone is None else member.gone.ended_at
 
 
-def _instance_id(launch: Launch) -> str:
-    fact = launch.gone or launch.recorded
-    return "" if fact is None else fact.instance_id
+def _instances(state: RunState) -> dict[str, MemberName]:
+    """Each instance that is known by its id, in the order of their names."""
+    return {
+        fact.instance_id: MemberName(launch.number, at)
+        for launch in state.launches.values()
+        for at, member in enumerate(launch.members)
+        if (fact := member.gone or member.recorded) is not None and fact.instance_id
+    }
 
 
 def _sum(amounts: Iterable[Decimal]) -> Decimal:
@@ -237,19 +247,22 @@ class _InstanceLine:
     """Compares one instance of the ledger with the charges for it."""
 
     def __init__(
-        self, state: RunState, launch: Launch, statement: Statement, charges: tuple[Charge, ...], now: datetime
+        self, state: RunState, name: MemberName, statement: Statement, charges: tuple[Charge, ...], now: datetime
     ) -> None:
         self._state = state
+        self._name = name
         self._rule = machine_alone(state.created.billing)
         self._published = machine_alone(statement.rule)
-        self._launch = launch
+        self._launch = state.launches[name.launch]
+        self._member = state.member(name)
         self._statement = statement
         self._charges = charges
         self._usage = [charge for charge in charges if charge.kind is ChargeKind.USAGE]
-        self._until = _until(launch, now)
+        self._gone = self._member.gone
+        self._until = _until(self._member, now)
 
-    def line(self) -> Line:
-        ours, in_file = self._cost(self._rule), self._in_file(self._launch.meter(self._published))
+    def line(self, instance_id: str) -> Line:
+        ours, in_file = self._cost(self._rule), self._in_file(self._meter(self._published))
         residual = _sum(charge.amount_usd for charge in self._usage) - in_file
         reason = self._reason(residual, in_file)
         parts = [*self._by_rule(ours, in_file), *([] if reason is None else [ExplainedPart(reason, residual)])]
@@ -258,14 +271,15 @@ class _InstanceLine:
         settled = ours + _sum(part.usd for part in found) == theirs
         offering = self._launch.intent.offering
         return Line(
-            launch=self._launch.number,
-            resource=_instance_id(self._launch),
+            launch=self._name.launch,
+            resource=instance_id,
             what=f"{offering.instance_type} {offering.capacity_type.in_words} in {offering.zone}",
             ours_usd=ours,
             theirs_usd=theirs,
             parts=found,
             why="" if settled else "; ".join(self._doubts(in_file, residual if reason is None else ZERO)),
             charges=self._charges,
+            member=self._name.member,
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
@@ -277,7 +291,10 @@ class _InstanceLine:
         yield ExplainedPart(Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED, in_file - expected)
 
     def _cost(self, rule: BillingRule) -> Decimal:
-        return self._launch.meter(rule).cost_until(self._until)
+        return self._meter(rule).cost_until(self._until)
+
+    def _meter(self, rule: BillingRule) -> Meter:
+        return self._launch.meter(rule, self._name.member)
 
     @property
     def _spot(self) -> bool:
@@ -290,7 +307,7 @@ class _InstanceLine:
     @property
     def _began(self) -> datetime:
         """When the meter began, by the ledger; the end if it never did."""
-        return self._until if self._launch.billed_from is None else self._launch.billed_from
+        return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
         """The part of its cost in the hours that the file covers."""
@@ -314,34 +331,40 @@ class _InstanceLine:
         return None
 
     def _tolerance(self) -> Decimal:
-        dearest = max((price.usd_per_hour for price in self._launch.prices), default=ZERO)
+        dearest = max((price.usd_per_hour for price in self._member.prices), default=ZERO)
         return hourly(dearest, EDGES) + _sum(charge.precision_usd for charge in self._usage)
 
     @property
     def _may_be_free(self) -> bool:
         """Whether the cloud may have ended it early. The ledger may give another end, but not that we terminated it."""
-        gone = self._launch.gone
+        gone = self._gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
-        ended_at = switched_off_at(self._launch.prices) or gone.ended_at
+        ended_at = switched_off_at(self._member.prices) or gone.ended_at
         return (ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
 
     @property
     def _end_is_bounded(self) -> bool:
         """Whether the file has lines about an instance whose end the ledger takes from a bound."""
-        gone = self._launch.gone
-        return bool(self._usage) and gone is not None and bool(gone.bounded_by)
+        return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
         """What it would have cost more if it had lived as long as it might."""
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
-        return metered(self._launch.prices, self._until, self._began + life)
+        return metered(self._member.prices, self._until, self._began + life)
 
     def _starting(self) -> Decimal:
         """What the ledger counts for the time from the launch until the machine ran our code."""
-        if self._launch.attempt is None:
-            return ZERO
-        return metered(self._launch.prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
+        booted_at = self._booted_at
+        return ZERO if booted_at is None else metered(self._member.prices, self._began, booted_at)
+
+    @property
+    def _booted_at(self) -> datetime | None:
+        """Each member of a gang says it of itself; elsewhere the attempt does."""
+        if self._member.ready is not None:
+            return self._member.ready.booted_at
+        attempt = None if self._state.of_gangs else self._launch.attempt
+        return None if attempt is None else self._state.attempts[attempt].booted_at
 
     def _doubts(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
         others = {charge.what for charge in self._charges if charge.kind is ChargeKind.OTHER and charge.amount_usd}
@@ -366,7 +389,7 @@ class _InstanceLine:
             yield f"metered for {theirs * _SECONDS_PER_HOUR:.0f} s, by the ledger {ours * _SECONDS_PER_HOUR:.0f} s"
         else:
             rate = _sum(charge.amount_usd for charge in self._usage) / theirs
-            prices = " then ".join(f"${price.usd_per_hour}" for price in self._launch.prices)
+            prices = " then ".join(f"${price.usd_per_hour}" for price in self._member.prices)
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:

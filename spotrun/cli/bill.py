@@ -84,14 +84,14 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
     """Ask, then write. What is said goes to the error output: the other one may be JSON."""
     from functools import partial
 
-    from spotrun.bill.corrections import corrections
+    from spotrun.bill.corrections import corrected, corrections
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.runs import who
     from spotrun.folder.final_status import write_final_status
     from spotrun.report.bill import correction
-    from spotrun.run.events import EndCorrected
 
-    wanted = corrections(opened.ledger.state, found)
+    state = opened.ledger.state
+    wanted = corrections(state, found)
     for each in wanted:
         say(correction(each))
     if not wanted:
@@ -99,7 +99,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
         return
     confirm(yes, "Write these ends into the ledger?", default=False, declined="the ledger stays as it is")
     for each in wanted:
-        event = EndCorrected(launch=each.launch, ended_at=each.ended_at, by=who(), evidence=found.statement.title)
+        event = corrected(state, each, by=who(), evidence=found.statement.title)
         opened.ledger.append(partial(_as_decided, event))
     write_final_status(opened.store, opened.ledger)
 

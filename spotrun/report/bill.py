@@ -150,6 +150,7 @@ def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, An
 def _line(line: Line) -> dict[str, Any]:
     return {
         "launch": line.launch,
+        "member": None if line.launch is None else line.member,
         "resource": plain(line.resource),
         "what": plain(line.what),
         "ours_usd": _exact(line.ours_usd),

@@ -104,12 +104,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
         """The bill of each of its instances."""
-        return [member.meter(rule, self.intent.offering.capacity_type) for member in self.members]
+        return [self.meter(rule, index) for index in range(len(self.members))]
 
-    def meter(self, rule: ev.BillingRule) -> Meter:
-        """The bill of its only instance."""
-        (only,) = self.meters(rule)
-        return only
+    def meter(self, rule: ev.BillingRule, index: int = 0) -> Meter:
+        """The bill of one of its instances."""
+        return self.members[index].meter(rule, self.intent.offering.capacity_type)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
         """What has accrued for its instances."""
@@ -142,8 +141,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         if self._refused:
             return ZERO
         final = [
-            member.meter(rule, self.intent.offering.capacity_type).cost_until(member.gone.ended_at)
-            for member in self.members
+            self.meter(rule, index).cost_until(member.gone.ended_at)
+            for index, member in enumerate(self.members)
             if member.gone is not None
         ]
         living = len(self.members) - len(final)

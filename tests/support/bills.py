@@ -61,14 +61,13 @@ class Billed:
 
 def billed(history: History, free_within: timedelta = HOUR, until: datetime = UNTIL_ALL) -> list[Billed]:
     """The lines of every instance that is gone, up to an hour that the export has."""
-    gone = [launch for launch in history.state.launches.values() if launch.gone is not None]
-    lines = [line for launch in gone for line in _hours(launch, free_within)]
+    launches = history.state.launches.values()
+    gone = [(launch, member.gone) for launch in launches for member in launch.members if member.gone is not None]
+    lines = [line for launch, end in gone for line in _hours(launch, end, free_within)]
     return [replace(line, run=history.uid) for line in lines if line.end <= until]
 
 
-def _hours(launch: Launch, free_within: timedelta) -> Iterator[Billed]:
-    gone = launch.gone
-    assert isinstance(gone, InstanceGone)
+def _hours(launch: Launch, gone: InstanceGone, free_within: timedelta) -> Iterator[Billed]:
     assert gone.billed_from is not None
     if gone.ended_at <= gone.billed_from:
         return  # it never ran

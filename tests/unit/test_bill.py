@@ -25,6 +25,7 @@ from spotrun.errors import SpotrunError, command_for
 from spotrun.instance import EndedBy
 from spotrun.report import bill as shown
 from spotrun.run.billing import EC2_RULE, LOCAL_RULE
+from spotrun.run.gang import MemberName
 from tests.support.bills import (
     Billed,
     as_csv_columns,
@@ -40,6 +41,7 @@ from tests.support.bills import (
     write_json_lines,
     write_parquet,
 )
+from tests.support.gang_history import GangHistory
 from tests.support.histories import AWS_RULE, ON_DEMAND, START, History, random_runs
 
 
@@ -499,3 +501,51 @@ def test_a_person_sees_each_instance_and_each_reason_and_text_from_outside_is_on
     assert "[red]" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+# -- a gang ------------------------------------------------------------------------------------------------------------
+
+
+def gang_of_two() -> tuple[GangHistory, list[MemberName]]:
+    """One of them is taken after its first hour; the other ends with the run, 20 minutes later."""
+    history = GangHistory(billing=AWS_RULE)
+    names = history.training_gang()
+    history.after(7000).lost(names[1])
+    history.after(1200).lost(names[0], EndedBy.ITSELF)
+    return history, names
+
+
+def test_each_member_of_a_gang_has_its_line(tmp_path: Path) -> None:
+    history, names = gang_of_two()
+    found = by_report(history, billed(history), tmp_path)
+    assert [(line.resource, line.launch, line.member) for line in found.lines if line.launch is not None] == [
+        (f"i-{name}", name.launch, name.member) for name in names
+    ]
+    assert found.unexplained == ()
+    assert found.ours_usd == history.state.settled_usd
+    assert [line["member"] for line in shown.as_json(found, "r", simulated=False)["instances"]][:2] == [0, 1]
+
+
+def test_what_one_member_was_charged_too_much_is_said_of_that_one(tmp_path: Path) -> None:
+    history, names = gang_of_two()
+    lines = billed(history)
+    dearer = [
+        replace(line, usd_per_hour=line.usd_per_hour * 2) if line.resource == f"i-{names[1]}" else line
+        for line in lines
+    ]
+    found = by_report(history, dearer, tmp_path)
+    assert [line.resource for line in found.unexplained] == [f"i-{names[1]}"]
+
+
+def test_a_member_is_not_billed_while_it_starts(tmp_path: Path) -> None:
+    """Each said itself when its machine ran our code: 50 s after its meter began in the ledger, here."""
+    history, names = gang_of_two()
+    lines = billed(history)
+    first = min(line.start for line in lines if line.resource == f"i-{names[0]}")
+    later = [
+        replace(line, seconds=line.seconds - 45) if (line.resource, line.start) == (f"i-{names[0]}", first) else line
+        for line in lines
+    ]
+    found = by_report(history, later, tmp_path)
+    assert found.unexplained == ()
+    assert Reason.STARTING in {part.reason for part in line_of(found, f"i-{names[0]}").parts}

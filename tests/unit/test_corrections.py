@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from spotrun.account.summary import summarise
 from spotrun.bill import aws
-from spotrun.bill.corrections import corrections
+from spotrun.bill.corrections import corrected, corrections
 from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcile
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from tests.support.bills import Billed, billed, cost_and_usage_rows, spot_data_feed, write_csv
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.decisions import spec
+from tests.support.gang_history import GangHistory
 from tests.support.histories import START, History, random_runs, refused
 from tests.support.stored_runs import store_run
 
@@ -180,3 +182,28 @@ def test_bill_correct_writes_what_the_bill_knows(stored: Path, tmp_path: Path, s
     again = spotrun("bill", "demo", "--cur", cur, "--correct", "--yes")
     assert "no end is corrected" in again.err
     assert Reason.UNSEEN_END not in again.out
+
+
+def test_the_end_of_one_member_is_corrected_and_the_other_stays(tmp_path: Path) -> None:
+    history, seen = GangHistory(), GangHistory()
+    for each, bounded_by in ((history, "its last heartbeat"), (seen, "")):
+        first, second = each.training_gang()
+        each.after(HEARD_S if bounded_by else LIVED_S)
+        each.write(each.end_of(second, EndedBy.FAULT, bounded_by=bounded_by))
+        each.now = START + timedelta(seconds=100 + LIFE_S)
+        each.lost(first, EndedBy.ITSELF)
+    before = history.state.settled_usd
+    (found,) = corrections(history.state, against(history, billed(seen), tmp_path))
+    event = corrected(history.state, found, by="test", evidence="the bill")
+    assert (found.member, event.member) == (1, 1)
+    history.write(event)
+    assert history.state.settled_usd == before + found.usd
+    ends = [member.gone.ended_at for member in history.state.members() if member.gone is not None]
+    known = [member.gone.ended_at for member in seen.state.members() if member.gone is not None]
+    assert all(abs(ours - theirs) <= timedelta(seconds=1) for ours, theirs in zip(ends, known, strict=True))
+
+
+def test_a_correction_in_a_run_on_one_instance_names_no_member(tmp_path: Path) -> None:
+    history, _ = hung()
+    (found,) = corrections(history.state, against(history, billed(truth()), tmp_path))
+    assert corrected(history.state, found, by="test", evidence="the bill").member is UNSET
