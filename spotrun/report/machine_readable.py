@@ -67,6 +67,7 @@ def _interruption(found: Interruption) -> dict[str, Any]:
     """A figure is None if there was no notice, no checkpoint to resume from, or no new step yet."""
     return {
         "attempt": found.attempt,
+        "members": found.members,
         "at": found.at.isoformat(),
         "offering": plain(str(found.offering)),
         "notice_lead_s": _seconds(found.notice_lead),

@@ -108,9 +108,14 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
     ended = dated("training\nended", summary.time_scale)
     table = figures_table(f"Interruptions{left_out}", ended, ["where", *INTERRUPTION_FIGURES], texts=(0, 1))
     for each in shown:
-        where = f"{each.offering.zone} {capacity_text(each.offering)}"
-        add_row(table, [timestamp(each.at), plain(where), *interruption_cells(each, summary)])
+        add_row(table, [timestamp(each.at), plain(lost_where(each)), *interruption_cells(each, summary)])
     return table
+
+
+def lost_where(found: Interruption) -> str:
+    """Where it was, and how many members if a gang lost several."""
+    where = f"{found.offering.zone} {capacity_text(found.offering)}"
+    return f"{where}, {found.members} members" if found.members > 1 else where
 
 
 def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:

@@ -34,7 +34,8 @@ KEYS = {
     "usd_per_productive_hour",
 }  # fmt: skip
 INTERRUPTION_KEYS = {
-    "attempt", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost", "to_first_step_s",
+    "attempt", "members", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost",
+    "to_first_step_s",
 }  # fmt: skip
 CAUSES = {"detect", "wait", "boot", "setup", "restore", "rework", "stall"}
 DOLLARS = sorted(key for key in KEYS if key.endswith("_usd"))

@@ -12,7 +12,7 @@ from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, percent, short_duration
-from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
+from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells, lost_where
 from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
 from spotrun.run.reasons import in_one_line
@@ -59,15 +59,13 @@ def glance(summary: RunSummary) -> Markup:
 def interruptions(summary: RunSummary) -> Markup:
     """What each interruption cost. Unlike on the terminal, a head is one line."""
     found = summary.interruptions
-    rows = []
-    for each in found[-ROWS_MAX:]:
-        where = f"{each.offering.zone} {capacity_text(each.offering)}"
-        rows.append(
-            row(
-                str(summary.ordinals[each.attempt]),
-                [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each, summary)],
-            )
+    rows = [
+        row(
+            str(summary.ordinals[each.attempt]),
+            [f"{each.at:%Y-%m-%d %H:%M:%S}", lost_where(each), *interruption_cells(each, summary)],
         )
+        for each in found[-ROWS_MAX:]
+    ]
     ended = dated("training ended", summary.time_scale)
     names = ("attempt", ended, "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
