@@ -14,7 +14,7 @@ from decimal import Decimal
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO, to_nano
 from spotrun.run.bounds import amount_of
-from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
+from spotrun.run.state import Attempt, Commit, KnownSetUp, Launch, RunState, Trainer
 
 BYTES_PER_GB = 10**9
 
@@ -27,7 +27,7 @@ def data_gb(created: ev.RunCreated) -> Decimal:
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
     """When each transfer of these instances between regions was known of, and what it cost; in no order."""
     storage = state.created.storage
-    led = _led(state)
+    led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
     for launch in launches:
         region = launch.intent.offering.region
@@ -37,30 +37,41 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
         for recorded in (member.recorded for member in launch.members):
             if recorded is not None:
                 yield recorded.billed_from, to_nano(read * data_gb(state.created))
+        write = storage.write_usd_per_gb(region)
+        for one in set_up.get(launch.number, ()):
+            yield one.at, usd(read if one.setup.how == "unpacked" else write, one.setup.packed_bytes)
         for attempt in led.get(launch.number, ()):
-            write_usd_per_gb[attempt.number] = storage.write_usd_per_gb(region)
-            yield from _at_start(state, attempt, read, write_usd_per_gb[attempt.number])
+            write_usd_per_gb[attempt.number] = write
+            yield from _resumed(state, attempt, read)
     for commit in state.commits if write_usd_per_gb else ():
-        if (write := write_usd_per_gb.get(commit.event.attempt)) is not None:
-            yield commit.at, usd(write, commit.event.stored_bytes)
+        if (rate := write_usd_per_gb.get(commit.event.attempt)) is not None:
+            yield commit.at, usd(rate, commit.event.stored_bytes)
     for outputs in state.all_outputs() if write_usd_per_gb else ():
-        if (write := write_usd_per_gb.get(outputs.event.attempt)) is not None:
-            yield outputs.at, usd(write, outputs.event.sent_bytes)
+        if (rate := write_usd_per_gb.get(outputs.event.attempt)) is not None:
+            yield outputs.at, usd(rate, outputs.event.sent_bytes)
 
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
-    """By launch, the attempts whose agent was on it; of a gang the lead's. That one reads and writes for all."""
+    """
+    By launch, the attempts whose agent was on it; of a gang the lead's. A checkpoint crosses once whoever has which
+    part of it, and the lead's region is that of all.
+    """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
         found.setdefault(attempt.launch, []).append(attempt)
     return found
 
 
-def _at_start(state: RunState, attempt: Attempt, read: Decimal, write: Decimal) -> Iterator[tuple[datetime, Decimal]]:
-    """The set-up, and what each trainer resumed from."""
-    if attempt.setup is not None:
-        rate = read if attempt.setup.how == "unpacked" else write
-        yield attempt.started_at, usd(rate, attempt.setup.packed_bytes)
+def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
+    """By launch. Each member of a gang sets itself up."""
+    found: dict[int, list[KnownSetUp]] = {}
+    for one in state.setups():
+        found.setdefault(one.launch.number, []).append(one)
+    return found
+
+
+def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple[datetime, Decimal]]:
+    """What each trainer resumed from."""
     for trainer in attempt.trainers:
         if trainer.commit is not None:
             commit = state.commit(trainer.commit)

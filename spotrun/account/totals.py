@@ -20,7 +20,6 @@ from spotrun.account.timeline import FOREVER, Activity, Span, account_end
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
-from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 from spotrun.spec.values import ON_DEMAND, is_instance_type
 
@@ -220,14 +219,13 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Checkpoints from their commit on, and stored set-ups from the attempt on that made them, as long as they stay; and
+    Checkpoints from their commit on, and stored set-ups from when they were known of, as long as they stay; and
     the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
-    for attempt in state.packed:
-        assert attempt.setup is not None
-        yield attempt.started_at, kept_until, Decimal(attempt.setup.packed_bytes)
+    for one in state.packed:
+        yield one.at, kept_until, Decimal(one.setup.packed_bytes)
     stored = state.all_outputs()
     for outputs, later in zip_longest(stored, stored[1:]):
         until = kept_until if later is None else min(kept_until, later.at)
@@ -236,20 +234,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """The objects that set-ups of this kind have put or got."""
-    for at, setup in _setups(state):
-        if setup.how == how:
-            yield at, setup.objects
-
-
-def _setups(state: RunState) -> Iterable[tuple[datetime, SetUp]]:
-    """When each was known of. Each member of a gang says its own."""
-    if not state.of_gangs:
-        for attempt in state.attempts.values():
-            if attempt.setup is not None:
-                yield attempt.started_at, attempt.setup
-    for member in state.members():
-        if member.setup is not None and member.set_up_at is not None:
-            yield member.set_up_at, member.setup
+    for one in state.setups():
+        if one.setup.how == how:
+            yield one.at, one.setup.objects
 
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:

@@ -21,7 +21,7 @@ def storage_reserve(facts: Facts) -> Decimal:
     files of the script.
     """
     state = facts.state
-    packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
+    packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
     file_bytes = max((outputs.event.stored_bytes for outputs in state.all_outputs()[-1:]), default=0)
     kept_gb = Decimal(_kept_bytes(facts) + packed_bytes + file_bytes) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month

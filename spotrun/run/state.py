@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -65,7 +65,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taken_before_it_ran(self) -> bool:
-        """The cloud had accepted it, and then had no capacity: its instance ended before its meter began."""
+        """The cloud had accepted it, and then had no capacity: its instances ended before their meters began."""
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
@@ -75,8 +75,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
-        gone = self.gone
-        return gone is not None and gone.ended_by is by and gone.billed_from is None
+        ends = [member.gone for member in self.members]
+        return all(gone is not None and gone.ended_by is by and gone.billed_from is None for gone in ends)
 
     @property
     def settled(self) -> bool:
@@ -231,6 +231,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def leaving(self) -> bool:
         """It has been told to go, by the cloud or by a runner."""
         return self.notice is not None or self.drain is not None
+
+
+class KnownSetUp(NamedTuple):
+    """How an instance of a launch was set up, and when that was known."""
+
+    launch: Launch
+    at: datetime
+    setup: ev.SetUp
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -434,13 +442,26 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         found = [member.recorded for member in self.members() if member.gone is None]
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
+    def setups(self) -> list[KnownSetUp]:
+        """How each instance was set up, the first one first. A member of a gang says it; elsewhere its attempt does."""
+        if self.of_gangs:
+            return sorted(self._setups_of_members(), key=lambda one: one.at)
+        attempts = self.attempts.values()
+        return [KnownSetUp(self.launch_of(one), one.started_at, one.setup) for one in attempts if one.setup is not None]
+
+    def _setups_of_members(self) -> Iterator[KnownSetUp]:
+        for launch in self.launches.values():
+            for member in launch.members:
+                if member.setup is not None and member.set_up_at is not None:
+                    yield KnownSetUp(launch, member.set_up_at, member.setup)
+
     @property
-    def packed(self) -> list[Attempt]:
-        """The attempts whose set-up was stored for later ones: the first of each kind of accelerator."""
-        first: dict[str, Attempt] = {}
-        for attempt in self.attempts.values():
-            if attempt.setup is not None and attempt.setup.how == "run" and attempt.setup.packed_bytes:
-                first.setdefault(self.launch_of(attempt).intent.offering.accelerators, attempt)
+    def packed(self) -> list[KnownSetUp]:
+        """Those that were stored for later instances: the first of each kind of accelerator."""
+        first: dict[str, KnownSetUp] = {}
+        for one in self.setups():
+            if one.setup.how == "run" and one.setup.packed_bytes:
+                first.setdefault(one.launch.intent.offering.accelerators, one)
         return list(first.values())
 
     def restore_candidates(self) -> list[Commit]:
