@@ -3,7 +3,8 @@ What runs have observed of a market, kept beside their folders in the store so t
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each observation is one small object that is created once and never written again; its name holds all its facts. Two
+Each observation is one small object that is created once and never written again; its name holds all its facts. A
+member of a gang other than the first is named as 17.1. Two
 runners of one run create the same object, so nothing is overwritten, and one listing reads a region. The record is no
 source of truth: if a part is lost or damaged, a run asks for offerings in a worse order, and nothing else happens.
 Runs on a faster clock keep a record of their own, because their markets move faster.
@@ -33,7 +34,8 @@ DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(
     r"(?P<at>\d{8}T\d{6}\.\d{6}Z)_(?P<kind>lost|kept|refused)_(?P<zone>[^_]+)_(?P<type>[^_]+)"
-    r"_(?P<capacity>spot|on-demand)_(?P<up_s>\d{1,9})_(?P<run>[0-9a-z]+)_(?P<launch>\d{1,9})",
+    r"_(?P<capacity>spot|on-demand)_(?P<up_s>\d{1,9})_(?P<run>[0-9a-z]+)_(?P<launch>\d{1,9})"
+    r"(\.(?P<member>[1-9]\d?))?",
     re.ASCII,
 )
 
@@ -47,14 +49,14 @@ class MarketRecord:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._told: set[tuple[int, Fate]] = set()
+        self._told: set[tuple[int, int, Fate]] = set()
         self._known: tuple[Observation, ...] = ()
         self._read_at: datetime | None = None
         self.trouble: str | None = None
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """Write what this run has observed since the last call. Returns what others have, read now and then."""
-        news = [seen for seen in observations_of(state) if (seen.launch, seen.kind) not in self._told]
+        news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause
         if not due and (not news or self.trouble is not None):
@@ -88,7 +90,7 @@ class MarketRecord:
         worth_telling = [seen for seen in news if now - seen.at < KEPT]
         for seen in worth_telling:
             self._store.put_if_absent(_key(seen, created), b"")
-            self._told.add((seen.launch, seen.kind))
+            self._told.add((seen.launch, seen.member, seen.kind))
         for prefix in {_prefix(seen.cloud, seen.region, created) for seen in worth_telling}:
             self._forget(prefix, created, now)
 
@@ -109,7 +111,8 @@ def _key(seen: Observation, created: RunCreated) -> str:
     pool = seen.pool
     at = f"{_system_time(seen.at, created):{_AT}}"
     capacity = pool.capacity_type.replace("_", "-")
-    facts = (at, seen.kind, pool.zone, pool.instance_type, capacity, f"{seen.up_s:.0f}", seen.run, f"{seen.launch}")
+    whose = f"{seen.launch}.{seen.member}" if seen.member else f"{seen.launch}"
+    facts = (at, seen.kind, pool.zone, pool.instance_type, capacity, f"{seen.up_s:.0f}", seen.run, whose)
     return _prefix(seen.cloud, seen.region, created) + "_".join(facts)
 
 
@@ -126,6 +129,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
     return Observation(
         run=match["run"],
         launch=int(match["launch"]),
+        member=int(match["member"] or 0),
         cloud=cloud.partition("-x")[0],
         region=region,
         pool=Pool(

@@ -44,11 +44,15 @@ class Hazard(msgspec.Struct, frozen=True):
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
-    """What the ledger says about spot by `now`. On demand, where nothing is lost, the mean does not grow."""
+    """
+    What the ledger says about spot by `now`. On demand, where nothing is lost, the mean does not grow.
+
+    A gang stands still as a whole: its time counts once, and so do losses that end one attempt.
+    """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
     final = {commit.event.attempt for commit in state.commits if commit.event.final}
-    up = sum((_until(attempt, now) - attempt.booted_at for attempt in spot), timedelta())
+    up = sum((_until(attempt, now) - _up_from(attempt) for attempt in spot), timedelta())
     found = hazard_of(max(up, timedelta()), len(lost), sum(attempt.number in final for attempt in lost))
     on_demand = state.current is not None and not _on_spot(state.current, state)
     return replace(found, growth=0.0) if on_demand else found
@@ -66,6 +70,11 @@ def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
 
 def _on_spot(attempt: Attempt, state: RunState) -> bool:
     return state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT
+
+
+def _up_from(attempt: Attempt) -> datetime:
+    """Members of a gang may have been up, and counted, in the attempt before."""
+    return attempt.booted_at if attempt.gang is None else attempt.started_at
 
 
 def _until(attempt: Attempt, now: datetime) -> datetime:

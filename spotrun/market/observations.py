@@ -7,15 +7,17 @@ first: without them a run may ask in a worse order, but it is as correct as with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET
 
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType, Pool
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
@@ -35,7 +37,10 @@ class Fate(StrEnum):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one launch. `up_s` is for how many seconds of run time its instance had been up by `at`."""
+    """
+    What became of one instance, the `member` of its launch, or of a launch that was refused as a whole. `up_s` is for
+    how many seconds of run time the instance had been up by `at`.
+    """
 
     run: str
     launch: int
@@ -45,19 +50,28 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     kind: Fate
     at: datetime
     up_s: float = 0.0
+    member: int = 0
 
 
 def observations_of(state: RunState) -> Iterator[Observation]:
-    """What this run has to report, by launch: everything that ended, and refusals that are not mere repetitions."""
+    """
+    What this run has to report, by launch: everything that ended, and refusals that are not mere repetitions.
+
+    A gang that loses two members in one moment was interrupted once, and its pool has lost two instances. The pool's
+    hazard is that of one instance: losses by the hours that instances were up. The hours of each member count, and so
+    does the loss of each.
+    """
     refused_at: dict[Pool, datetime] = {}
+    told_to_go = _told_to_go(state)
     for launch in state.launches.values():
         pool = launch.intent.offering.pool
         if _had_none(launch):
             if pool not in refused_at or launch.intended_at - refused_at[pool] >= REFUSALS_APART:
                 refused_at[pool] = launch.intended_at
-                yield _observation(state, launch, Fate.REFUSED, launch.intended_at)
-        elif pool.capacity_type is CapacityType.SPOT and launch.recorded is not None:
-            yield from _end(state, launch)
+                yield _observation(state, MemberName(launch.number, 0), Fate.REFUSED, launch.intended_at)
+        elif pool.capacity_type is CapacityType.SPOT:
+            for name in _recorded(launch):
+                yield from _end(state, name, told_to_go)
 
 
 def _had_none(launch: Launch) -> bool:
@@ -65,22 +79,38 @@ def _had_none(launch: Launch) -> bool:
     return refused or launch.taken_before_it_ran
 
 
-def _end(state: RunState, launch: Launch) -> Iterator[Observation]:
+def _recorded(launch: Launch) -> list[MemberName]:
+    """Those of its instances that existed."""
+    return [MemberName(launch.number, at) for at, member in enumerate(launch.members) if member.recorded is not None]
+
+
+def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
+    """When the cloud gave notice, by whose instance it takes."""
+    found: dict[MemberName, datetime] = {}
+    for attempt in state.attempts.values():
+        if attempt.notice is not None and attempt.notice_at is not None:
+            member = attempt.notice.member
+            found[attempt.names[0] if member is UNSET else member] = attempt.notice_at
+    return found
+
+
+def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """A notice counts as the loss that it announces, so that others hear of it while there is something to gain."""
-    attempt = None if launch.attempt is None else state.attempts[launch.attempt]
-    if attempt is not None and attempt.notice_at is not None:
-        yield _observation(state, launch, Fate.LOST, attempt.notice_at)
-    elif launch.gone is not None:
-        taken = launch.gone.ended_by is EndedBy.CLOUD
-        yield _observation(state, launch, Fate.LOST if taken else Fate.KEPT, launch.gone.ended_at)
+    gone = state.member(name).gone
+    if name in told_to_go:
+        yield _observation(state, name, Fate.LOST, told_to_go[name])
+    elif gone is not None:
+        taken = gone.ended_by is EndedBy.CLOUD
+        yield _observation(state, name, Fate.LOST if taken else Fate.KEPT, gone.ended_at)
 
 
-def _observation(state: RunState, launch: Launch, kind: Fate, at: datetime) -> Observation:
-    offering, recorded = launch.intent.offering, launch.recorded
+def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) -> Observation:
+    offering, recorded = state.launches[name.launch].intent.offering, state.member(name).recorded
     up = timedelta() if recorded is None else at - recorded.billed_from
     return Observation(
         run=state.created.uid,
-        launch=launch.number,
+        launch=name.launch,
+        member=name.member,
         cloud=offering.cloud,
         region=offering.region,
         pool=offering.pool,
@@ -93,11 +123,13 @@ def _observation(state: RunState, launch: Launch, kind: Fate, at: datetime) -> O
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """The lives so far of the instances that are up and were not told to go: not lost yet."""
     found: dict[Pool, Past] = {}
-    for launch in state.launches.values():
-        if launch.recorded is not None and launch.open and not any(_end(state, launch)):
-            up_s = max(0.0, (now - launch.recorded.billed_from).total_seconds())
-            pool = launch.intent.offering.pool
-            found[pool] = found.get(pool, Past()) + Past.of(lost=False, up_s=up_s, ago_s=0.0)
+    told_to_go = _told_to_go(state)
+    for launch in (launch for launch in state.launches.values() if launch.open):
+        for name in _recorded(launch):
+            member, pool = state.member(name), launch.intent.offering.pool
+            if member.recorded is not None and member.gone is None and name not in told_to_go:
+                up_s = max(0.0, (now - member.recorded.billed_from).total_seconds())
+                found[pool] = found.get(pool, Past()) + Past.of(lost=False, up_s=up_s, ago_s=0.0)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from datetime import timedelta
 from decimal import Decimal
@@ -11,23 +12,31 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import fields, replace
 
+from spotrun.account.cross_region import crossings
 from spotrun.account.interruptions import interruptions
 from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn
+from spotrun.folder.market_record import MarketRecord
 from spotrun.instance import EndedBy
+from spotrun.market.hazard import hazard_of, observed_hazard
+from spotrun.market.observations import Fate, observations_of, past_of_living
+from spotrun.report import machine_readable
 from spotrun.report.describe import describe
+from spotrun.report.terminal import lost_where
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO
-from spotrun.run.events import Cause
+from spotrun.run.events import Cause, SetUp
 from spotrun.run.fold import apply, fold
 from spotrun.run.gang import MEMBERS_MAX, Gang, Layout, Meeting, MemberName
+from spotrun.strategies.history import Past
 from tests.support import gang_events as gang
 from tests.support.decisions import spec
 from tests.support.gang_history import GangHistory
-from tests.support.histories import FREE_STORAGE, START, History, refused
+from tests.support.histories import FREE_STORAGE, START, STORAGE, History, offering, refused
+from tests.support.memory_store import MemoryStore
 
 
 def ready_gang(size: int = 2, members: int = 2) -> tuple[GangHistory, list[MemberName]]:
@@ -485,6 +494,85 @@ def test_a_loss_of_two_members_is_one_interruption() -> None:
     assert found.steps_lost == 50
     assert found.to_first_step == timedelta(seconds=95)
     assert summarise(history.state, history.now).total.interruptions == 1
+
+
+def test_an_interruption_says_how_many_members_were_lost() -> None:
+    history, names = training_gang(3)
+    for name in names[1:]:
+        history.lost(name)
+    summary = summarise(history.state, history.after(60).now)
+    assert machine_readable.report(summary)["interruptions"][0]["members"] == 2
+    assert lost_where(summary.interruptions[0]).endswith(", 2 members")
+    assert "members" not in lost_where(dataclasses.replace(summary.interruptions[0], members=1))
+
+
+def test_two_members_lost_in_one_moment_are_two_losses_of_their_pool_and_one_of_the_gang() -> None:
+    """A pool's hazard is that of one instance, and a gang's that of its attempts."""
+    history, names = training_gang(3)
+    history.after(3600)
+    for name in names[1:]:
+        history.lost(name)
+    seen = list(observations_of(history.state))
+    assert [(each.member, each.kind) for each in seen] == [(1, Fate.LOST), (2, Fate.LOST)]
+    living = past_of_living(history.state, history.now)
+    pool = history.state.launches[names[0].launch].intent.offering.pool
+    assert [*living] == [pool]
+    assert living[pool] == Past.of(lost=False, up_s=seen[0].up_s, ago_s=0.0)
+    up_s = 3600 + 15
+    assert observed_hazard(history.state, history.now) == hazard_of(timedelta(seconds=up_s), losses=1)
+
+
+def test_the_time_of_survivors_counts_once() -> None:
+    history, names = training_gang()
+    for _ in range(3):
+        history.after(600).end_without(cause=Cause.REPLACED)
+        history.ready(*names, booted_at=START)
+        history.start_gang(names)
+        history.meet()
+    assert observed_hazard(history.state, history.now) == hazard_of(timedelta(seconds=3 * 600 + 15), losses=0)
+
+
+def test_a_notice_is_the_loss_of_the_member_that_it_names() -> None:
+    history, (_, second) = training_gang()
+    deadline_at = history.after(600).now + timedelta(minutes=2)
+    history.write(ev.NoticeSeen(attempt=history.attempt, kind="termination", deadline_at=deadline_at, member=second))
+    assert [(each.member, each.kind) for each in observations_of(history.state)] == [(1, Fate.LOST)]
+    history.after(120).lost(second)
+    assert [(each.member, each.kind) for each in observations_of(history.state)] == [(1, Fate.LOST)]
+
+
+def test_what_two_members_saw_at_once_are_two_objects_of_the_record() -> None:
+    history, names = training_gang(3)
+    for name in names[1:]:
+        history.lost(name)
+    store = MemoryStore()
+    MarketRecord(store).exchange(history.state, [offering()], history.now)
+    reader = GangHistory(2, uid="reader")
+    found = MarketRecord(store).exchange(reader.state, [offering()], history.now)
+    assert sorted(each.member for each in found) == [1, 2]
+
+
+def test_a_launch_whose_members_were_taken_before_they_ran_was_refused() -> None:
+    history = GangHistory()
+    names = history.ask(2)
+    for name in names:
+        history.lost(name)
+    assert [each.kind for each in observations_of(history.state)] == [Fate.REFUSED]
+
+
+def test_each_member_is_set_up_and_one_set_up_is_kept() -> None:
+    """Both have made it at once; a third unpacks it later. What crosses regions crosses for each of them."""
+    elsewhere = replace(STORAGE, region="elsewhere")
+    gangs = GangHistory(2, storage=elsewhere)
+    names = gangs.ask(2)
+    gangs.exist(*names)
+    setups = [SetUp(seconds=9, how=how, packed_bytes=10**12) for how in ("run", "unpacked")]
+    for name, setup in zip(names, setups, strict=True):
+        gangs.after(10).ready(name, setup=setup)
+    gangs.start_gang(names)
+    assert [(one.launch.number, one.setup) for one in gangs.state.packed] == [(names[0].launch, setups[0])]
+    crossed = [usd for _, usd in crossings(gangs.state, gangs.state.launches.values()) if usd]
+    assert crossed == [elsewhere.egress_usd_per_gb * 1000] * 2
 
 
 def test_while_a_gap_is_filled_the_run_boots() -> None:
