@@ -52,8 +52,9 @@ class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that a driver needs to start one instance; it looks nothing up later.
+    Everything that a driver needs to start one instance, or the members of a gang; it looks nothing up later.
 
+    `count` is how many members, all or none; None asks for one instance on its own, which no other has to reach.
     `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the
     instance's monotonic clock from its start, and ends the instance whatever else has died. `price_cap_usd_per_hour` is
     the most that the user will pay for spot. Most want None: a cap means more interruptions and never a smaller bill.
@@ -66,6 +67,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     offering: Offering
     time_to_live: timedelta
     price_cap_usd_per_hour: Decimal | None = None
+    count: int | None = None
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
     why it ended in the cloud's own words, "" if there are none. `off_since` is when its machine was switched off, if
     its disk is there without it, or was.
+
+    `member` counts the instances of its launch from 0. `address` is where other members reach it; "" if it is on its
+    own.
     """
 
     instance_id: str
@@ -91,6 +96,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     notice_deadline: datetime | None = None
     end_reason: str = ""
     off_since: datetime | None = None
+    member: int = 0
+    address: str = ""
 
     @property
     def alive(self) -> bool:

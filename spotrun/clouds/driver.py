@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from spotrun.errors import CloudError
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import Offering
+from spotrun.units import count_of
 
 
 class CloudDriver(Protocol):
@@ -50,8 +52,12 @@ class CloudDriver(Protocol):
         Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, also while
         that instance is stopping.
 
+        With a `count` it starts so many members and returns the first; `instances` has them all, each with its index
+        and its address. All or none: less room than for all of them is no capacity, and a caller that dies midway
+        leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
+
         Raises:
-            LaunchTokenSpent: the token's instance existed and is terminated.
+            LaunchTokenSpent: the token's instance existed and is terminated; of members, all are.
             InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied, IdentityUnknown: see the class
                 docstring.
         """
@@ -84,6 +90,20 @@ class CloudDriver(Protocol):
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
         """
+
+
+def require_one(request: LaunchRequest, cloud: str) -> None:
+    """
+    For a driver that starts instances one by one.
+
+    Raises:
+        CloudError: the request is for members of a gang.
+    """
+    if request.count is not None:
+        raise CloudError(
+            f"{cloud}: this driver starts instances one by one, and no {count_of(request.count, 'member')} of a gang",
+            hint="remove num_nodes from resources, or train on another cloud",
+        )
 
 
 class WrappedDriver:

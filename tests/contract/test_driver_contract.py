@@ -46,6 +46,8 @@ OTHERS = ("aaaaaaaaaa", "bbbbbbbbbb")
 class Account(Protocol):
     """An empty account at one cloud."""
 
+    has_gangs = False
+    """Whether its driver can start members."""
     short_life = timedelta(seconds=60)
     """A time-to-live that is over soon by the system's clock, and not before an instance can be seen."""
 
@@ -360,6 +362,18 @@ def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Accou
     assert ended.ended_by is EndedBy.TIME_TO_LIVE
     assert ended.ended_at is not None
     assert ended.ended_at - ended.launched_at >= account.short_life
+
+
+def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_gang(account: Account) -> None:
+    if account.has_gangs:
+        return
+    driver = account.driver()
+    for count in (1, 3):
+        with pytest.raises(CloudError, match="one by one") as refused:
+            driver.launch(msgspec.structs.replace(request_for(offering(driver)), count=count))
+        assert type(refused.value) is CloudError
+        assert refused.value.hint is not None
+    assert driver.instances() == []
 
 
 def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:

@@ -29,6 +29,7 @@ from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
+from spotrun.clouds.driver import require_one
 from spotrun.clouds.kept import Kept
 from spotrun.clouds.regions import Regions, regions_of
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
@@ -80,6 +81,7 @@ class AwsDriver:
         return [offering for offered in found.values() for offering in offered]
 
     def launch(self, request: LaunchRequest) -> Instance:
+        require_one(request, self.name)
         region = self._region_of(request.offering)
         try:
             found = self._run(region, request)

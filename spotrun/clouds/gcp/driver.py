@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from spotrun.clock import Clock
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
+from spotrun.clouds.driver import require_one
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.catalog import Catalog, catalogs
 from spotrun.clouds.gcp.config import GcpConfig, region_of
@@ -85,6 +86,7 @@ class GcpDriver:
         return [offering for offered in found.values() for offering in offered]
 
     def launch(self, request: LaunchRequest) -> Instance:
+        require_one(request, self.name)
         catalog = self._catalog_of(request.offering)
         found = self._of_token(request) or self._not_listed_yet(request)
         if found is not None:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.driver import require_one
 from spotrun.clouds.local import settling
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.clouds.local.launching import Launcher
@@ -71,6 +72,7 @@ class LocalDriver:
         return self._market.offerings(self._clock.now())
 
     def launch(self, request: LaunchRequest) -> Instance:
+        require_one(request, self.name)
         with _as_unavailable():
             folder = self._folder(instance_id_of(request.token))
             known = settling.settled(folder, self._log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from spotrun.clock import Clock
+from spotrun.clouds.driver import require_one
 from spotrun.clouds.slurm.commands import Commands, Programs
 from spotrun.clouds.slurm.config import CLOUD_NAME, Partition, SlurmConfig
 from spotrun.clouds.slurm.faults import fault, require_answer
@@ -52,6 +53,7 @@ class SlurmDriver:
         return [partition.offering for partition in self._config.partitions]
 
     def launch(self, request: LaunchRequest) -> Instance:
+        require_one(request, self.name)
         partition = self._partition(request.offering)
         found = self._of_token(request)
         if found is None:

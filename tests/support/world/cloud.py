@@ -16,6 +16,7 @@ from math import inf
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
+from spotrun.clouds.driver import require_one
 from spotrun.clouds.regions import regions_of
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
@@ -95,6 +96,7 @@ class SimulatedCloud:
         return [each for each in self.market.offerings(self.now_s) if each.region not in self.down_in]
 
     def launch(self, request: LaunchRequest) -> Instance:
+        require_one(request, self.name)
         self._answer([request.offering.region])
         with self._lock:
             self.launches.append(request)
