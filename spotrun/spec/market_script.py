@@ -33,12 +33,14 @@ class Action(StrEnum):
     """The cloud takes the spot instance, and offers no spot anywhere until a later step `spot-returns`."""
     REBALANCE = "rebalance"
     """The cloud only recommends leaving the spot instance, as EC2 may before it takes one."""
+    CUT_OFF = "cut-off"
+    """A member of a gang reaches the store, and the other members no longer."""
     SPOT_RETURNS = "spot-returns"
 
     @property
     def meets_one(self) -> bool:
-        """Whether it happens to the instance that trains, rather than to the whole market."""
-        return self in (Action.INTERRUPT, Action.REBALANCE)
+        """Whether it happens to the instance that trains, or members of its gang, rather than to the whole market."""
+        return self in (Action.INTERRUPT, Action.REBALANCE, Action.CUT_OFF)
 
     @property
     def takes_any(self) -> bool:

@@ -373,7 +373,11 @@ class ScriptStep(Model):
     )
     then: fields.MarketAction = Field(
         description="interrupt: the cloud takes the spot instance. no-spot: it takes it, and offers no spot anywhere "
-        "until a later step spot-returns. rebalance: it only recommends leaving the instance."
+        "until a later step spot-returns. rebalance: it only recommends leaving the instance. cut-off: a member of a "
+        "gang reaches the others no longer."
+    )
+    members: StrictInt | None = Field(
+        default=None, ge=1, description="How many members of a gang the step meets at once. Default: 1."
     )
     notice: fields.NoticeTime = Field(
         default=timedelta(seconds=120),
@@ -383,7 +387,7 @@ class ScriptStep(Model):
     @model_validator(mode="before")
     @classmethod
     def _what_takes_nothing_has_no_notice(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("then") not in ("spot-returns", "rebalance"):
+        if not isinstance(data, dict) or data.get("then") not in ("spot-returns", "rebalance", "cut-off"):
             return data
         if data.get("notice", "none") != "none":
             raise Unreadable(f"{data['then']} takes no instance and has no notice", "remove it", at=("notice",))
@@ -411,12 +415,24 @@ class LocalMarketSpec(Model):
         "to 10 min before the notice. As many again are false alarms. This is an assumption: AWS publishes no "
         "figures.",
     )
+    capacity: StrictInt | None = Field(
+        default=None,
+        ge=1,
+        description="How many spot instances of this run each type in each zone has room for. Default: any number.",
+    )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
 
     @model_validator(mode="after")
     def _only_a_generated_market_recommends(self, info: ValidationInfo) -> LocalMarketSpec:
         if self.recommended is not None and self.market != "generated" and info.context != STORED:
             raise Unreadable("goes with market: generated", "add local.market, or remove it", at=("recommended",))
+        return self
+
+    @model_validator(mode="after")
+    def _only_what_meets_one_meets_members(self) -> LocalMarketSpec:
+        for index, step in enumerate(self.script):
+            if step.members is not None and not step.then.meets_one:
+                raise Unreadable(f"{step.then} meets all", "remove it", at=("script", index, "members"))
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import botocore.utils
-import msgspec
 import pytest
 
 from spotrun.clouds.local import processes
@@ -27,7 +26,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType
 from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
-from tests.support.local_clouds import RUN, Bench, until
+from tests.support.local_clouds import RUN, Bench, launcher, until
 from tests.support.manual_clock import ManualClock
 
 ESCAPE = """
@@ -40,39 +39,6 @@ os.setsid() if os.getpid() != os.getsid(0) else None
 open("ready", "w").close()
 sys.stdin.read(); subprocess.run(["sleep", "1004"])
 """
-
-LAUNCHER = """
-import sys, msgspec
-from datetime import datetime
-from pathlib import Path
-from spotrun.clock import ScaledClock
-from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalDriver
-from spotrun.instance import LaunchRequest
-root, epoch, scale, request = sys.argv[1:]
-clock = ScaledClock(datetime.fromisoformat(epoch), float(scale))
-cloud = LocalDriver(Path(root), clock, MarketConfig(boot_s=3), init=["sleep", "1000"])
-print(cloud.launch(msgspec.json.decode(request, type=LaunchRequest)).instance_id, flush=True)
-sys.stdin.read()
-"""
-
-
-def launcher(bench: Bench, request: object) -> subprocess.Popen[str]:
-    """Another process that launches, prints the instance id, and stays."""
-    arguments = [
-        str(bench.root),
-        bench.clock.epoch.isoformat(),
-        str(bench.clock.scale),
-        msgspec.json.encode(request).decode(),
-    ]
-    return subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
 
 
 def log(bench: Bench) -> list[dict[str, object]]:

@@ -59,6 +59,8 @@ class Account(Protocol):
 
 
 class LocalAccount(Account):
+    has_gangs = True
+
     def __init__(self, bench: local_clouds.Bench) -> None:
         self._bench = bench
 
@@ -72,6 +74,8 @@ class LocalAccount(Account):
 
 class ToyAccount(Account):
     """A cloud from outside, over the local one's bench."""
+
+    has_gangs = True
 
     def __init__(self, bench: local_clouds.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bench = bench
@@ -373,6 +377,83 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
             driver.launch(msgspec.structs.replace(request_for(offering(driver)), count=count))
         assert type(refused.value) is CloudError
         assert refused.value.hint is not None
+    assert driver.instances() == []
+
+
+@pytest.fixture
+def of_gangs(account: Account) -> Account:
+    if not account.has_gangs:
+        pytest.skip("its driver starts instances one by one")
+    return account
+
+
+def gang_of_three(driver: CloudDriver, token: str = "token-1") -> LaunchRequest:
+    return msgspec.structs.replace(request_for(offering(driver), token=token, launch=17), count=3)
+
+
+def test_members_come_together_each_with_an_index_and_an_address(of_gangs: Account) -> None:
+    driver = of_gangs.driver()
+    request = gang_of_three(driver)
+    first = driver.launch(request)
+    members = sorted(driver.instances(), key=lambda each: each.member)
+    assert first.instance_id == members[0].instance_id
+    assert [each.member for each in members] == [0, 1, 2]
+    assert len({each.address for each in members} - {""}) == 3
+    assert {(each.token, each.run_uid, each.launch) for each in members} == {(request.token, request.run_uid, 17)}
+    for each in members:
+        assert seen(driver, each, InstanceState.RUNNING).address == each.address
+
+
+def test_a_repeated_launch_finds_the_same_members(of_gangs: Account) -> None:
+    driver = of_gangs.driver()
+    request = gang_of_three(driver)
+    first = driver.launch(request)
+    before = {each.instance_id for each in driver.instances()}
+    assert of_gangs.driver().launch(request).instance_id == first.instance_id
+    assert {each.instance_id for each in driver.instances()} == before
+    assert len(before) == 3
+    with pytest.raises(CloudError):
+        driver.launch(msgspec.structs.replace(request, count=2))
+
+
+def test_racing_launches_with_one_token_start_its_members_once(of_gangs: Account) -> None:
+    request = gang_of_three(of_gangs.driver())
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: of_gangs.driver().launch(request), range(4)))
+    assert len({instance.instance_id for instance in answers}) == 1
+    assert len(of_gangs.driver().instances()) == 3
+
+
+def test_members_of_two_launches_have_addresses_of_their_own(of_gangs: Account) -> None:
+    driver = of_gangs.driver()
+    for token in ("a", "b"):
+        driver.launch(gang_of_three(driver, token))
+    assert len({each.address for each in driver.instances()}) == 6
+
+
+def test_one_member_is_ended_alone_and_the_token_is_spent_with_the_last(of_gangs: Account) -> None:
+    driver = of_gangs.driver()
+    request = gang_of_three(driver)
+    first = driver.launch(request)
+    members = driver.instances()
+    driver.terminate(first.instance_id)
+    seen(driver, first, InstanceState.TERMINATED)
+    others = [each for each in members if each.instance_id != first.instance_id]
+    for each in others:
+        assert seen(driver, each, InstanceState.RUNNING).alive
+    assert of_gangs.driver().launch(request).instance_id == first.instance_id
+    for each in others:
+        driver.terminate(each.instance_id)
+        seen(driver, each, InstanceState.TERMINATED)
+    with pytest.raises(LaunchTokenSpent):
+        driver.launch(request)
+
+
+def test_what_is_not_rented_out_starts_no_member(of_gangs: Account) -> None:
+    driver = of_gangs.driver()
+    unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
+    with pytest.raises(CloudError):
+        driver.launch(msgspec.structs.replace(request_for(unknown), count=3))
     assert driver.instances() == []
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spotrun.clock import ScaledClock
@@ -21,6 +25,21 @@ from tests.support.eventually import eventually
 MARK_VARIABLE = "SPOTRUN_TEST_MARK"
 SLEEP = ("sleep", "1000")
 RUN = "0123456789"
+
+LAUNCHER = """
+import sys, msgspec
+from datetime import datetime
+from pathlib import Path
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.driver import LocalDriver
+from spotrun.instance import LaunchRequest
+root, epoch, scale, request = sys.argv[1:]
+clock = ScaledClock(datetime.fromisoformat(epoch), float(scale))
+cloud = LocalDriver(Path(root), clock, MarketConfig(boot_s=3), init=["sleep", "1000"])
+print(cloud.launch(msgspec.json.decode(request, type=LaunchRequest)).instance_id, flush=True)
+sys.stdin.read()
+"""
 
 
 class Bench:
@@ -79,3 +98,21 @@ def until(cloud: LocalDriver, instance: Instance, state: InstanceState, within_s
     found = eventually(reached, within_s)
     assert found is not None
     return found
+
+
+def launcher(bench: Bench, request: object) -> subprocess.Popen[str]:
+    """Another process that launches, prints the instance id, and stays."""
+    arguments = [
+        str(bench.root),
+        bench.clock.epoch.isoformat(),
+        str(bench.clock.scale),
+        msgspec.json.encode(request).decode(),
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )

@@ -20,5 +20,5 @@ def pools(config: MarketConfig = GENERATED) -> list[Pool]:
 SPOT = [pool for pool in pools() if pool.capacity_type is CapacityType.SPOT]
 
 
-def step(when: str, then: Action, notice_s: float | None = 120) -> ScriptStep:
-    return ScriptStep(when=when, then=then, notice_s=notice_s)
+def step(when: str, then: Action, notice_s: float | None = 120, members: int = 1) -> ScriptStep:
+    return ScriptStep(when=when, then=then, notice_s=notice_s, members=members)

@@ -25,6 +25,7 @@ NEEDED = {
     "local.script.when": {"local": {"script": {"then": "interrupt"}}},
     "local.script.then": {"local": {"script": {"when": "after 5m"}}},
     "local.script.notice": {"local": {"script": {"when": "after 5m", "then": "interrupt"}}},
+    "local.script.members": {"local": {"script": {"when": "after 5m", "then": "interrupt"}}},
     "local.recommended": {"local": {"market": "generated"}},
     "report.baseline_usd_per_hour": {"report": {"baseline": "g5.xlarge"}},
     "notify.on": {"notify": {"webhook": "$SLACK_WEBHOOK"}},

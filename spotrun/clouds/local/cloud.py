@@ -17,6 +17,7 @@ from spotrun.market.quotes import Quotes
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import ENVIRONMENT, Reference
+from spotrun.spec.market_script import Action
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable, count_of
@@ -35,7 +36,15 @@ class Local(Cloud):
     instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        return zone_elsewhere(spec)
+        yield from zone_elsewhere(spec)
+        for index, step in enumerate(spec.local.script):
+            at = ("local", "script", index)
+            if (step.members or 1) > spec.num_nodes:
+                yield Unreadable(
+                    f"the run has {count_of(spec.num_nodes, 'instance')}", "remove it", at=(*at, "members")
+                )
+            if step.then is Action.CUT_OFF and spec.num_nodes == 1:
+                yield Unreadable("there is no other to be cut off from", "remove the step", at=(*at, "then"))
 
     def secret(self, name: str) -> Reference:
         return Reference(ENVIRONMENT, name)

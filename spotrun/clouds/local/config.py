@@ -21,12 +21,14 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     Once `when` holds, do `then`. The next step waits until then.
 
-    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice. What
+    meets one instance meets so many `members` of a gang, once so many train.
     """
 
     when: str
     then: Action
     notice_s: float | None = NOTICE.total_seconds()
+    members: int = 1
 
     @property
     def trigger(self) -> Trigger:
@@ -44,13 +46,15 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     A market of `kind` calm has fixed prices, and capacity for ever. In a generated one, prices, capacity and
     interruptions follow from `seed` and run time alone. The steps of `script` happen in both. `boot_s` is the run time
     between a launch and the start of the instance. `recommended` is the share of a generated market's interruptions
-    that a recommendation to rebalance precedes; as many more recommendations come before nothing.
+    that a recommendation to rebalance precedes; as many more recommendations come before nothing. Each spot pool has
+    room for `capacity` instances of the run at once; None: for as many as are asked for.
     """
 
     seed: int = 0
     kind: Literal["calm", "generated"] = "calm"
     boot_s: float = 60.0
     recommended: float = 0.0
+    capacity: int | None = None
     script: tuple[ScriptStep, ...] = ()
     instance_types: tuple[InstanceType, ...] = INSTANCE_TYPES
     zones: tuple[Zone, ...] = ZONES
@@ -63,6 +67,7 @@ def market_config(spec: LocalMarketSpec) -> MarketConfig:
             when=str(step.when),
             then=step.then,
             notice_s=None if step.notice is None else step.notice.total_seconds(),
+            members=step.members or 1,
         )
         for step in spec.script
     )
@@ -71,5 +76,6 @@ def market_config(spec: LocalMarketSpec) -> MarketConfig:
         kind=spec.market,
         boot_s=spec.boot.total_seconds(),
         recommended=float(spec.recommended or 0),
+        capacity=spec.capacity,
         script=steps,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -12,12 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from spotrun.clock import ScaledClock
-from spotrun.clouds.driver import require_one
 from spotrun.clouds.local import settling
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.clouds.local.launching import Launcher
 from spotrun.clouds.local.market import Market
-from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder, instance_id_of
 from spotrun.errors import CloudError, CloudUnavailable
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.quotes import Quotes
@@ -32,11 +30,6 @@ BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
 def default_root() -> Path:
     """Where the local cloud of this user lives."""
     return Path(os.environ.get(ROOT_VARIABLE) or "~/.spotrun/local").expanduser()
-
-
-def instance_id_of(token: str) -> str:
-    """The id of the only instance that a launch token can have."""
-    return "i-" + hashlib.sha256(token.encode()).hexdigest()[:17]
 
 
 class LocalDriver:
@@ -72,8 +65,9 @@ class LocalDriver:
         return self._market.offerings(self._clock.now())
 
     def launch(self, request: LaunchRequest) -> Instance:
-        require_one(request, self.name)
         with _as_unavailable():
+            if request.count is not None:
+                return self._launcher.launch_members([*self._folders(request, request.count)], request)
             folder = self._folder(instance_id_of(request.token))
             known = settling.settled(folder, self._log)
             if known is None or settling.was_cut_short(known):
@@ -162,6 +156,10 @@ class LocalDriver:
         if folder is None or record is None or record.ended:
             raise CloudError(f"no instance {instance_id} is alive", hint="`spotrun status` shows the live ones")
         return folder, record
+
+    def _folders(self, request: LaunchRequest, count: int) -> Iterator[RecordFolder]:
+        """Those of the members of a launch, in the order of their indices."""
+        return (self._folder(instance_id_of(request.token, member)) for member in range(count))
 
     def _folder(self, instance_id: str) -> RecordFolder:
         folder = self._places.record_folder(instance_id)

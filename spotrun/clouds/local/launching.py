@@ -7,16 +7,19 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import spotrun
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
-from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.members import ALL, MEMBERS_NET, NONE
+from spotrun.clouds.local.records import POLL_S, CloudLog, Places, Record, RecordFolder
 from spotrun.clouds.local.script import Script
-from spotrun.clouds.local.settling import POLL_S, as_seen, was_cut_short
+from spotrun.clouds.local.settling import as_seen, settled, was_cut_short
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering, Pool
@@ -27,6 +30,7 @@ _OF_ONE_INSTANCE = (
     "SPOTRUN_INSTANCE_",
     "SPOTRUN_RUN",
     "SPOTRUN_LAUNCH",
+    "SPOTRUN_MEMBER",
     "SPOTRUN_AGENT_",
     "AWS_EC2_METADATA_SERVICE_",
 )
@@ -45,6 +49,51 @@ class Launcher:
         self._market = Market(config, clock.epoch)
         self._init = tuple(init)
         self._log = log
+
+    def launch_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
+        """All of them or none. Whoever repeats it completes what another process has begun."""
+        self._places.create()
+        first = folders[0]
+        if first.word() is None:
+            self._accept_members(folders, request)
+            try:
+                for folder in folders:
+                    self.launch_or_join(folder, request)
+            except LaunchTokenSpent:  # one has ended before all were there
+                first.agree(NONE)
+            else:
+                first.agree(ALL)
+        return self._members_before(folders, request)
+
+    def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
+        """The record of the first is written last: where it is, there was room for all."""
+        with self._places.deciding(START_WITHIN_S):
+            if folders[0].read() is not None:
+                return
+            script_seen = self._script_seen(request)
+            net = self._free_net(request)
+            for member, folder in reversed([*enumerate(folders)]):
+                folder.create()
+                self._write_accepted(request, folder, script_seen, member, f"{MEMBERS_NET}.{net}.{member}")
+
+    def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
+        """The first of those that were launched; also if it is gone, as long as another one lives."""
+        records = [settled(folder, self._log) for folder in folders]
+        first = records[0]
+        assert first is not None
+        _require_same(first, request)
+        if folders[0].word() == NONE or all(record is None or record.ended for record in records):
+            raise LaunchTokenSpent(f"the members of launch {request.launch} are terminated")
+        return as_seen(folders[0], first)
+
+    def _free_net(self, request: LaunchRequest) -> int:
+        """The third part of the members' addresses: that of no other launch whose members live."""
+        taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
+        nets = ((request.launch + away) % 256 for away in range(256))
+        net = next((net for net in nets if str(net) not in taken), None)
+        if net is None:
+            self._refuse(request, _no_capacity(request.offering))
+        return net
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
         """Launch. If another process is launching with the same token, return its instance."""
@@ -70,7 +119,8 @@ class Launcher:
         record = folder.read()
         if record is None:
             record = self._accept(request, folder)
-        elif not was_cut_short(record):
+        _require_same(record, request)
+        if not was_cut_short(record):
             return self.launched_before(folder, record, request)
         self._log_launch(record)
         self._start_supervisor(folder, lock)
@@ -79,10 +129,26 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
+        """Those that ask for one instance of a pool with endless room need not wait for one another."""
+        with nullcontext() if self._config.capacity is None else self._places.deciding(START_WITHIN_S):
+            return self._write_accepted(request, folder, self._script_seen(request))
+
+    def _script_seen(self, request: LaunchRequest) -> int:
+        """
+        How many steps of the script have happened.
+
+        Raises:
+            InsufficientCapacity, CloudError: it cannot be launched.
+        """
         script = Script(self._places.market(request.run_uid), self._config.script, self._clock.epoch)
         script.advance(self._clock.now(), observer=None)
         script_seen = len(script.happened())
         self._check_capacity(request, script)
+        return script_seen
+
+    def _write_accepted(
+        self, request: LaunchRequest, folder: RecordFolder, script_seen: int, member: int = 0, address: str = ""
+    ) -> Record:
         record = Record(
             instance=Instance(
                 instance_id=folder.instance_id,
@@ -92,6 +158,8 @@ class Launcher:
                 offering=request.offering,
                 state=InstanceState.PENDING,
                 launched_at=self._clock.now(),
+                member=member,
+                address=address,
             ),
             run_uri=request.run_uri,
             time_to_live_s=request.time_to_live.total_seconds(),
@@ -100,6 +168,8 @@ class Launcher:
             market=self._config,
             init=self._init,
             script_seen=script_seen,
+            count=request.count,
+            accepted_s=time.time(),
         )
         self._places.disk(folder.instance_id).mkdir(exist_ok=True, mode=0o700)
         folder.write(record)
@@ -113,8 +183,23 @@ class Launcher:
             self._refuse(request, _no_capacity(request.offering))
         if not self._market.has_capacity(pool, self._clock.now()):
             self._refuse(request, _no_capacity(request.offering))
+        if not self._has_room(request):
+            self._refuse(request, _no_capacity(request.offering))
 
-    def _refuse(self, request: LaunchRequest, error: CloudError) -> None:
+    def _has_room(self, request: LaunchRequest) -> bool:
+        """Whether its pool has room for all that are asked for, beside those of this run that live."""
+        capacity, pool = self._config.capacity, request.offering.pool
+        if capacity is None or pool.capacity_type is not CapacityType.SPOT:
+            return True
+        run = (record.instance for record in self._living() if record.instance.run_uid == request.run_uid)
+        taken = sum(instance.offering.pool == pool and instance.token != request.token for instance in run)
+        return taken + (request.count or 1) <= capacity
+
+    def _living(self) -> Iterator[Record]:
+        records = (settled(folder, self._log) for folder in self._places.record_folders())
+        return (record for record in records if record is not None and not record.ended)
+
+    def _refuse(self, request: LaunchRequest, error: CloudError) -> NoReturn:
         self._log.write(
             "refused",
             self._clock.now(),
@@ -164,12 +249,18 @@ class Launcher:
             os.close(ready)
 
     def launched_before(self, folder: RecordFolder, record: Record, request: LaunchRequest) -> Instance:
-        instance = record.instance
         if record.ended:
-            raise LaunchTokenSpent(f"{instance.instance_id}, the instance of launch {request.launch}, is terminated")
-        if instance.run_uid != request.run_uid or instance.offering.pool != request.offering.pool:
-            raise CloudError(f"the launch token of {instance.instance_id} was used before, for another request")
+            instance_id = record.instance.instance_id
+            raise LaunchTokenSpent(f"{instance_id}, an instance of launch {request.launch}, is terminated")
+        _require_same(record, request)
         return as_seen(folder, record)
+
+
+def _require_same(record: Record, request: LaunchRequest) -> None:
+    instance = record.instance
+    same = (instance.run_uid, instance.offering.pool) == (request.run_uid, request.offering.pool)
+    if not same or record.count != request.count:
+        raise CloudError(f"the launch token of {instance.instance_id} was used before, for another request")
 
 
 def _no_capacity(offering: Offering) -> InsufficientCapacity:

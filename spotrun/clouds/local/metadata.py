@@ -17,6 +17,8 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
+
 from spotrun.clock import Clock
 from spotrun.instance import Instance
 from spotrun.offering import CapacityType
@@ -52,6 +54,10 @@ class MetadataService:
 
     def recommend_rebalance(self, at: datetime) -> None:
         self._answers[f"{_ROOT}/events/recommendations/rebalance"] = json.dumps({"noticeTime": _time(at)})
+
+    def move_to(self, address: str) -> None:
+        """From now on the service tells another address of the instance."""
+        self._answers |= _constants(msgspec.structs.replace(self._instance, address=address))
 
     def new_token(self, time_to_live_s: int) -> str:
         now = self.clock.monotonic()
@@ -160,7 +166,7 @@ def _constants(instance: Instance) -> dict[str, str]:
         "placement/availability-zone": offering.zone,
         "placement/region": offering.region,
         "local-hostname": "localhost",
-        "local-ipv4": "127.0.0.1",
+        "local-ipv4": instance.address or "127.0.0.1",
         "tags/instance/spotrun:run": instance.run_uid,
         "tags/instance/spotrun:launch": str(instance.launch),
         "tags/instance/spotrun:token": instance.token,
@@ -171,7 +177,7 @@ def _constants(instance: Instance) -> dict[str, str]:
         "availabilityZone": offering.zone,
         "region": offering.region,
         "pendingTime": _time(instance.launched_at),
-        "privateIp": "127.0.0.1",
+        "privateIp": instance.address or "127.0.0.1",
     }
     return {f"{_ROOT}/{name}": text for name, text in answers.items()} | {
         "/latest/dynamic/instance-identity/document": json.dumps(document, indent=2)

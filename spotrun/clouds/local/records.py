@@ -6,9 +6,11 @@ What the local cloud remembers, on disk.
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
         orders/                          what was asked of the supervisor: terminate, interrupt, rebalance
+        members                          of the first member of a gang's launch: a link that names what became of it
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      what its init process printed
+    ROOT/accepting.lock                  held while it is decided what there is room for
     ROOT/markets/<run uid>.json          which steps of the script have happened to that run
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -30,11 +33,13 @@ import msgspec
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
+from spotrun.errors import CloudUnavailable
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
+POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -44,7 +49,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Everything that the cloud knows of one instance, and that its supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian`
-    are None until they have started; a record without them is a launch that was cut short.
+    are None until they have started; a record without them is a launch that was cut short. `count` is how many members
+    were asked for together, None if it is on its own; they were accepted at `accepted_s` of the system's clock.
     """
 
     instance: Instance
@@ -59,6 +65,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     guardian: ProcessMark | None = None
     metadata_endpoint: str | None = None
     init_exit_code: int | None = None
+    count: int | None = None
+    accepted_s: float = 0.0
 
     @property
     def clock(self) -> ScaledClock:
@@ -78,6 +86,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, instance=msgspec.structs.replace(self.instance, **changes))
 
 
+def instance_id_of(token: str, member: int = 0) -> str:
+    """The id of the only instance that a launch token can have; of a gang, the only one for that member."""
+    named = f"{token}\0{member}" if member else token
+    return "i-" + hashlib.sha256(named.encode()).hexdigest()[:17]
+
+
 class RecordFolder:
     """One instance's record and lock."""
 
@@ -86,6 +100,7 @@ class RecordFolder:
         self.instance_id = path.name
         self._record = path / "instance.json"
         self._orders = path / "orders"
+        self._word = path / "members"
 
     def create(self) -> None:
         self._orders.mkdir(parents=True, exist_ok=True)
@@ -112,12 +127,22 @@ class RecordFolder:
         instance proves that its supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_flock(descriptor):
             os.close(descriptor)
             return None
         return descriptor
+
+    def agree(self, word: str) -> str:
+        """Say what became of the members of a launch, unless that was said: the first word counts, and is returned."""
+        with contextlib.suppress(FileExistsError):
+            os.symlink(word, self._word)
+        return os.readlink(self._word)
+
+    def word(self) -> str | None:
+        try:
+            return os.readlink(self._word)
+        except FileNotFoundError:
+            return None
 
     def beat(self) -> None:
         """Say that the instance is alive now."""
@@ -158,6 +183,25 @@ class Places:
         for folder in ("records", "instances", "markets"):
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
 
+    @contextlib.contextmanager
+    def deciding(self, within_s: float) -> Iterator[None]:
+        """
+        Nobody else decides meanwhile what there is room for.
+
+        Raises:
+            CloudUnavailable: somebody has been deciding for so long, in system time.
+        """
+        descriptor = os.open(self.root / "accepting.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        give_up_at = time.monotonic() + within_s
+        try:
+            while not try_flock(descriptor):
+                if time.monotonic() > give_up_at:
+                    raise CloudUnavailable(f"another process has been launching for {within_s:.0f} s")
+                time.sleep(POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
     def record_folder(self, instance_id: str) -> RecordFolder | None:
         """None for a name that no instance can have."""
         if _INSTANCE_ID.fullmatch(instance_id) is None:
@@ -187,8 +231,8 @@ class CloudLog:
     """
     The cloud's own account of what it did, one JSON object a line, to check spotrun's against.
 
-    `event` is launched, metered, price, notice, rebalance, ended or refused; `at` is run time. If a process died
-    between two writes, a fact may be there twice, in the same words.
+    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is run time. If a process
+    died between two writes, a fact may be there twice, in the same words.
     """
 
     def __init__(self, path: Path) -> None:
@@ -213,6 +257,14 @@ class CloudLog:
     def ended(self, instance: Instance) -> None:
         assert instance.ended_at is not None
         self.write("ended", instance.ended_at, instance_id=instance.instance_id, by=instance.ended_by)
+
+
+def try_flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -7,9 +7,8 @@ that sees the next step's trigger fire writes it down under a lock. For all of t
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,17 +16,24 @@ from pathlib import Path
 import msgspec
 
 from spotrun.clouds.local.config import ScriptStep
-from spotrun.clouds.local.records import write_atomically
+from spotrun.clouds.local.records import try_flock, write_atomically
 from spotrun.offering import CapacityType
 from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
-    """The trigger of the next step fired at `at`, seen by `instance_id` (None: by a launch)."""
+    """
+    The trigger of the next step fired at `at`, seen by `instance_id` (None: by a launch). A step that meets several
+    members of a gang met `others` too.
+    """
 
     at: datetime
     instance_id: str | None = None
+    others: tuple[str, ...] = ()
+
+    def met(self, instance_id: str) -> bool:
+        return instance_id == self.instance_id or instance_id in self.others
 
 
 class UploadStatus(msgspec.Struct, frozen=True):
@@ -87,13 +93,23 @@ class Script:
         """Whether the next step depends on a moment that lasts only milliseconds."""
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
-    def advance(self, now: datetime, observer: Observer | None) -> None:
-        """Write the next step down if its trigger has fired; do nothing while another process is doing so."""
+    def advance(
+        self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
+    ) -> None:
+        """
+        Write the next step down if its trigger has fired; do nothing while another process is doing so.
+
+        `others` are the instances beside the observer that can be taken, for a step that meets several.
+        """
         if self._came_true_at(now, observer) is None:
             return
         with self._lock() as locked:
             if locked and (at := self._came_true_at(now, observer)) is not None:
-                self._append(Happened(at=at, instance_id=None if observer is None else observer.instance_id))
+                wanted = self._steps[len(self._happened)].members - 1
+                met = tuple(others()[:wanted]) if wanted else ()
+                if len(met) == wanted:
+                    instance_id = None if observer is None else observer.instance_id
+                    self._append(Happened(at=at, instance_id=instance_id, others=met))
 
     def _came_true_at(self, now: datetime, observer: Observer | None) -> datetime | None:
         self._refresh()
@@ -132,17 +148,9 @@ class Script:
         """Whether we have the lock. We never wait for it, as its holder may be stopped."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            yield _try_flock(descriptor)
+            yield try_flock(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _try_flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class StatusFile:

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from spotrun.clouds.local import processes
-from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Record, RecordFolder
+from spotrun.clouds.local.members import given_up, has_all
+from spotrun.clouds.local.records import POLL_S, RECORD_VARIABLE, CloudLog, Record, RecordFolder
 from spotrun.errors import CloudUnavailable
 from spotrun.instance import EndedBy, Instance, InstanceState
 
 END_WITHIN_S = 5.0
 """How long a supervisor may take to obey, in system time; then it is ended by force."""
-POLL_S = 0.01
 
 
 def was_cut_short(record: Record) -> bool:
@@ -33,9 +33,11 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
     The record, unless its launch was cut short before anything ran. As long as that launch can be repeated there is no
-    instance, and nobody may wait for one.
+    instance, and nobody may wait for one. Members of a gang are shown once all are there.
     """
     record = settled(folder, log)
+    if record is not None and not record.ended and not has_all(folder, record):
+        return None
     if record is None or not was_cut_short(record) or (lock := folder.try_lock()) is None:
         return record
     os.close(lock)
@@ -66,6 +68,8 @@ def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
         return bury(folder, log, record, now, EndedBy.USER)
     if now >= dies_at:
         return bury(folder, log, record, dies_at, EndedBy.TIME_TO_LIVE)
+    if given_up(folder, record):
+        return bury(folder, log, record, now, EndedBy.FAULT)
     return record  # a repeated launch may still complete it
 
 

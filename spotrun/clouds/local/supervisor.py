@@ -28,12 +28,13 @@ import msgspec
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.market import Loss, Market
+from spotrun.clouds.local.members import CUT_OFF_NET, MEMBERS_NET, given_up, has_all
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Places, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
 from spotrun.clouds.local.settling import bury, bury_dead
 from spotrun.errors import unless_no_room
-from spotrun.instance import EndedBy, InstanceState, PriceSegment
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.spec.market_script import Action
 
@@ -79,6 +80,7 @@ class Supervisor:
         market_path = places.market(record.instance.run_uid)
         self._script = Script(market_path, record.market.script, record.clock_epoch)
         self._script_seen = record.script_seen
+        self._has_all = record.count is None
         self._status = StatusFile(places.disk(record.instance.instance_id) / "status.json")
         self._taken_at: datetime | None = None
         self._metadata = MetadataService(record.instance, self._clock)
@@ -140,7 +142,14 @@ class Supervisor:
             return EndedBy.USER
         if now >= self._dies_at:
             return EndedBy.TIME_TO_LIVE
+        if not self._all_are_there() and given_up(self._folder, self._record):
+            return EndedBy.FAULT
         return EndedBy.ITSELF if self._init_has_exited() else None
+
+    def _all_are_there(self) -> bool:
+        """Whether the other members of its launch have supervisors too."""
+        self._has_all = self._has_all or has_all(self._folder, self._record)
+        return self._has_all
 
     def _end(self, by: EndedBy) -> None:
         at = self._clock.now()
@@ -158,16 +167,36 @@ class Supervisor:
     # -- the market ------------------------------------------------------------------------------------------
 
     def _follow_script(self) -> None:
-        self._script.advance(self._clock.now(), self._observer())
+        self._script.advance(self._clock.now(), self._observer(), self._others_that_train)
         happened = self._script.happened()
         for step, fact in happened[self._script_seen :]:
-            if step.then.meets_one and fact.instance_id != self._folder.instance_id:
+            if step.then.meets_one and not fact.met(self._folder.instance_id):
                 continue
             if step.then is Action.REBALANCE:
                 self._recommend(fact.at)
+            elif step.then is Action.CUT_OFF:
+                self._cut_off()
             elif step.then.takes_any and self._is_spot():
                 self._give_notice(fact.at, step.notice)
         self._script_seen = len(happened)
+
+    def _others_that_train(self) -> list[str]:
+        """The other instances of the run that can be taken now, in the order of their ids."""
+        known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
+        return [
+            instance_id
+            for instance_id, record in known
+            if record is not None and instance_id != self._folder.instance_id
+            if record.instance.run_uid == self._record.instance.run_uid and not record.ended
+            if observer_of(record.instance, StatusFile(self._places.disk(instance_id) / "status.json")).can_be_taken
+        ]
+
+    def _cut_off(self) -> None:
+        """Who knows its old address reaches nobody there. The store knows no addresses."""
+        address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
+        self._metadata.move_to(address)
+        self._change(address=address)
+        self._tell("cut-off", address=address)
 
     def _announce_loss(self) -> None:
         """The generated market's interruption and the recommendation before it, once they may be known."""
@@ -217,7 +246,7 @@ class Supervisor:
 
     def _boot(self) -> None:
         """After the boot delay, start the meter and the init process."""
-        if self._init is not None or self._clock.now() < self._boots_at:
+        if self._init is not None or self._clock.now() < self._boots_at or not self._all_are_there():
             return
         now = self._clock.now()
         price = self._market.price(self._record.instance.offering.pool, now)
@@ -257,16 +286,12 @@ class Supervisor:
             RECORD_VARIABLE: str(self._folder.path),
             "SPOTRUN_INSTANCE_DIR": str(disk),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._metadata.endpoint,
+            **({} if self._record.count is None else {"SPOTRUN_MEMBER": str(instance.member)}),
         }
 
     def _observer(self) -> Observer:
-        instance = self._record.instance
-        return Observer(
-            instance_id=instance.instance_id,
-            capacity_type=instance.offering.capacity_type,
-            under_notice=self._taken_at is not None,
-            status=self._status.read(),
-        )
+        seen = observer_of(self._record.instance, self._status)
+        return msgspec.structs.replace(seen, under_notice=self._taken_at is not None)
 
     def _is_spot(self) -> bool:
         return self._record.instance.offering.capacity_type is CapacityType.SPOT
@@ -301,6 +326,16 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
             break
     os.close(handle)
     return exited
+
+
+def observer_of(instance: Instance, status: StatusFile) -> Observer:
+    """As others see it, who know of a loss without notice only once it has come."""
+    return Observer(
+        instance_id=instance.instance_id,
+        capacity_type=instance.offering.capacity_type,
+        under_notice=instance.notice_deadline is not None,
+        status=status.read(),
+    )
 
 
 def _announced_at(loss: Loss) -> datetime:
