@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from spotrun.clouds.local import members, processes
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.metadata import TOKEN_HEADER, TOKEN_PATH, TOKEN_TTL_HEADER
-from spotrun.clouds.local.records import Places, instance_id_of, write_atomically
+from spotrun.clouds.local.records import Places, Record, RecordFolder, instance_id_of, write_atomically
 from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
@@ -148,6 +148,43 @@ def test_an_empty_folder_of_one_member_is_completed_by_a_repeat(bench: Bench) ->
     assert cloud.instances() == []
     cloud.launch(request)
     assert len(living(cloud)) == 3
+
+
+def test_a_launcher_that_dies_while_members_are_accepted_leaves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = bench.cloud()
+    request = gang(bench, cloud)
+    write = RecordFolder.write
+
+    def die_at_the_first(folder: RecordFolder, record: Record) -> None:
+        if record.instance.member == 0:
+            raise OSError("the launcher dies here")
+        write(folder, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordFolder, "write", die_at_the_first)
+        with pytest.raises(CloudUnavailable):
+            cloud.launch(request)
+    assert cloud.instances() == []
+    monkeypatch.setattr(members, "GIVEN_UP_AFTER_S", 0.0)
+    assert {(each.state, each.billed_from) for each in cloud.instances()} == {(InstanceState.TERMINATED, None)}
+    with pytest.raises(LaunchTokenSpent):
+        cloud.launch(request)
+
+
+def test_what_is_kept_of_a_first_member_is_kept_while_another_lives(bench: Bench) -> None:
+    cloud = bench.cloud()
+    first = cloud.launch(gang(bench, cloud))
+    cloud.terminate(first.instance_id)
+    until(cloud, first, InstanceState.TERMINATED)
+    cloud.forget(RUN)
+    assert len(living(cloud)) == 2
+    for each in living(cloud):
+        cloud.terminate(each.instance_id)
+        until(cloud, each, InstanceState.TERMINATED)
+    cloud.forget(RUN)
+    assert cloud.instances() == []
 
 
 # -- what a script does to members -------------------------------------------------------------------------------------

@@ -140,11 +140,17 @@ class LocalDriver:
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
-        """Delete what is kept of a run's terminated instances, except for the log. Their tokens can be used again."""
+        """
+        Delete what is kept of a run's terminated instances, except for the log. Their tokens can be used again. While a
+        member of a launch lives, the others are kept: what became of the launch is written beside the first.
+        """
         with _as_unavailable():
-            for folder in self._places.record_folders():
-                record = settling.settled(folder, self._log)
-                if record is not None and record.ended and record.instance.run_uid == run_uid:
+            known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]
+            living = {record.instance.token for _, record in known if record is not None and not record.ended}
+            for folder, record in known:
+                if record is None or record.instance.run_uid != run_uid:
+                    continue
+                if record.instance.token not in living:
                     self._places.remove_instance(folder)
             if not self.instances(run_uid):
                 self._places.market(run_uid).unlink(missing_ok=True)

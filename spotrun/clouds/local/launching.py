@@ -72,17 +72,18 @@ class Launcher:
                 return
             script_seen = self._script_seen(request)
             net = self._free_net(request)
-            for member, folder in reversed([*enumerate(folders)]):
+            for folder in folders:
                 folder.create()
+            for member, folder in reversed([*enumerate(folders)]):
                 self._write_accepted(request, folder, script_seen, member, f"{MEMBERS_NET}.{net}.{member}")
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """The first of those that were launched; also if it is gone, as long as another one lives."""
         records = [settled(folder, self._log) for folder in folders]
         first = records[0]
-        assert first is not None
-        _require_same(first, request)
-        if folders[0].word() == NONE or all(record is None or record.ended for record in records):
+        if first is not None:
+            _require_same(first, request)
+        if first is None or folders[0].word() == NONE or all(record is None or record.ended for record in records):
             raise LaunchTokenSpent(f"the members of launch {request.launch} are terminated")
         return as_seen(folders[0], first)
 
