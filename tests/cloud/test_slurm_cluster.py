@@ -13,8 +13,10 @@ from spotrun.clouds.slurm import notices
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.ids import job_of
+from spotrun.clouds.slurm.queue import LEFT_TO_SLURM
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from tests.support.eventually import eventually
+from tests.support.manual_clock import ManualClock
 from tests.support.sandbox import Sandbox
 from tests.support.slurm_cluster import NEEDS_SLURM, Cluster, cluster
 from tests.support.slurm_jobs import CHEAP, SURE
@@ -101,6 +103,25 @@ def test_an_instance_that_ends_by_itself_leaves_neither_a_process_nor_a_folder(o
     mark.unlink()
     assert [*(tmp_path / "scratch").iterdir()] == []
     assert not mark.exists(), "what it has sent into the background is gone too"
+
+
+@pytest.mark.parametrize("why", ["PartitionDown", "JobHeldAdmin"])
+def test_what_slurm_does_not_even_consider_is_cancelled_when_its_wait_is_over(
+    on_it: Cluster, tmp_path: Path, why: str
+) -> None:
+    config = SlurmConfig(partitions=(CHEAP,), scratch=str(tmp_path), wait=timedelta(seconds=1))
+    on_it.ask("scontrol", "update", "partition=cheap", "state=down")
+    ours = SlurmDriver(config, system_clock(), init=INIT)
+    waiting = ours.launch(request(ours, 0, 1))
+    if why == "JobHeldAdmin":
+        on_it.ask("scontrol", "hold", job_of(waiting.instance_id))
+        on_it.ask("scontrol", "update", "partition=cheap", "state=up")
+    eventually(lambda: on_it.ask("squeue", "--noheader", "--format=%r").strip() == why)
+    eventually(lambda: datetime.now(UTC) - waiting.launched_at > timedelta(seconds=2))
+    assert ours.describe(waiting.instance_id) == waiting, "Slurm itself leaves it in the queue"
+    gone = ended(SlurmDriver(config, ManualClock(datetime.now(UTC) + LEFT_TO_SLURM)), waiting)
+    on_it.ask("scontrol", "update", "partition=cheap", "state=up")
+    assert (gone.never_ran, gone.ended_by) == (True, EndedBy.CLOUD)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ class QueuedJob:
     began_at: datetime | None = None
     ended_at: datetime | None = None
     node: str = ""
+    held: bool = False
 
     @property
     def name(self) -> str:
@@ -151,8 +152,9 @@ class SlurmQueue:
         return Answer(0, "".join(f"{row}\n" for row in rows), "")
 
     def _scancel(self, words: Sequence[str]) -> Answer:
+        options = dict(_options(words))
         for job in self.jobs:
-            if job.number == int(words[0]) and not job.is_over:
+            if job.number == int(words[-1]) and not job.is_over and options.get("state") in (None, job.state):
                 job.end("CANCELLED", self._clock.now())
         return Answer(0, "", "")
 
@@ -175,6 +177,10 @@ class SlurmQueue:
         self.jobs = [job for job in self.jobs if job.ended_at is None or now - job.ended_at < REMEMBERED]
 
     def _begin(self, job: QueuedJob, now: datetime) -> None:
+        """A job that the scheduler does not consider waits for ever: nobody looks at its deadline."""
+        if job.held or self.partitions[job.options["partition"]].settings.get("State") == "DOWN":
+            job.reason = "JobHeldUser" if job.held else "PartitionDown"
+            return
         running = [each for each in self.jobs if each.state == "RUNNING"]
         here = [each for each in running if each.options["partition"] == job.options["partition"]]
         if now + job.limit > job.deadline:

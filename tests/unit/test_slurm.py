@@ -16,6 +16,7 @@ from spotrun.clouds.slurm.cloud import CLOUD
 from spotrun.clouds.slurm.commands import Answer, Programs, environment
 from spotrun.clouds.slurm.config import SlurmConfig, config_of
 from spotrun.clouds.slurm.driver import SlurmDriver
+from spotrun.clouds.slurm.queue import LEFT_TO_SLURM, LIST
 from spotrun.clouds.slurm.start import Assignment, made, sweep
 from spotrun.clouds.slurm.submission import submission
 from spotrun.errors import (
@@ -28,7 +29,7 @@ from spotrun.errors import (
     QuotaExceeded,
     SpecInvalid,
 )
-from spotrun.instance import EndedBy, InstanceState, LaunchRequest
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
@@ -107,6 +108,57 @@ def test_what_waits_in_a_full_partition_for_too_long_is_gone_without_a_runner(
     with pytest.raises(InsufficientCapacity, match="no node of cheap was free in time"):
         ours.launch(request(2))
     assert not any(call[0] == "scancel" for call in queue.calls)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_slurm_does_not_even_consider_is_cancelled_when_its_wait_is_over(
+    queue: SlurmQueue, clock: ManualClock, held: bool
+) -> None:
+    queue.partitions["cheap"].settings["State"] = "UP" if held else "DOWN"
+    waiting = driver(queue, clock).launch(request(1)) if not held else _held(queue, clock)
+    clock.advance(299)
+    assert driver(queue, clock, wait=timedelta(0)).describe(waiting.instance_id) == waiting, "its own wait counts"
+    clock.advance(1 + LEFT_TO_SLURM.total_seconds())
+    anybody = SlurmDriver(SlurmConfig(), clock, queue)
+    anybody.instances()
+    gone = anybody.describe(waiting.instance_id)
+    assert gone is not None
+    assert gone.never_ran
+    assert gone.ended_by is EndedBy.CLOUD, "a pool without capacity: the next partition is asked"
+    with pytest.raises(InsufficientCapacity, match="no node of cheap was free in time"):
+        driver(queue, clock).launch(request(1))
+
+
+def _held(queue: SlurmQueue, clock: ManualClock) -> Instance:
+    ours = driver(queue, clock)
+    first = ours.launch(request(2))
+    waiting = ours.launch(request(1))
+    queue.job(waiting.token).held = True
+    ours.terminate(first.instance_id)
+    return waiting
+
+
+def test_what_begins_while_it_is_cancelled_for_its_wait_goes_on(queue: SlurmQueue, clock: ManualClock) -> None:
+    queue.partitions["cheap"].settings["State"] = "DOWN"
+    ours = driver(queue, clock)
+    waiting = ours.launch(request())
+    clock.advance(300 + LEFT_TO_SLURM.total_seconds())
+    listed = queue.run(LIST)
+    queue.partitions["cheap"].settings["State"] = "UP"
+    queue.job(waiting.token).deadline += timedelta(hours=1)
+    queue.answers["squeue"] = [listed]
+    assert ours.instances() == [waiting]
+    assert [each.state for each in queue.jobs] == ["RUNNING"]
+
+
+def test_who_cancels_a_job_in_the_queue_before_is_its_user(queue: SlurmQueue, clock: ManualClock) -> None:
+    queue.partitions["cheap"].settings["State"] = "DOWN"
+    ours = driver(queue, clock)
+    waiting = ours.launch(request())
+    ours.terminate(waiting.instance_id)
+    gone = ours.describe(waiting.instance_id)
+    assert gone is not None
+    assert gone.ended_by is EndedBy.USER
 
 
 def test_a_job_whose_number_was_lost_on_its_way_is_found_by_its_name(queue: SlurmQueue, clock: ManualClock) -> None:

@@ -26,7 +26,8 @@ class SlurmDriver:
     Asks the partitions of its configuration for nodes. See CloudDriver for what its five verbs promise.
 
     It holds no run state: a job's name is its token, and its comment says whose it is. A job in a queue is pending. One
-    that Slurm does not begin in time has ended before its meter ran, taken by the cloud: a pool without capacity.
+    that Slurm does not begin in time has ended before its meter ran, taken by the cloud: a pool without capacity. Where
+    Slurm lets it wait on, whoever lists jobs cancels it.
     """
 
     name = CLOUD_NAME
@@ -110,9 +111,9 @@ class SlurmDriver:
                 self._cancel(job)
         return _launched(jobs[0], request) if jobs else None
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: Job, *options: str) -> None:
         try:
-            answer = self._commands.run(["scancel", str(job.number)])
+            answer = self._commands.run(["scancel", *options, str(job.number)])
         finally:
             self._snapshot = None
         error = fault(answer, f"end job {job.number}")
@@ -128,8 +129,18 @@ class SlurmDriver:
         now_s = self._clock.monotonic()
         if self._snapshot is None or now_s - self._snapshot[0] >= SNAPSHOT_FOR_S * self._clock.scale:
             said = self._commands.run(LIST)
-            self._snapshot = (now_s, read_queue(require_answer(said, "list jobs")))
+            jobs = read_queue(require_answer(said, "list jobs"))
+            self._snapshot = (now_s, jobs)
+            self._cancel_overdue(jobs)
+            return jobs
         return self._snapshot[1]
+
+    def _cancel_overdue(self, jobs: list[Job]) -> None:
+        """One that begins at this moment goes on."""
+        now = self._clock.now()
+        for job in jobs:
+            if job.is_overdue(now):
+                self._cancel(job, "--state=PENDING")
 
 
 def _launched(job: Job, request: LaunchRequest) -> Instance:

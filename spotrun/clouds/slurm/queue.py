@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from spotrun.clouds.slurm.ids import instance_id_of
@@ -19,6 +19,11 @@ LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
 """Jobs that have ended are in it too, for the cluster's MinJobAge: usually five minutes."""
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
+LEFT_TO_SLURM = timedelta(seconds=30)
+"""
+After its wait is over, a job has this long to be taken from the queue by Slurm itself, and its controller's clock may
+be wrong by as much.
+"""
 _NODE_LOST = "JobLaunchFailure"
 """The reason of a job whose node answers no more, and which the controller gives up before it calls the node down."""
 _ENDS = {
@@ -61,6 +66,17 @@ class Job(NamedTuple):
     def never_ran(self) -> bool:
         """Slurm gives a job that ended in the queue the same moment as its beginning and its end."""
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """It was taken from the queue when its wait was over, and nobody had a node for it."""
+        if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
+            return False
+        return self.ends_at - self.submitted_at >= self.tags.wait
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether it still waits, and Slurm has not taken it from the queue in time: it may not even look at it."""
+        return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
 def read_queue(text: str) -> list[Job]:
@@ -122,6 +138,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """An instance ends itself too when its time-to-live is over: it counts that more finely than Slurm does."""
+    if job.waited_in_vain:
+        return EndedBy.CLOUD
     by = EndedBy.FAULT if job.reason == _NODE_LOST else _ENDS[job.state]
     if by is EndedBy.ITSELF and job.began_at is not None and job.ends_at is not None:
         return EndedBy.TIME_TO_LIVE if job.ends_at - job.began_at >= job.tags.time_to_live else by

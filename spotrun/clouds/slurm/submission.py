@@ -35,7 +35,8 @@ def submission(
     The words of the command.
 
     A job that Slurm has not begun when `wait` is over cannot end by its deadline, so Slurm itself takes it from the
-    queue then: no runner has to be there. Two jobs of one token never run side by side (singleton).
+    queue then: no runner has to be there. It does not look at the deadline of a job that cannot begin at all, as one of
+    a partition that is down: whoever lists jobs cancels that. Two jobs of one token never run side by side (singleton).
     https://slurm.schedmd.com/sbatch.html
     """
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
@@ -46,7 +47,7 @@ def submission(
         f"--time={life_s // _MINUTE_S}",
         f"--deadline=now+{life_s + wait_s}",
         f"--job-name={request.token}",
-        f"--comment={comment_of(request)}",
+        f"--comment={comment_of(request, config.wait)}",
         "--dependency=singleton",
         "--chdir=/",
         f"--output={str(log_of(request.token)).replace('%', '%%')}",

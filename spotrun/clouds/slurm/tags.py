@@ -22,9 +22,11 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
     launch: int
     offering: Offering
     time_to_live: timedelta
+    wait: timedelta
+    """How long it may be in the queue."""
 
 
-def comment_of(request: LaunchRequest) -> str:
+def comment_of(request: LaunchRequest, wait: timedelta) -> str:
     """`spotrun:0123456789?launch=17&…`: one word, in which each value is quoted as in an address."""
     what = request.offering
     facts = {
@@ -36,6 +38,7 @@ def comment_of(request: LaunchRequest) -> str:
         "cpus": what.cpus,
         "memory": what.memory_gib,
         "life": int(request.time_to_live.total_seconds()),
+        "wait": int(wait.total_seconds()),
     }
     return f"{OURS}{request.run_uid}?{urlencode(facts)}"
 
@@ -62,6 +65,7 @@ def tags_of(comment: str, partition: str) -> Tags | None:
                 memory_gib=int(told["memory"]),
             ),
             time_to_live=timedelta(seconds=int(told["life"])),
+            wait=timedelta(seconds=int(told["wait"])),
         )
     except (KeyError, ValueError, InvalidOperation):
         return None
