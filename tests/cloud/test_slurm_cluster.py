@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from spotrun.clock import system_clock
+from spotrun.clouds.local import processes
 from spotrun.clouds.slurm import notices
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.ids import job_of
 from spotrun.clouds.slurm.queue import LEFT_TO_SLURM
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
 from tests.support.manual_clock import ManualClock
 from tests.support.sandbox import Sandbox
@@ -103,6 +105,35 @@ def test_an_instance_that_ends_by_itself_leaves_neither_a_process_nor_a_folder(o
     mark.unlink()
     assert [*(tmp_path / "scratch").iterdir()] == []
     assert not mark.exists(), "what it has sent into the background is gone too"
+
+
+def test_a_node_that_breaks_takes_all_that_ran_on_it_and_nothing_of_another_cluster(
+    on_it: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(nodes=1, partitions=PARTITIONS) as other:
+        away = at_work(tmp_path / "away")
+        monkeypatch.setenv("SLURM_CONF", str(other.conf))
+        monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(tmp_path / "others"))
+        beside = at_work(tmp_path / "beside")
+        on_it.break_node("n1")
+        try:
+            assert not processes.is_alive(away), "it carries no variable of Slurm's, like an agent"
+            assert processes.is_alive(beside), "of the same node and job, by name"
+        finally:
+            on_it.start_node("n1")
+
+
+def at_work(scratch: Path) -> ProcessMark:
+    """A process in the background of a new instance, that has an environment of its own."""
+    told = scratch / "pid"
+    forks = f"(env -i setsid sh -c 'echo $$ > {told}; sleep 600 & wait' &) ; sleep 600"
+    driver = SlurmDriver(
+        SlurmConfig(partitions=(CHEAP,), scratch=str(scratch)), system_clock(), init=("sh", "-c", forks)
+    )
+    driver.launch(request(driver, 0, 1))
+    found = eventually(lambda: processes.mark(int(told.read_text())) if told.exists() and told.read_text() else None)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("why", ["PartitionDown", "JobHeldAdmin"])

@@ -125,11 +125,26 @@ class Cluster:
         self.await_nodes()
 
     def break_node(self, name: str) -> None:
-        """It is switched off: its daemon and all that it has started end, before any of them can say a word."""
+        """
+        It is switched off: its daemon and all that runs below its jobs end, before any of them can say a word. So all
+        are stopped first, until there are no more, and then killed.
+        """
         self._end(name, signal.SIGKILL)
         jobs = self.ask("squeue", "--noheader", f"--nodelist={name}", "--format=%i").split()
-        processes.kill_all(lambda: [mark for job in jobs for mark in _keepers(job)])
-        processes.kill_all(partial(processes.carrying, "SLURMD_NODENAME", name))
+        stopped: set[ProcessMark] = set()
+        while found := self._on_node(name, jobs) - stopped:
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGSTOP)
+            stopped |= found
+        processes.kill_all(lambda: filter(processes.is_alive, stopped))
+
+    def _on_node(self, name: str, jobs: Sequence[str]) -> set[ProcessMark]:
+        """What runs there. An agent and its training carry no variable of Slurm's, and are below what keeps a step."""
+        own = {*processes.carrying("SLURM_CONF", str(self.conf))}
+        keepers = {mark for job in jobs for mark in _keepers(job)}
+        above = own & (keepers | {*processes.carrying("SLURMD_NODENAME", name)})
+        return above | {below for each in above for below in processes.descendants(each.pid)}
 
     def ask(self, *words: str) -> str:
         """What one of Slurm's programs prints; "" if it fails, as a controller that begins has no answer yet."""
@@ -183,7 +198,7 @@ def cluster(
 
 
 def _keepers(job: str) -> Iterator[ProcessMark]:
-    """The processes that keep the steps of a job: `slurmstepd: [3.batch]`."""
+    """The processes that keep the steps of a job, of any cluster: `slurmstepd: [3.batch]`."""
     for stat in proc.all_stats():
         with contextlib.suppress(OSError):
             title = Path(f"/proc/{stat.mark.pid}/cmdline").read_bytes()
