@@ -32,8 +32,8 @@ READ_SYSTEM_MIN = timedelta(seconds=5)
 """However fast run time passes, each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
-_NAME = re.compile(
-    r"(?P<at>\d{8}T\d{6}\.\d{6}Z)_(?P<kind>lost|kept|refused)_(?P<zone>[^_]+)_(?P<type>[^_]+)"
+_NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in its name; a type never has
+    r"(?P<at>\d{8}T\d{6}\.\d{6}Z)_(?P<kind>lost|kept|refused)_(?P<zone>.+)_(?P<type>[^_]+)"
     r"_(?P<capacity>spot|on-demand)_(?P<up_s>\d{1,9})_(?P<run>[0-9a-z]+)_(?P<launch>\d{1,9})"
     r"(\.(?P<member>[1-9]\d?))?",
     re.ASCII,

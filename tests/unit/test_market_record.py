@@ -46,6 +46,18 @@ def told(history: History, store: MemoryStore, **reader: object) -> tuple[Observ
     return MarketRecord(store).exchange(History(**reader).after(0).state, MARKET, history.now)
 
 
+@pytest.mark.parametrize("zone", ["gpu_a100-40.x", "_", "a_lost_b_spot_1800_c_17"])
+def test_what_was_seen_of_a_zone_is_read_whatever_the_zone_is_called(zone: str) -> None:
+    pool = replace(POOLS[0], zone=zone)
+    history, store = other(), MemoryStore()
+    history.close(history.launch(zone=zone))
+    reader = MarketRecord(store)
+    MarketRecord(store).exchange(history.state, (pool,), history.now)
+    (seen,) = reader.exchange(History().after(0).state, (pool,), history.now)
+    assert seen.pool == pool.pool
+    assert reader.trouble is None
+
+
 # -- the order of asking ---------------------------------------------------------------------------------------------
 
 

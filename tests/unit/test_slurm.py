@@ -320,6 +320,7 @@ def test_an_instance_has_a_whole_node_or_the_part_that_the_job_names() -> None:
     assert "--exclusive" not in words
     assert "--gres=gpu:tesla:2" in submission(request(), config, replace(part, gres="gpu:tesla:2"))
     assert part.offering.instance_type == "node-V100x2-8c-64g"
+    assert "_" not in replace(part, accelerators="rtx_6000:2").offering.instance_type, "nor in any cloud's type"
     assert CHEAP.offering.instance_type == SURE.offering.instance_type == "node"
 
 

@@ -51,9 +51,13 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _type(self) -> str:
-        """The same for two partitions of which a job says the same: `node`, or `node-V100x1-8c-64g`."""
+        """
+        The same for two partitions of which a job says the same: `node`, or `node-V100x1-8c-64g`. A "_" would separate
+        it from what stands beside it (spotrun.folder.market_record).
+        """
+        gpus = self.accelerators.replace(":", "x").replace("_", "-")
         cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
-        return "-".join(filter(None, ("node", self.accelerators.replace(":", "x"), cpus, memory)))
+        return "-".join(filter(None, ("node", gpus, cpus, memory)))
 
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
