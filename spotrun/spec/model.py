@@ -46,6 +46,8 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """A launch may be asked for as long (protocol 8). What waits longer in a queue belongs to nobody's plan."""
+MAX_TIME_LEAST = timedelta(minutes=10)
+"""A shorter life does not pay for the start of an instance."""
 STATE_DIR = "spotrun-state"
 """In the work folder."""
 _EVERY = ("checkpoint", "every")
@@ -559,8 +561,16 @@ class PartitionSpec(Model):
     qos: fields.CloudName | None = Field(default=None, description="The QOS to ask with. Default: the cluster's.")
     max_time: fields.PositiveDuration = Field(
         default=timedelta(hours=24),
-        description="How long a job may run there, by the partition's MaxTime. An instance is replaced in time.",
+        description="How long a job may run there, by the partition's MaxTime. An instance is replaced in time. At "
+        "least 10m.",
     )
+
+    @model_validator(mode="after")
+    def _lives_long_enough_for_its_start(self) -> PartitionSpec:
+        if self.max_time < MAX_TIME_LEAST:
+            advice = "write more, or name a partition whose jobs may run for longer"
+            raise Unreadable(f"is at least {format_duration(MAX_TIME_LEAST)}", advice, at=("max_time",))
+        return self
 
 
 class SlurmSpec(Model):

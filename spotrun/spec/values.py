@@ -453,7 +453,11 @@ def read_time_scale(value: object) -> float:
 
 def read_node_usd(value: object) -> Decimal:
     """The price of a node, which may be nothing."""
-    return Decimal(0) if isinstance(value, int | float | Decimal | str) and _is_zero(value) else parse_usd(value)
+    if isinstance(value, int | float | Decimal | str) and _is_zero(value):
+        return Decimal(0)
+    if str(value).startswith("-"):
+        raise Unreadable(f"must be 0 or more dollars, not {shown(value)}", "write 0 for a node that costs nothing")
+    return parse_usd(value)
 
 
 def _is_zero(value: int | float | Decimal | str) -> bool:

@@ -362,6 +362,13 @@ def test_no_instance_outlives_what_its_partition_lets_a_job_run(tmp_path: Path) 
     assert lives["sure"] < TIME_TO_LIVE
 
 
+def test_the_shortest_life_that_a_partition_may_give_is_asked_for(tmp_path: Path) -> None:
+    spec = load_spec(job(tmp_path, JOB.replace("max_time: 12h", "max_time: 10m")))
+    (intent,) = events_of(decided(History(), spec, market=(config_of(spec.slurm).partitions[0].offering,)))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert intent.time_to_live_s == 600
+
+
 def test_a_node_may_cost_nothing(tmp_path: Path) -> None:
     spec = load_spec(job(tmp_path))
     assert [each.usd_per_node_hour for each in config_of(spec.slurm).partitions] == [Decimal("0.10"), Decimal(0)]
@@ -434,7 +441,8 @@ def test_what_a_step_hears_is_read_from_its_file_and_silence_is_no_answer(tmp_pa
         ("slurm.wait", "is at most 10m", lambda text: text.replace("slurm:\n", "slurm:\n  wait: 11m\n")),
         ("slurm.partitions[1].name", "is there twice", lambda text: text.replace("name: sure", "name: cheap")),
         ("slurm.partitions[0].capacity", "must be spot or on_demand", lambda text: text.replace("ity: spot", "ity: s")),
-        ("slurm.partitions[0].usd_per_node_hour", "more than 0", lambda text: text.replace("0.10", "-1")),
+        ("slurm.partitions[0].usd_per_node_hour", "must be 0 or more", lambda text: text.replace("0.10", "-1")),
+        ("slurm.partitions[0].max_time", "at least 10m", lambda text: text.replace("max_time: 12h", "max_time: 599s")),
         ("slurm.scratch", "is not allowed here", lambda text: text.replace("slurm:\n", "slurm:\n  scratch: a b\n")),
     ],
 )  # fmt: skip

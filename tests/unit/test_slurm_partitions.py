@@ -50,6 +50,13 @@ def test_partitions_that_are_as_the_job_says_are_let_through() -> None:
         ({"PreemptMode": "OFF"}, None, "capacity", "nobody takes nodes from jobs in cheap", "capacity: on_demand"),
         ({}, "preempt/none", "capacity", "PreemptType=preempt/none", "capacity: on_demand"),
         ({"PreemptMode": "GANG,SUSPEND"}, None, "name", "its jobs are suspended", "PreemptMode=CANCEL"),
+        (
+            {"MaxTime": "5:00"},
+            None,
+            "name",
+            "may run for 5m at most, and an instance lives for at least 10m",
+            "another",
+        ),
         ({"MaxTime": "12:00:00"}, None, "max_time", "may run for 12h at most", "max_time: 12h"),
     ],
 )

@@ -12,6 +12,7 @@ from spotrun.clouds.slurm.commands import Commands
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.faults import require_answer
 from spotrun.offering import CapacityType
+from spotrun.spec.model import MAX_TIME_LEAST
 from spotrun.units import Unreadable, format_duration
 
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
@@ -78,7 +79,14 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
             continue
         if partition.capacity_type is CapacityType.SPOT:
             yield from _unlike_spot(known, cluster, at)
-        if known.max_time is not None and partition.max_time > known.max_time:
+        if known.max_time is not None and known.max_time < MAX_TIME_LEAST:
+            least = f"an instance lives for at least {format_duration(MAX_TIME_LEAST)}"
+            yield Unreadable(
+                f"jobs in {known.name} may run for {format_duration(known.max_time)} at most, and {least}",
+                "name another partition",
+                at=(*at, "name"),
+            )
+        elif known.max_time is not None and partition.max_time > known.max_time:
             yield Unreadable(
                 f"jobs in {known.name} may run for {format_duration(known.max_time)} at most",
                 f"write max_time: {format_duration(known.max_time)}",
