@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from spotrun.clouds.slurm import shared_folders
 from spotrun.clouds.slurm.commands import Answer
-from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.config import SlurmConfig, config_of
 from spotrun.clouds.slurm.doctor import SlurmDoctor
 from spotrun.clouds.slurm.partitions import misfits, read_cluster
 from spotrun.doctor.finding import Finding, Verdict
+from spotrun.offering import CapacityType
+from spotrun.spec.file import load_spec
 from tests.support.manual_clock import ManualClock
 from tests.support.slurm_jobs import CHEAP, PARTITIONS, SURE
 from tests.support.slurm_queue import Partition, SlurmQueue
@@ -97,6 +99,34 @@ def test_doctor_tells_what_there_is_as_a_line_to_write() -> None:
     assert "GraceTime=120 s" in found["partition cheap"].detail
     assert "[{name: sure, capacity: on_demand, usd_per_node_hour: 0}]" in found["partition sure"].detail
     assert {each.verdict for each in found.values()} == {Verdict.OK}
+
+
+@pytest.mark.parametrize("mode", ["OFF", "CANCEL", "REQUEUE", "SUSPEND,GANG"])
+@pytest.mark.parametrize("grace", ["0", "120"])
+@pytest.mark.parametrize("limit", ["UNLIMITED", "2-00:00:00", "1:30:30", "10:00", "9:59"])
+@pytest.mark.parametrize("preempt_type", ["preempt/partition_prio", "preempt/qos", "preempt/none"])
+def test_each_line_that_doctor_prints_is_one_that_it_finds_well(
+    tmp_path: Path, mode: str, grace: str, limit: str, preempt_type: str
+) -> None:
+    cluster = queue({"PreemptMode": mode, "GraceTime": grace, "MaxTime": limit}, preempt_type)
+    (found,) = [each for each in found_by_doctor(cluster, SlurmConfig()) if each.name == "partition cheap"]
+    _, written, line = found.detail.partition("slurm.partitions: ")
+    taken = preempt_type == "preempt/partition_prio" and mode != "OFF"
+    assert bool(written) == (limit != "9:59" and (not taken or (grace != "0" and mode in ("CANCEL", "REQUEUE"))))
+    assert found.verdict is (Verdict.OK if written else Verdict.WARNED)
+    if written:
+        job = tmp_path / "job.yaml"
+        job.write_text(f'train: {{run: "true"}}\nresources: {{cloud: slurm}}\nslurm: {{partitions: {line}}}\n')
+        again = found_by_doctor(cluster, config_of(load_spec(job).slurm))
+        assert [each.verdict for each in again if each.name == "partition cheap"] == [Verdict.OK]
+
+
+def test_doctor_does_not_call_spot_what_is_taken_without_a_notice() -> None:
+    config = SlurmConfig(partitions=(replace(CHEAP, capacity_type=CapacityType.ON_DEMAND),))
+    (_, found) = found_by_doctor(queue({"GraceTime": "0"}), config)
+    assert found.verdict is Verdict.WARNED
+    assert "its jobs are ended without a notice" in found.detail
+    assert "GraceTime=120" in found.hint
 
 
 def test_doctor_says_that_nobody_takes_nodes_where_it_is_so() -> None:

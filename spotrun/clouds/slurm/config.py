@@ -11,6 +11,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import PartitionSpec, SlurmSpec
 
 CLOUD_NAME = "slurm"
+MAX_TIME: timedelta = PartitionSpec.model_fields["max_time"].default
 REGION = "cluster"
 """A cluster is one place: its partitions are what other clouds call zones."""
 
@@ -28,7 +29,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: int = 0
     gres: str = ""
     qos: str = ""
-    max_time: timedelta = timedelta(hours=24)
+    max_time: timedelta = MAX_TIME
 
     @property
     def offering(self) -> Offering:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from spotrun import address
 from spotrun.clouds.slurm.commands import Commands
-from spotrun.clouds.slurm.config import SlurmConfig
+from spotrun.clouds.slurm.config import MAX_TIME, Partition, SlurmConfig
 from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
 from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
 from spotrun.doctor.finding import Finding, failed, findings_of, ok, warned
 from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType
-from spotrun.units import Unreadable, count_of
+from spotrun.units import Unreadable, count_of, format_duration
 
 
 class SlurmDoctor:
@@ -55,10 +57,12 @@ class SlurmDoctor:
             if known.state != "UP":
                 yield warned(f"partition {known.name}", f"it is {known.state}", "it counts as full until it is UP")
             elif partition.capacity_type is CapacityType.ON_DEMAND and (takers := cluster.takes_from(known)):
+                wrong = _wrong_as(CapacityType.SPOT, known, cluster)
+                but = "" if wrong is None else f"; {wrong.message}"
                 yield warned(
                     f"partition {known.name}",
-                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes, where they have the same ones",
-                    "write capacity: spot if they have",
+                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes, if they have the same ones{but}",
+                    "write capacity: spot if they have" if wrong is None else wrong.suggestion,
                 )
             else:
                 yield ok(f"partition {known.name}", _facts(known))
@@ -86,19 +90,34 @@ def _place(problem: Unreadable) -> str:
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """For somebody who has no job yet: what there is, as a line of one."""
+    """For somebody who has no job yet: what there is, as a line of one, where a run may be there at all."""
     for known in cluster.partitions.values():
-        kind = "spot" if cluster.takes_from(known) and known.grace else "on_demand"
-        yield ok(
-            f"partition {known.name}",
-            f"{_facts(known)}; slurm.partitions: [{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0}}]",
-        )
+        kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
+        if wrong := _wrong_as(kind, known, cluster):
+            yield warned(f"partition {known.name}", f"{_facts(known)}; {wrong.message}", wrong.suggestion)
+        else:
+            yield ok(f"partition {known.name}", f"{_facts(known)}; slurm.partitions: [{_line(kind, known)}]")
     if not any(cluster.takes_from(known) for known in cluster.partitions.values()):
         yield warned(
             "preemption",
             f"nobody takes nodes from anybody here, as far as partitions say (PreemptType={cluster.preempt_type})",
             "all partitions are capacity: on_demand",
         )
+
+
+def _wrong_as(kind: CapacityType, known: Known, cluster: Cluster) -> Unreadable | None:
+    """Why a job that names the partition so would be refused."""
+    partition = Partition(
+        name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
+    )
+    return next(misfits(SlurmConfig(partitions=(partition,)), cluster), None)
+
+
+def _line(kind: CapacityType, known: Known) -> str:
+    """A limit is written where it is shorter than what a job without one means."""
+    shorter = known.max_time is not None and known.max_time < MAX_TIME
+    limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""
+    return f"{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0{limit}}}"
 
 
 def _facts(known: Known) -> str:
