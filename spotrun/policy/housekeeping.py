@@ -155,7 +155,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
     if launch.recorded is not None:
         wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
         lives = wanted and facts.world.silent.get(launch.number, timedelta()) < SILENCE
-        if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
+        if not lives and (now - launch.recorded.billed_from > FORGOTTEN_AFTER or _had_time_to_go(facts, launch)):
             yield Append(event=unseen_end(facts, launch))
     elif launch.closed is not None:
         if not launch.closed.refused and now - launch.intent.not_after > FORGOTTEN_AFTER:
@@ -169,6 +169,12 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
             yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail=reason))
     elif launch.attempt is None:
         yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
+
+
+def _had_time_to_go(facts: Facts, launch: Launch) -> bool:
+    """Its agent has said that it goes, or was given up, long enough ago."""
+    over_at = None if launch.attempt is None else over_by(facts.state.attempts[launch.attempt])
+    return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:

@@ -62,6 +62,23 @@ def test_the_end_of_its_attempt_bounds_it_if_no_heartbeat_was_ever_stored() -> N
     assert (gone.ended_at, gone.bounded_by) == (over_at, "the end of its attempt")
 
 
+def test_an_instance_that_said_so_and_had_time_to_go_is_gone_at_once_where_its_cloud_has_forgotten_it() -> None:
+    """A cluster may forget a job within minutes, or with its controller."""
+    history = History()
+    launch = history.running()
+    heard_at = history.after(100).now
+    history.ended(Cause.STOPPED)
+    history.after(POWER_OFF_GRACE.total_seconds())
+    assert [each for each in _decided(history, launch, heard_at) if isinstance(each, ev.InstanceGone)] == []
+    history.after(1)
+    (gone,) = (each for each in _decided(history, launch, heard_at) if isinstance(each, ev.InstanceGone))
+    assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
+
+
+def _decided(history: History, launch: int, heard_at: datetime) -> list[ev.AnyEvent]:
+    return events_of(decided(history, heard={launch: heard_at}, silent={launch: history.now - heard_at}))
+
+
 def test_its_time_to_live_bounds_it_if_nothing_was_ever_heard() -> None:
     history = History()
     launch = history.launch()
