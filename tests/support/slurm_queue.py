@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
-from spotrun.clouds.slurm.commands import Answer
+from spotrun.clouds.slurm.commands import Answer, no_program
 
 REMEMBERED = timedelta(minutes=5)
 """MinJobAge."""
@@ -94,6 +94,8 @@ class SlurmQueue:
         self.answers: dict[str, list[Answer]] = {}
         self.lost: set[str] = set()
         """Programs whose next call does what it is asked for and gives no answer."""
+        self.missing: set[str] = set()
+        """Programs that this machine does not have."""
         self._clock = clock
         self._preempt_type = preempt_type
         self._numbers = itertools.count(1)
@@ -104,6 +106,10 @@ class SlurmQueue:
             self.calls.append(tuple(words))
             self._advance()
             program = words[0]
+            if program in self.missing:
+                raise no_program(program)
+            if words[1:] == ["--version"]:
+                return Answer(0, "slurm-wlm 22.05.8\n", "")
             if self.answers.get(program):
                 return self.answers[program].pop(0)
             done = self._programs()[program](words[1:])

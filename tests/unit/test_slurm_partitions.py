@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from spotrun.clouds.slurm import shared_folders
+from spotrun.clouds.slurm import doctor, shared_folders
 from spotrun.clouds.slurm.commands import Answer
 from spotrun.clouds.slurm.config import SlurmConfig, config_of
 from spotrun.clouds.slurm.doctor import SlurmDoctor
@@ -139,8 +139,8 @@ def test_doctor_says_that_nobody_takes_nodes_where_it_is_so() -> None:
 def test_doctor_looks_at_the_partitions_of_a_job() -> None:
     config = SlurmConfig(partitions=PARTITIONS)
     found = {each.name: each for each in found_by_doctor(queue({"GraceTime": "0"}, State="DOWN"), config)}
-    assert found["slurm.partitions.0.name"].verdict is Verdict.FAILED
-    assert found["slurm.partitions.0.name"].exit_code == 2
+    assert found["slurm.partitions[0].name"].verdict is Verdict.FAILED
+    assert found["slurm.partitions[0].name"].exit_code == 2
     assert found["partition sure"].verdict is Verdict.WARNED
     assert "partition cheap" not in found
     taken = {"PreemptMode": "CANCEL", "PriorityTier": "1"}
@@ -156,6 +156,24 @@ def test_doctor_says_where_graces_are_that_it_cannot_see() -> None:
     found = found_by_doctor(queue(None, "preempt/qos"), SlurmConfig(partitions=PARTITIONS))
     (warning,) = [each for each in found if each.verdict is Verdict.WARNED]
     assert "sacctmgr show qos" in warning.hint
+
+
+@pytest.mark.parametrize("program", ["sbatch", "squeue", "scancel"])
+def test_doctor_says_what_a_machine_lacks_that_cannot_submit(program: str) -> None:
+    cluster = queue()
+    cluster.missing.add(program)
+    failed = [each for each in found_by_doctor(cluster, SlurmConfig()) if each.verdict is Verdict.FAILED]
+    assert [each.detail for each in failed] == [f"there is no {program} on this machine"]
+    assert "login node" in failed[0].hint
+
+
+def test_a_folder_that_others_may_not_see_is_told_with_the_command_that_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "file_system_of", lambda path: "ext4" if path == Path("/home/my runs") else "nfs4")
+    findings = SlurmDoctor(SlurmConfig(), "/home/my runs", queue()).findings()
+    (warning,) = [each for each in findings if each.verdict is Verdict.WARNED]
+    assert "`srun ls -d '/home/my runs'`" in warning.hint
 
 
 def test_a_controller_that_is_away_ends_the_questions() -> None:

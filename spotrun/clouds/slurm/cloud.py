@@ -67,12 +67,13 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """The cluster's controller is asked: this machine is a part of the cluster, or nothing can be submitted."""
-        from spotrun.clouds.slurm.commands import Programs
+        from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
 
         try:
             cluster = read_cluster(Programs())
+            require_submitting(Programs())
         except CloudNotInstalled as error:
             raise SpecInvalid(error.message, hint=error.hint, key=("resources", "cloud")) from error
         for problem in misfits(config_of(spec.slurm), cluster):

@@ -68,6 +68,17 @@ class Programs:
         return Answer(done.returncode, done.stdout, done.stderr)
 
 
+def require_submitting(commands: Commands) -> None:
+    """
+    What submits, lists and ends jobs is there. Some machines have only what looks at a cluster.
+
+    Raises:
+        CloudNotInstalled: one of them is not.
+    """
+    for program in ("sbatch", "squeue", "scancel"):
+        commands.run([program, "--version"])
+
+
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """Of our variables, what Slurm's programs get, and a job by them."""
     return {name: text for name, text in own.items() if name in CARRIED} | SINCE_1970

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from decimal import Decimal
 from pathlib import Path
 
 from spotrun import address
-from spotrun.clouds.slurm.commands import Commands
+from spotrun.clouds.slurm.commands import Commands, require_submitting
 from spotrun.clouds.slurm.config import MAX_TIME, Partition, SlurmConfig
 from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
 from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
 from spotrun.doctor.finding import Finding, failed, findings_of, ok, warned
 from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType
+from spotrun.spec.problems import dotted
 from spotrun.units import Unreadable, count_of, format_duration
 
 
@@ -34,6 +36,7 @@ class SlurmDoctor:
 
     def _cluster(self) -> Iterator[Finding]:
         cluster = read_cluster(self._commands)
+        require_submitting(self._commands)
         yield ok(
             "slurm", f"{cluster.version}, cluster {cluster.name}, {count_of(len(cluster.partitions), 'partition')}"
         )
@@ -44,7 +47,7 @@ class SlurmDoctor:
                 "sacctmgr show qos format=Name,Preempt,PreemptMode,GraceTime, and slurm.partitions: [{qos: NAME, …}]",
             )
         for problem in misfits(self._config, cluster):
-            yield failed(_place(problem), SpecInvalid(problem.message, hint=problem.suggestion))
+            yield failed(dotted(problem.at), SpecInvalid(problem.message, hint=problem.suggestion))
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
@@ -78,15 +81,10 @@ class SlurmDoctor:
                 yield warned(
                     "shared folders",
                     f"{what}, {place}, is on {kind}, which may be a disk of {socket.gethostname()} alone",
-                    "see `srun ls -d` for it; a store may be an s3:// or gs:// address, and all else in your home",
+                    f"see `srun ls -d {shlex.quote(place)}`; a store may be an s3:// or gs:// address",
                 )
             else:
                 yield ok("shared folders", f"{what} is on {kind}")
-
-
-def _place(problem: Unreadable) -> str:
-    section, *keys = map(str, problem.at)
-    return ".".join((section, *keys))
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
