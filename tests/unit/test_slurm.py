@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +19,7 @@ from spotrun.clouds.slurm.commands import Answer, Programs, environment
 from spotrun.clouds.slurm.config import SlurmConfig, config_of
 from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.queue import LEFT_TO_SLURM, LIST
-from spotrun.clouds.slurm.start import Assignment, made, sweep
+from spotrun.clouds.slurm.start import LISTENER, UNENDED, Assignment, made, sweep
 from spotrun.clouds.slurm.submission import submission
 from spotrun.errors import (
     AccessDenied,
@@ -404,6 +406,22 @@ def test_a_controller_that_does_not_answer_leaves_ten_seconds() -> None:
     assert runs
     assert deadline is not None
     assert listener.LEFT_UNTOLD <= deadline - began < listener.LEFT_UNTOLD + timedelta(seconds=5)
+
+
+def test_a_signal_before_the_step_listens_does_not_end_it() -> None:
+    """A node may be taken in the first second of its job. The listener asks the controller at its beginning."""
+    begins = subprocess.run([*UNENDED, "sh", "-c", "kill -TERM $$; echo lives"], capture_output=True, text=True)
+    assert (begins.returncode, begins.stdout) == (0, "lives\n")
+    assert LISTENER[-len(UNENDED) - 4 : -4] == UNENDED
+
+
+def test_a_step_that_began_unended_hears_what_comes_later(tmp_path: Path) -> None:
+    hears = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, {15}); print(1, flush=True); print(s.sigwait({15}))"
+    step = subprocess.Popen([*UNENDED, sys.executable, "-c", hears], stdout=subprocess.PIPE, text=True)
+    assert step.stdout is not None
+    assert step.stdout.readline() == "1\n"
+    step.terminate()
+    assert "15" in step.communicate()[0].replace("Signals.SIGTERM", "15")
 
 
 def test_what_a_step_hears_is_read_from_its_file_and_silence_is_no_answer(tmp_path: Path, clock: ManualClock) -> None:

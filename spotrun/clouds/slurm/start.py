@@ -28,8 +28,11 @@ from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
 """Variables that begin so tell libraries to adapt to Slurm. A training is in a job of ours, and adapts to nothing."""
+UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
+"""A program that Slurm's signal does not end before it can listen: the node may be taken in the job's first second."""
 LISTENER = (
     *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
+    *UNENDED,
     *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.listener"),
 )
 ENDS_WITHIN_S = 2.0
