@@ -55,6 +55,12 @@ def bill(
         (spot_feed, aws.read_spot_data_feed),
         (gcp_billing, gcp.read_billing_export),
     ]
+    opened = open_run(run, store)
+    if not opened.cloud.sends_bills:
+        raise SpecInvalid(
+            f"there is no bill to compare: {opened.cloud.name} sends none, and the job has the prices",
+            hint=f"spotrun report {quote(run)} has what it cost by them",
+        )
     given = [(patterns, read) for patterns, read in readers if patterns]
     if len(given) != 1:
         raise SpecInvalid(
@@ -63,7 +69,6 @@ def bill(
         )
     ((patterns, read),) = given
     paths = files_of(patterns)
-    opened = open_run(run, store)
     state = opened.ledger.refresh()
     found = reconcile(state, read(paths, line_filter(state)), opened.clock.now())
     simulated = opened.created.simulated

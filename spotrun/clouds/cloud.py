@@ -99,6 +99,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     simulated: bool
     """Nobody is ever billed for its prices."""
+    sends_bills: bool = True
+    """Whether there is a bill of its own, with which that of a run can be compared."""
     failed_starts: str = ""
     """In a run's folder, how the names begin of the logs of launches whose agent never ran; "" if there are none."""
 

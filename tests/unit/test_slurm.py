@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from spotrun.cli.app import app
 from spotrun.clouds.notices import Blind
 from spotrun.clouds.slurm import listener, notices
 from spotrun.clouds.slurm.cloud import CLOUD
@@ -21,6 +23,7 @@ from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.queue import LEFT_TO_SLURM, LIST
 from spotrun.clouds.slurm.start import LISTENER, UNENDED, Assignment, made, sweep
 from spotrun.clouds.slurm.submission import submission
+from spotrun.creation import create_run
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -375,6 +378,19 @@ def test_a_node_may_cost_nothing(tmp_path: Path) -> None:
     spec = load_spec(job(tmp_path))
     assert [each.usd_per_node_hour for each in config_of(spec.slurm).partitions] == [Decimal("0.10"), Decimal(0)]
     assert [each.saved for each in CLOUD.quotes(spec, ["node"]).quotes] == [None, None]
+
+
+def test_a_cluster_sends_no_bill_to_compare_with(
+    queue: SlurmQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.partitions["cheap"].settings |= {"PreemptMode": "CANCEL", "GraceTime": "120"}
+    monkeypatch.setattr(Programs, "run", lambda _, words: queue.run(words))
+    path = job(tmp_path, f"{JOB}checkpoint: {{uri: '{tmp_path}/runs'}}\n")
+    uri = create_run(load_spec(path), "test")
+    for given in ((), ("--cur", str(path))):
+        said = CliRunner().invoke(app, ["bill", uri, *given])
+        assert isinstance(said.exception, SpecInvalid)
+        assert "slurm sends none" in said.exception.message
 
 
 # -- the notice -----------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Slurm(Cloud):
     here = False
     shares_folders = True
     simulated = False
+    sends_bills = False
     notice = timedelta(seconds=30)
     instead_of_envs = (
         "keep it in a file of your home, which the nodes share: secrets do not reach instances on slurm yet"
