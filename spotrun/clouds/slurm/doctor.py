@@ -60,12 +60,12 @@ class SlurmDoctor:
             if known.state != "UP":
                 yield warned(f"partition {known.name}", f"it is {known.state}", "it counts as full until it is UP")
             elif partition.capacity_type is CapacityType.ON_DEMAND and (takers := cluster.takes_from(known)):
-                wrong = _wrong_as(CapacityType.SPOT, known, cluster)
-                but = "" if wrong is None else f"; {wrong.message}"
+                unlike = _wrong_as(CapacityType.SPOT, known, cluster)
+                but = "" if unlike is None else f"; {unlike.message}"
                 yield warned(
                     f"partition {known.name}",
                     f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes, if they have the same ones{but}",
-                    "write capacity: spot if they have" if wrong is None else wrong.suggestion,
+                    "write capacity: spot if they have" if unlike is None else unlike.suggestion or "",
                 )
             else:
                 yield ok(f"partition {known.name}", _facts(known))
@@ -92,7 +92,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):
-            yield warned(f"partition {known.name}", f"{_facts(known)}; {wrong.message}", wrong.suggestion)
+            yield warned(f"partition {known.name}", f"{_facts(known)}; {wrong.message}", wrong.suggestion or "")
         else:
             yield ok(f"partition {known.name}", f"{_facts(known)}; slurm.partitions: [{_line(kind, known)}]")
     if not any(cluster.takes_from(known) for known in cluster.partitions.values()):

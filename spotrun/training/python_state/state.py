@@ -124,6 +124,10 @@ class PythonState:
         if last:
             self._news += (Lost(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost)
 
+    def knows(self, value: object) -> bool:
+        """The script has it where images hold what changes."""
+        return self._baseline.knows(value)
+
     def _walk(self, before: Before | None) -> Walk:
         framework = self._framework
         others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
