@@ -193,3 +193,8 @@ def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
     assert "capacity: spot" in found["partition cheap"]["detail"]
     assert found["partition sure"]["detail"].startswith("UP, PreemptMode=OFF, GraceTime=0 s, MaxTime 1:00:00")
     assert found["store"]["verdict"] == "ok"
+    path = sandbox.folder / "job.yaml"
+    for cpus, code, says in ((1, 0, "UP, PreemptMode=OFF"), (64, 7, "Requested node configuration is not available")):
+        job = JOB.format(name="sure", capacity="on_demand", limit="1h")
+        path.write_text(job.replace("max_time", f"cpus: {cpus}, max_time"))
+        assert says in " ".join(sandbox.call("doctor", "slurm", path, code=code).split())

@@ -132,6 +132,8 @@ class SlurmQueue:
 
     def _sbatch(self, words: Sequence[str]) -> Answer:
         options = dict(_options(words))
+        if "test-only" in options:
+            return Answer(0, "", f"sbatch: Job 1 to start now in partition {options['partition']}")
         command = words[next(index for index, word in enumerate(words) if word.endswith("job.sh")) + 1 :]
         partition = self.partitions.get(options["partition"])
         if partition is None:

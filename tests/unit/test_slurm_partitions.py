@@ -129,6 +129,26 @@ def test_doctor_does_not_call_spot_what_is_taken_without_a_notice() -> None:
     assert "GraceTime=120" in found.hint
 
 
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        ("allocation failure: Requested node configuration is not available", Verdict.FAILED),
+        ("allocation failure: Invalid account or account/partition combination specified", Verdict.FAILED),
+        ("allocation failure: Required node not available (down, drained or reserved)", Verdict.WARNED),
+    ],
+)
+def test_doctor_asks_whether_a_partition_has_what_a_job_names(words: str, verdict: Verdict) -> None:
+    large = replace(SURE, cpus=64, memory_gb=8, qos="night")
+    cluster = queue()
+    cluster.answers["sbatch"] = [Answer(1, "", words)]
+    (_, found) = found_by_doctor(cluster, SlurmConfig(partitions=(large,), account="lab"))
+    assert (found.name, found.verdict) == ("partition sure", verdict)
+    assert words in found.detail
+    asked = {"--test-only", "--cpus-per-task=64", "--mem=8G", "--qos=night", "--account=lab", "--partition=sure"}
+    assert asked <= {*cluster.calls[-1]}
+    assert cluster.jobs == []
+
+
 def test_doctor_says_that_nobody_takes_nodes_where_it_is_so() -> None:
     found = found_by_doctor(queue(None, "preempt/none"), SlurmConfig())
     assert [each.detail for each in found if each.verdict is Verdict.WARNED] == [

@@ -13,10 +13,12 @@ from pathlib import Path
 from spotrun import address
 from spotrun.clouds.slurm.commands import Commands, require_submitting
 from spotrun.clouds.slurm.config import MAX_TIME, Partition, SlurmConfig
+from spotrun.clouds.slurm.faults import fault
 from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
 from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
+from spotrun.clouds.slurm.submission import trial
 from spotrun.doctor.finding import Finding, failed, findings_of, ok, warned
-from spotrun.errors import SpecInvalid
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded, SpecInvalid
 from spotrun.offering import CapacityType
 from spotrun.spec.problems import dotted
 from spotrun.units import Unreadable, count_of, format_duration
@@ -59,6 +61,12 @@ class SlurmDoctor:
                 continue
             if known.state != "UP":
                 yield warned(f"partition {known.name}", f"it is {known.state}", "it counts as full until it is UP")
+            elif error := fault(
+                self._commands.run(trial(self._config, partition)),
+                f"have a node for {partition.offering}",
+                partition.name,
+            ):
+                yield _refused(known, error)
             elif partition.capacity_type is CapacityType.ON_DEMAND and (takers := cluster.takes_from(known)):
                 unlike = _wrong_as(CapacityType.SPOT, known, cluster)
                 but = "" if unlike is None else f"; {unlike.message}"
@@ -85,6 +93,13 @@ class SlurmDoctor:
                 )
             else:
                 yield ok("shared folders", f"{what} is on {kind}")
+
+
+def _refused(known: Known, error: CloudError) -> Finding:
+    """What passes by itself is no fault of the job."""
+    if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
+        return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
+    return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:

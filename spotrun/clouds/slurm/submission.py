@@ -43,7 +43,7 @@ def submission(
     wait_s = int(config.wait.total_seconds())
     return [
         *("sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--no-kill", "--no-requeue", "--export=ALL"),
-        f"--partition={partition.name}",
+        *_what(config, partition),
         f"--time={life_s // _MINUTE_S}",
         f"--deadline=now+{life_s + wait_s}",
         f"--job-name={request.token}",
@@ -51,15 +51,27 @@ def submission(
         "--dependency=singleton",
         "--chdir=/",
         f"--output={str(log_of(request.token)).replace('%', '%%')}",
-        *_share_of_a_node(partition),
-        *((f"--account={config.account}",) if config.account else ()),
-        *((f"--qos={partition.qos}",) if partition.qos else ()),
         str(Path(__file__).with_name("job.sh")),
         *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.start"),
         *(request.run_uri, request.run_uid, str(request.launch)),
         *(_seconds(request.time_to_live), config.scratch),
         *init,
     ]
+
+
+def trial(config: SlurmConfig, partition: Partition) -> list[str]:
+    """The words of a command that asks whether such a job could ever run, and submits nothing."""
+    limit = f"--time={int(partition.max_time.total_seconds()) // _MINUTE_S}"
+    return ["sbatch", "--test-only", "--nodes=1", "--ntasks=1", *_what(config, partition), limit, "--wrap=true"]
+
+
+def _what(config: SlurmConfig, partition: Partition) -> Iterator[str]:
+    yield f"--partition={partition.name}"
+    yield from _share_of_a_node(partition)
+    if config.account:
+        yield f"--account={config.account}"
+    if partition.qos:
+        yield f"--qos={partition.qos}"
 
 
 def _share_of_a_node(partition: Partition) -> Iterator[str]:
