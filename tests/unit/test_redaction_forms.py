@@ -128,7 +128,8 @@ def test_no_text_holds_up_whoever_looks_for_secrets(name: str, secret: str) -> N
         log.begun(text.encode())
         return time.process_time() - began_s
 
-    assert seconds(64_000) < max(10 * seconds(16_000), 1.0)
+    # Python may clean up what earlier tests have left meanwhile, which takes a second; it does so once.
+    assert any(seconds(64_000) < max(10 * seconds(16_000), 1.0) for _ in range(2))
 
 
 WITH_SIGNS = [
