@@ -209,6 +209,11 @@ def class_of(kind: str) -> str:
     return kind.partition("(")[0]
 
 
+def _title_of(kind: str) -> str:
+    """Of its class. That of a script is in another module where another program imports the script."""
+    return class_of(kind).rpartition(".")[2]
+
+
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """`build_of` each part."""
     found: dict[str, dict[str, str]] = {}
@@ -237,13 +242,13 @@ def _kind_of(part: nn.Module) -> str:
 
 
 def _check(module: nn.Module, weights: Weights) -> None:
-    parts = {name: class_of(kind) for name, kind in kinds_of(module).items()}
+    parts = {name: _title_of(kind) for name, kind in kinds_of(module).items()}
     if missing := sorted(weights.modules.keys() - parts.keys()):
         raise Misfit(f"the checkpoint's model has {named(missing)}, which this one has not when it goes on")
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     if new := sorted(now.keys() - weights.by_name.keys()) or sorted(parts.keys() - weights.modules.keys()):
         raise Misfit(f"this model has {named(new)} when it goes on, which the checkpoint's has not")
-    if other := sorted(name for name, kind in weights.modules.items() if class_of(kind) != parts[name]):
+    if other := sorted(name for name, kind in weights.modules.items() if _title_of(kind) != parts[name]):
         raise Misfit(f"the checkpoint's model has another module as {named(other)} than this one when it goes on")
 
 

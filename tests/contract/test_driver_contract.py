@@ -175,13 +175,11 @@ def little_cluster() -> Iterator[Callable[[], Cluster]]:
         yield cache(lambda: held.enter_context(slurm_cluster.cluster()))
 
 
-@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
-def account(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    little_cluster: Callable[[], Cluster],
-) -> Iterator[Account]:
+@pytest.fixture
+def opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, little_cluster: Callable[[], Cluster]
+) -> Iterator[Callable[[str], Account]]:
+    """An account of a name."""
     benches: dict[str, Callable[[], Account]] = {
         "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
         "aws": lambda: AwsAccount(monkeypatch),
@@ -191,9 +189,13 @@ def account(
         "slurm": lambda: SlurmAccount(tmp_path, monkeypatch),
         "cluster": lambda: SlurmAccount(tmp_path, monkeypatch, little_cluster()),
     }
-    bench = benches[request.param]()
-    yield bench
-    bench.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda name: stack.enter_context(contextlib.closing(benches[name]()))
+
+
+@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
+def account(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
+    return opened(request.param)
 
 
 def offering(driver: CloudDriver, capacity_type: CapacityType = CapacityType.SPOT) -> Offering:
@@ -380,11 +382,10 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
     assert driver.instances() == []
 
 
-@pytest.fixture
-def of_gangs(account: Account) -> Account:
-    if not account.has_gangs:
-        pytest.skip("its driver starts instances one by one")
-    return account
+@pytest.fixture(params=["local", "toy"])
+def of_gangs(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
+    """One whose driver starts members."""
+    return opened(request.param)
 
 
 def gang_of_three(driver: CloudDriver, token: str = "token-1") -> LaunchRequest:

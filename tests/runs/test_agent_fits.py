@@ -98,7 +98,7 @@ def test_a_loss_of_the_instance_between_two_fits_loses_no_step(start: Start) -> 
 
 
 def test_without_the_end_of_an_earlier_fit_it_is_done_again(start: Start) -> None:
-    run = start({"fits": 2, "step_s": 0.05}, checkpoint={"every": "20 steps", "keep_last": 50})
+    run = start({"fits": 2, "step_s": 0.05}, checkpoint={"every": "25 steps", "keep_last": 50})
     node = run.launch()
     eventually(lambda: any(commit.fit == 2 for commit in run.seen(ev.CheckpointCommitted)), within_s=60)
     os.kill(node.agent_pid(), signal.SIGSTOP)
