@@ -19,10 +19,10 @@ OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backw
 OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers", "peft")
+PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-Packages whose hooks no step depends on, or that are registered again: with the weights (weights.prune_again), or by a
-framework when its training starts. The Trainer of transformers takes its own away when training is over.
+How modules begin whose hooks no step depends on, or are registered again: with the weights (weights.prune_again), or by
+a framework when its training starts. The Trainer of transformers takes its own away when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
