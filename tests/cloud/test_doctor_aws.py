@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.aws_launches import CONFIG, count, launches, request
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
-from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
+from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount, calls
 from tests.support.iam import Document, listed
 from tests.support.manual_clock import ManualClock
 from tests.support.repository import JOBS
@@ -55,16 +53,6 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     account.profiles_are_known = account.tells_time = True
     account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
     return account
-
-
-def calls() -> Region:
-    return _calls(os.environ["AWS_ENDPOINT_URL"])
-
-
-@cache
-def _calls(endpoint: str) -> Region:
-    """Making its clients is what takes time. A worker that comes back to these tests has another account."""
-    return Region(REGION, system_clock())
 
 
 def wanted(**facts: Any) -> ResourcesSpec:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import boto3
@@ -16,7 +14,6 @@ from msgspec.structs import replace
 from spotrun.clock import system_clock
 from spotrun.clouds.aws import guard
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
-from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.doctor import DENIED_WITHIN, LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.doctor.facts import fact_findings
@@ -28,7 +25,7 @@ from spotrun.store.opening import open_store
 from spotrun.units import to_the_second
 from tests.support.aws_launches import CONFIG, request
 from tests.support.ec2_server import REGION
-from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
+from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount, calls
 from tests.support.iam import listed
 from tests.support.manual_clock import ManualClock
 
@@ -84,18 +81,12 @@ def less(statement: dict[str, Any], sid: str, action: str) -> dict[str, Any]:
     return {**statement, "Action": left or ["none:None"]}
 
 
-@cache
-def calls(endpoint: str) -> Region:
-    """Making its clients is what takes time. A worker that comes back to these tests has another account."""
-    return Region(REGION, system_clock())
-
-
 def of_cloud(launch_template: str | None = None, clock: ManualClock | None = None) -> list[Finding]:
     config = replace(CONFIG, launch_template=launch_template)
     secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
     wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
     clock = clock or patient()  # where IAM might only be slow, the doctor looks again for minutes
-    return [*AwsDoctor(calls(os.environ["AWS_ENDPOINT_URL"]), config, wanted, clock, secrets).findings()]
+    return [*AwsDoctor(calls(), config, wanted, clock, secrets).findings()]
 
 
 def patient() -> ManualClock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -16,7 +18,8 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import ManagedPolicy, iam_backends
 from werkzeug.wrappers import Request, Response
 
-from spotrun.clock import ScaledClock
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.run_role import POLICY
 from tests.support import fault_proxy
@@ -151,3 +154,14 @@ def _refusal(call: Call, asked: Asked) -> Response:
         return Response(f"<ErrorResponse>{text}</ErrorResponse>", 403, content_type="text/xml")
     told = {"__type": "AccessDeniedException", "message": words}
     return Response(json.dumps(told), 400, content_type="application/x-amz-json-1.1")
+
+
+def calls() -> Region:
+    """Of the account that this test reaches. Making clients is what takes time, so the next test has the same."""
+    return _calls(os.environ["AWS_ENDPOINT_URL"])
+
+
+@cache
+def _calls(endpoint: str) -> Region:
+    """A worker that comes back to a file's tests has another account, at another address."""
+    return Region(REGION, system_clock())
