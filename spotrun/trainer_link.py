@@ -40,6 +40,10 @@ from spotrun.wire import plain, unix_path
 AGENT = "SPOTRUN_AGENT"
 TAKEN = "taken:"
 """What `SPOTRUN_AGENT` begins with once a training has its link: what it starts from then on has no agent."""
+GANG = "SPOTRUN_GANG"
+"""Of which run, attempt, incarnation and world the trainers of a gang are. They compare it when they have met."""
+WORK = "SPOTRUN_MEMBER_WORK"
+"""The work folder of a gang's member that does not lead. No checkpoint has files of it."""
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"env -u {AGENT} before a command trains it without checkpoints"
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from msgspec import UNSET
+
 from spotrun.agent import groups
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_parts import Parts
@@ -18,10 +20,12 @@ from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
+from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.pieces import Pieces
+from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.saver import Saver, Worker
 from spotrun.agent.state_keeper import StateKeeper
 from spotrun.agent.state_watch import StateWatch
@@ -31,27 +35,43 @@ from spotrun.agent.turns import Turns
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause
+from spotrun.run.state import Attempt
 
 
 class AttemptLoop:
     """
     Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
+    `place` is that of the lead of a gang, whose attempt it is.
     """
 
-    def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
+    def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
         self._node = node
-        self._trainers = Trainers(node, spare)
+        self._place = place
+        self._gang = None if place is None else GangWatch(node, place)
+        self._trainers = Trainers(node, spare, place)
         self._pieces = Pieces(node)
         self._files = CommitFiles(node, self._pieces)
         worker = Worker(
-            node.store, node.recorder, node.clock, node.status, node.inbox, node.spec.checkpoint, self._files
+            node.store,
+            node.recorder,
+            node.clock,
+            node.status,
+            node.inbox,
+            node.spec.checkpoint,
+            self._files,
+            world=None if place is None else place.gang.world,
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(node, self._files)
         self._drain = Drain(node.clock)
         assignment = node.assignment
         self._journal = AttemptJournal(
-            node.recorder, assignment.launch, assignment.instance_id, node.booted_at, node.setup
+            node.recorder,
+            assignment.launch,
+            assignment.instance_id,
+            node.booted_at,
+            node.setup,
+            member=UNSET if place is None else assignment.name,
         )
         self._outputs = OutputKeeper(node, self._pieces)
         self._ending = Ending(node, self._journal, self._drain, self._trainers, self._outputs)
@@ -63,12 +83,20 @@ class AttemptLoop:
         Raises:
             PowerOff: always, with the reason.
         """
-        attempt = self._journal.take_over()
+        attempt = self._begin()
         self._node.status.change(phase="restore", attempt=attempt.number)
         self._drain.read(self._node.recorder.state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
         Turns(self._parts()).run(len(attempt.trainers), ready)
+
+    def _begin(self) -> Attempt:
+        """Take the run over; the lead of a gang goes on with what the gang has begun."""
+        if self._place is None or self._gang is None:
+            return self._journal.take_over()
+        self._journal.attempt = self._place.attempt
+        self._gang.start()
+        return self._node.recorder.state.attempts[self._place.attempt]
 
     def _parts(self) -> Parts:
         pace = self._pace()
@@ -83,6 +111,7 @@ class AttemptLoop:
             keeper=StateKeeper(self._node, self._watch, self._journal, pace, self._saver, self._drain),
             outputs=self._outputs,
             ending=self._ending,
+            gang=self._gang,
         )
 
     def _pace(self) -> Pace:
@@ -97,8 +126,11 @@ class AttemptLoop:
         self._ending.failed(Cause.USER_ERROR, detail)
 
     def close(self) -> None:
-        """End the trainers, with all that they started, daemons too."""
+        """End the trainers, with all that they started, daemons too. Nothing of the attempt goes on."""
+        if self._gang is not None:
+            self._gang.close()
         self._outputs.close()
         self._watch.close()
         self._trainers.close()
+        self._saver.close()
         groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

@@ -9,6 +9,9 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
 
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
 from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said, SaveRefused
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
@@ -33,6 +36,7 @@ from spotrun.run.events import (
     TrainingStarted,
     Uncarried,
 )
+from spotrun.run.gang import Meeting, MemberName
 from spotrun.run.state import Attempt, RunState
 from spotrun.run.state import Trainer as TrainerRecord
 from spotrun.trainer_link import EpochEnded
@@ -57,15 +61,23 @@ class EventRecorder(Protocol):
 
 class AttemptJournal:
     """
-    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`.
+    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang the attempt
+    is one that its lead has started, and `member` is who writes.
 
     The loop waits for an event that its next move depends on. The others are appended in the background, in order, and
     a refusal comes to the inbox.
     """
 
     def __init__(
-        self, recorder: EventRecorder, launch: int, instance_id: str, booted_at: datetime, setup: SetUp | None = None
+        self,
+        recorder: EventRecorder,
+        launch: int,
+        instance_id: str,
+        booted_at: datetime,
+        setup: SetUp | None = None,
+        member: MemberName | UnsetType = UNSET,
     ) -> None:
+        self._member = member
         self._recorder = recorder
         self._launch = launch
         self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at, setup=setup)
@@ -87,7 +99,9 @@ class AttemptJournal:
         self.attempt = number
         return mine
 
-    def resumed(self, incarnation: int, event: ResumedFrom) -> None:
+    def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
+        """The trainers of a gang `meet` there."""
+        event = replace(event, meet=meet)
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
 
     def training_started(self, incarnation: int, step: int) -> None:
@@ -113,14 +127,16 @@ class AttemptJournal:
 
     def notice_seen(self, notice: NoticeHeard) -> None:
         if notice.kind == "rebalance":
-            event = NoticeSeen(attempt=self.attempt, kind="rebalance", deadline_at=None)
+            event = NoticeSeen(attempt=self.attempt, kind="rebalance", deadline_at=None, member=self._member)
             self._append_later(unless(lambda state: self._mine(state).rebalance, event))
             return
-        event = NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=notice.deadline_at)
-        self._append_later(unless(lambda state: self._mine(state).notice is not None, event))
+        event = NoticeSeen(
+            attempt=self.attempt, kind="termination", deadline_at=notice.deadline_at, member=self._member
+        )
+        self._append_later(unless(lambda state: comes_too_late(event, self._mine(state).notice), event))
 
     def notices_lost(self, lost: NoticesLost) -> None:
-        event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX])
+        event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX], member=self._member)
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
@@ -162,17 +178,27 @@ class AttemptJournal:
     def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
         self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
 
-    def ended(self, cause: Cause, last_step: int, detail: str, *, lossy: bool = False) -> None:
+    def ended(
+        self,
+        cause: Cause,
+        last_step: int,
+        detail: str,
+        *,
+        lossy: bool = False,
+        missing: tuple[MemberName, ...] | UnsetType = UNSET,
+    ) -> None:
         """
-        `lossy` adds which step survives. That is read when the event is written: the saver may commit another one
-        until then.
+        `missing` are members that were not reached. `lossy` adds which step survives. That is read when the event is
+        written: the saver may commit another one until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
             if self._mine(state).end is not None:
                 return None
             told = f"{detail}; {_survivor(state)}" if lossy else detail
-            return AttemptEnded(attempt=self.attempt, cause=cause, last_step=last_step, detail=told[: 2 * DETAIL_MAX])
+            return AttemptEnded(
+                attempt=self.attempt, cause=cause, last_step=last_step, detail=told[: 2 * DETAIL_MAX], missing=missing
+            )
 
         self._append(decide)
 
@@ -203,6 +229,13 @@ class AttemptJournal:
     def _append_later(self, decide: Decide) -> None:
         """Does not wait. If the event is refused, the inbox gets a letter."""
         self._recorder.append(decide)
+
+
+def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
+    """Whether it is told already that this instance is taken, or another member of its gang before it."""
+    if known is None or known.member == notice.member:
+        return known is not None
+    return known.deadline_at is None or (notice.deadline_at is not None and known.deadline_at <= notice.deadline_at)
 
 
 def has_begun(trainer: TrainerRecord) -> bool:

@@ -8,6 +8,7 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
+from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
@@ -29,6 +30,7 @@ class Parts(NamedTuple):
     keeper: StateKeeper
     outputs: OutputKeeper
     ending: Ending
+    gang: GangWatch | None = None
 
 
 class OfAttempt:
@@ -45,6 +47,7 @@ class OfAttempt:
         self._keeper = parts.keeper
         self._outputs = parts.outputs
         self._ending = parts.ending
+        self._gang = parts.gang
 
     @property
     def _trainer(self) -> Trainer:

@@ -45,6 +45,8 @@ class Beginnings(OfAttempt):
         trainer = self._trainers.start(incarnation)
         self.conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
         self._pace.new_trainer()
+        if self._gang is not None:
+            self._gang.begins()
         return trainer
 
     def training(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
@@ -57,7 +59,7 @@ class Beginnings(OfAttempt):
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         resumed = beginning.event(self._journal.attempt, incarnation)
-        self._journal.resumed(incarnation, resumed)
+        self._journal.resumed(incarnation, resumed, self._trainers.meet)
         self._saver.resume_source = resumed.commit
         phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)

@@ -12,6 +12,7 @@ from spotrun.agent.node import Node
 from spotrun.agent.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
 from spotrun.agent.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
+from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """After the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and bills."""
@@ -43,6 +44,15 @@ class Ending:
         self._outputs.finish(GIVE_UP_AFTER_S)
         self._journal.completed(self._commit_of(final), step)
         self._power_off("completed")
+
+    def without(self, missing: tuple[MemberName, ...]) -> NoReturn:
+        """These members of the gang were not reached. The steps since the newest commit are lost."""
+        self._trainers.close()
+        names = ", ".join(map(str, missing))
+        self._journal.ended(
+            Cause.INTERRUPTED, self._trainers.last_step, f"{names} not reached", lossy=True, missing=missing
+        )
+        self._go(f"{names} not reached")
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """`lossy`: steps were lost, and the ledger adds which one survives."""
@@ -101,11 +111,12 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 def await_the_cloud(node: Node, attempt: int) -> None:
     """Do nothing, as long as being taken is cheaper than leaving. On most machines that never returns."""
-    state = node.recorder.state
-    mine = state.attempts[attempt]
-    launch = state.launch_of(mine)
-    billed_from = node.booted_at if launch.recorded is None else launch.recorded.billed_from
-    until = idle_until(node.created.billing, billed_from, None if mine.notice is None else mine.notice.deadline_at)
+    if not node.watcher.heard_end:
+        return
+    state, name = node.recorder.state, node.assignment.name
+    notice, recorded = state.attempts[attempt].notice, state.member(name).recorded
+    billed_from = node.booted_at if recorded is None else recorded.billed_from
+    until = idle_until(node.created.billing, billed_from, None if notice is None else notice.deadline_at)
     left_s = 0.0 if until is None else (until - node.clock.now()).total_seconds()
     if left_s > 0:
         node.note("the instance waits for the cloud to take it, which makes it free")

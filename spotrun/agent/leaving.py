@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from msgspec import UNSET
+
 from spotrun.agent.attempt_parts import OfAttempt
 from spotrun.agent.drain import Stage
 from spotrun.agent.inbox import NoticeHeard
+from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
 """System time before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
@@ -23,10 +26,22 @@ class Leaving(OfAttempt):
         if notice.kind == "rebalance":
             self._pace.rebalance()
         else:
-            self._drain.notice(notice)
-            self._saver.hurry()
-            self._outputs.hurry()
+            self._leave_by(notice)
         self._journal.notice_seen(notice)
+
+    def read(self, state: RunState) -> None:
+        """The notice of another member ends the attempt of its gang (protocol 47)."""
+        notice = state.attempts[self._journal.attempt].notice
+        if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:
+            return
+        left_s = 0.0 if notice.deadline_at is None else (notice.deadline_at - self._node.clock.now()).total_seconds()
+        self._node.note(f"the cloud takes {notice.member} of this gang in {left_s:.0f} s")
+        self._leave_by(NoticeHeard("termination", notice.deadline_at, self._now_s + left_s))
+
+    def _leave_by(self, notice: NoticeHeard) -> None:
+        self._drain.notice(notice)
+        self._saver.hurry()
+        self._outputs.hurry()
 
     def follow(self) -> None:
         stage = self._drain.stage(self._pace, uploading=self._saver.uploading, plain=self._is_plain)

@@ -1,7 +1,7 @@
 """
 The output of set-up and training: a file on the instance, shipped to the store in chunks that are created once.
 
-    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
+    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file; of a gang logs/LAUNCH.MEMBER/
 
 What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
 after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.
@@ -147,10 +147,10 @@ class Console:
 class LogShipper:
     """A thread that ships the console. A store that is away delays the log and loses none of it."""
 
-    def __init__(self, store: Store, clock: Clock, console: Console, launch: int) -> None:
+    def __init__(self, store: Store, clock: Clock, console: Console, place: str) -> None:
         self._store = store
         self._console = console
-        self._prefix = f"logs/{launch}/"
+        self._prefix = f"logs/{place}/"
         self._every_s = max(SHIP_EVERY_MIN_S, SHIP_EVERY_S / clock.scale)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="logs", daemon=True)

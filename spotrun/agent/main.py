@@ -18,6 +18,7 @@ from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
+from spotrun.agent.membership import Membership
 from spotrun.agent.node import Assignment, Node
 from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.standby import stand_by
@@ -62,6 +63,8 @@ def _run(node: Node) -> None:
     verdict = _standing(node)
     groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)
     failure = _set_up(node)
+    if node.assignment.member is not None:
+        Membership(node, failure).serve()
     spare: TrainerProcess | None = None
     image = None
     try:
@@ -83,6 +86,8 @@ def _run(node: Node) -> None:
 
 
 def _standing(node: Node) -> Standing:
+    if node.assignment.member is not None:
+        return Standing.STAND_BY  # what a member is to do is decided anew for each attempt
     verdict = standing(node.recorder.state, node.assignment.launch)
     if verdict is Standing.LEAVE:
         raise PowerOff("the run needs nothing from this instance")

@@ -21,6 +21,7 @@ from spotrun.clock import Clock, clock_from_environment
 from spotrun.clouds.registry import cloud_of
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import RunCreated, SetUp
+from spotrun.run.gang import MemberName
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
@@ -28,13 +29,19 @@ from spotrun.store.port import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Where this agent is: read from the environment, which the instance's user-data has set."""
+    """
+    Where this agent is: read from the environment, which the instance's user-data has set.
+
+    `member` is its index in a launch of several instances, which reach it at `address`; None where it is the only one.
+    """
 
     run_uri: str
     run_uid: str
     launch: int
     instance_id: str
     folder: Path
+    member: int | None = None
+    address: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Assignment:
@@ -44,7 +51,18 @@ class Assignment:
             launch=int(environment["SPOTRUN_LAUNCH"]),
             instance_id=environment["SPOTRUN_INSTANCE_ID"],
             folder=Path(environment["SPOTRUN_INSTANCE_DIR"]),
+            member=int(environment["SPOTRUN_MEMBER"]) if "SPOTRUN_MEMBER" in environment else None,
+            address=environment.get("SPOTRUN_MEMBER_ADDRESS", ""),
         )
+
+    @property
+    def name(self) -> MemberName:
+        return MemberName(self.launch, self.member or 0)
+
+    @property
+    def place(self) -> str:
+        """What its log and its status are stored under."""
+        return str(self.launch) if self.member is None else str(self.name)
 
     @property
     def work(self) -> Path:
@@ -93,7 +111,7 @@ class Node:
         """
         clock = clock_from_environment()
         store = open_store(assignment.run_uri)
-        ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.launch}", clock)
+        ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.place}", clock)
         created = ledger.refresh().created
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
@@ -112,8 +130,8 @@ class Node:
             spec=spec,
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
-            heartbeat=Heartbeat(store, clock, assignment.launch, status, console),
-            shipper=LogShipper(store, clock, console, assignment.launch),
+            heartbeat=Heartbeat(store, clock, assignment.name, assignment.place, status, console),
+            shipper=LogShipper(store, clock, console, assignment.place),
             watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
         )
 

@@ -42,6 +42,11 @@ class NoticeWatcher:
     def stop(self) -> None:
         self._stop.set()
 
+    @property
+    def heard_end(self) -> bool:
+        """Whether the cloud has announced that it takes this instance."""
+        return "termination" in self._told
+
     def _watch(self, source: NoticeSource) -> None:
         failures, asked_s = 0, time.monotonic()
         while not self._stop.wait(max(0.0, asked_s + self._every_s - time.monotonic())):

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.inbox import (
@@ -36,6 +38,7 @@ from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded,
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.run.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
+from spotrun.run.gang import Layout, Shard
 from spotrun.run.reasons import in_one_line, shortened
 from spotrun.spec.model import CheckpointSpec
 from spotrun.store.port import Store
@@ -151,6 +154,12 @@ class Saver:
         if self._work is not None:
             self._work.join(within_s)
 
+    def close(self) -> None:
+        """Nothing more is saved, and nothing is on its way when this returns."""
+        self._control.cancel()
+        if self._work is not None:
+            self._work.join()
+
     def abandon(self) -> None:
         """Cancel the upload in flight, unless it is of a final snapshot."""
         if self._in_flight is not None and not self._in_flight.taken.final:
@@ -206,7 +215,10 @@ class Worker:
         inbox: Inbox,
         rule: CheckpointSpec,
         files: CommitFiles,
+        world: int | None = None,
     ) -> None:
+        """`world` is how many ranks a gang's training has; None on one instance."""
+        self._world = world
         self._store = store
         self._recorder = recorder
         self._clock = clock
@@ -309,6 +321,8 @@ class Worker:
             files=None if files is None else files.name,
             fit=taken.fit,
         )
+        if self._world is not None:
+            event = of_gang(event, snapshot.sequence, self._world)
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
         except SpotrunError:
@@ -357,6 +371,22 @@ class Worker:
         for key in retention.garbage(self._recorder.state, keys):
             self._store.delete(key)
         self._swept = True
+
+
+def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
+    """All ranks have the same state, and rank 0 has stored it (protocol 41, 42)."""
+    shard = Shard(
+        rank=0,
+        attempt=event.attempt,
+        incarnation=event.incarnation,
+        snapshot=snapshot,
+        step=event.step,
+        world=world,
+        blake3=event.manifest_blake3,
+        size_bytes=event.size_bytes,
+        objects=event.objects,
+    )
+    return replace(event, shards=(shard,), layout=Layout.REPLICATED)
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from spotrun.agent.logs import Console
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
+from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
 
@@ -64,14 +65,18 @@ class Status:
 class Heartbeat:
     """A thread that overwrites the agent's status object, whether anything has changed or not."""
 
-    def __init__(self, store: Store, clock: Clock, launch: int, status: Status, console: Console) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, name: MemberName, place: str, status: Status, console: Console
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._launch = launch
+        self._name = name
+        self._key = agent_key(place)
         self._status = status
         self._console = console
         self._sequence = 0
         self._stop = threading.Event()
+        self._now = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -80,24 +85,33 @@ class Heartbeat:
     def stop(self) -> None:
         """Write the last one."""
         self._stop.set()
+        self._now.set()
         self._thread.join(5)
         self._beat()
 
+    def beat_now(self) -> None:
+        """What has changed just now is worth a write of its own."""
+        self._now.set()
+
     def _work(self) -> None:
         every_s = max(BEAT_EVERY_MIN_S, BEAT_EVERY_S / self._clock.scale)
-        while not self._stop.wait(every_s * random.uniform(1.0, 1.2)):
-            self._beat()
+        while not self._stop.is_set():
+            self._now.wait(every_s * random.uniform(1.0, 1.2))
+            self._now.clear()
+            if not self._stop.is_set():
+                self._beat()
 
     def _beat(self) -> None:
         self._sequence += 1
         node = msgspec.structs.asdict(self._status.node)
         del node["upload"]
         status = AgentStatus(
-            launch=self._launch,
+            launch=self._name.launch,
+            member=self._name.member,
             at=self._clock.now(),
             sequence=self._sequence,
             console_tail=self._console.tail(),
             **node,
             **self._status.facts,
         )
-        write_status(self._store, agent_key(self._launch), cleaned(status, self._console.clean))
+        write_status(self._store, self._key, cleaned(status, self._console.clean))

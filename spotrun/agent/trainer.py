@@ -8,8 +8,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import NamedTuple
 
 from spotrun import trainer_link
@@ -94,7 +95,8 @@ class Trainer:
     it has begun another training in place of one that died.
     """
 
-    def __init__(self, node: Node, process: TrainerProcess) -> None:
+    def __init__(self, node: Node, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
+        """`meets` is by what it finds the others of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -104,10 +106,12 @@ class Trainer:
         self.fit_wanted: int | None = None
         self.terminated = self.has_begun = self.trained_again = False
         self.exited: Exited | None = None
+        self.exited_at: datetime | None = None
         self.hung = False
         self.stalled_s = 0.0
         self._node = node
         self._process = process
+        self._meets = meets
         self._arenas = Arenas()
         self._sequence = 0
         self._newest: Newest | None = None
@@ -168,7 +172,7 @@ class Trainer:
         self._node.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
         self._process.kill()
         forget(self._node.inbox, self.number)
-        self._process = start_trainer(self._node, self.number)
+        self._process = start_trainer(self._node, self.number, self._meets)
         self._log_start = self._process.log_start
         self._liveness.heard()
 
@@ -352,6 +356,14 @@ class Trainer:
         """Its script calls fit() again."""
         self.fit_wanted = fit
 
+    @property
+    def silent_s(self) -> float:
+        """Run time without a sign of life."""
+        return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
+
+    def ended(self, exited: Exited) -> None:
+        self.exited, self.exited_at = exited, self._node.clock.now()
+
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
@@ -369,7 +381,7 @@ class Trainer:
             HANG_FLOOR_S * self._node.clock.scale,
             training=training,
         )
-        if self._liveness.silent_s(training=training) >= limit_s:
+        if self.silent_s >= limit_s:
             self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S

@@ -37,7 +37,23 @@ class TrainerEnds(OfAttempt):
             self._ending.completed(trainer.final, step)
         if self._drain.draining_s is not None:
             self._ending.drained_short("the trainer ended before its final snapshot")
+        if self._gang is not None and not self._gang.knows_why(trainer):
+            return
+        self._end_without_missing()
         self._restart_or_give_up(trainer.exited)
+
+    def follow_others(self) -> None:
+        """Of a gang: who is missing ends the attempt, and a trainer that has ended elsewhere ends this one."""
+        if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
+            return
+        self._end_without_missing()
+        if (ended := self._gang.ended_elsewhere(self._trainer)) is not None:
+            self._node.note(f"the trainer of {ended.name} has ended, and this one stands still without it")
+            self._trainer.kill()
+
+    def _end_without_missing(self) -> None:
+        if self._gang is not None and (missing := self._gang.missing(self._trainer, self._pace.step_s)):
+            self._ending.without(missing)
 
     def _is_done(self, exited: Exited) -> bool:
         """
@@ -57,6 +73,9 @@ class TrainerEnds(OfAttempt):
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)
         words = decisions.exit_words(code, cause, trainer.last_output())
+        if self._gang is not None and (first := self._gang.first_to_end(trainer)) is not None:
+            code, cause = first.exit_code, decisions.exit_cause(first.exit_code, hung=False)
+            words = decisions.ExitWords(f"on {first.name}", first.reason)
         event = self._journal.trainer_exited(trainer.number, cause, code, trainer.last_step, str(words))
         reason = self._why_give_up(event)
         if reason is not None:

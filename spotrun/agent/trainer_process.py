@@ -260,7 +260,8 @@ def _started_for(address: str) -> list[int]:
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
-def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
+def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
+    """`meets` is by what a trainer of a gang finds the others."""
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
@@ -271,6 +272,7 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
         created_at = node.recorder.state.created_at
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
         environment[STATE_DIR] = str(_state_dir(node))
+        environment |= meets or {}
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment, environment, output)
     finally:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from spotrun.agent.node import Node
+from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer import KILL_WITHIN_S, Trainer
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
+from spotrun.run.gang import Meeting
 
 
 class Trainers:
-    """`spare` was started before the takeover and waits in its set-up."""
+    """
+    `spare` was started before the takeover and waits in its set-up. In a gang this member has a `place`, and `meet` is
+    where its newest trainer finds the others.
+    """
 
-    def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
+    def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
+        self.meet: Meeting | UnsetType = UNSET
+        self._place = place
         self._node = node
         self._spare = spare
         self._current: Trainer | None = None
@@ -26,9 +35,17 @@ class Trainers:
         return 0 if self._current is None else self._current.last_step
 
     def start(self, incarnation: int) -> Trainer:
-        process = self._taken_spare(incarnation) or start_trainer(self._node, incarnation)
-        self._current = Trainer(self._node, process)
+        meets = self._met_at(incarnation)
+        process = self._taken_spare(incarnation) or start_trainer(self._node, incarnation, meets)
+        self._current = Trainer(self._node, process, meets)
         return self._current
+
+    def _met_at(self, incarnation: int) -> dict[str, str]:
+        """What it is told of the others of its gang."""
+        if self._place is None:
+            return {}
+        self.meet = meet = self._place.new_meeting()
+        return self._place.variables(incarnation, meet)
 
     def _taken_spare(self, incarnation: int) -> TrainerProcess | None:
         spare, self._spare = self._spare, None

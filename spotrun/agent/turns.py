@@ -81,6 +81,7 @@ class Turns(OfAttempt):
         self._follow_fits()
         self._leaving.follow()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
+        self._ends.follow_others()
         self._follow_refusal()
         self._keeper.turn(self._now_s)
         self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on)
@@ -104,7 +105,7 @@ class Turns(OfAttempt):
             case Said() if letter.incarnation == self._trainer.number:
                 self._conversation.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
-                self._trainer.exited = letter
+                self._trainer.ended(letter)
                 self._saver.turn(hold=False, overdue=True)
             case Stranger(why=why):
                 self._node.note(f"turned away: {why}")
@@ -149,6 +150,7 @@ class Turns(OfAttempt):
         if decisions.is_fenced(state, self._journal.attempt):
             raise PowerOff("the run goes on elsewhere, or has ended")
         self._drain.read(state, self._journal.attempt)
+        self._leaving.read(state)
 
     # -- saving --------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,27 @@ from typing import TypeVar
 import msgspec
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
-from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Pid, Seconds, decode
+from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, decode
 from spotrun.store.port import Store
+
+
+class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What became of the trainer of a gang's member, which is not the lead: it runs, or it has ended with `exit_code` at
+    `at`, and `reason` is what it said last.
+    """
+
+    attempt: Count
+    incarnation: Count
+    exit_code: ExitCode | None = None
+    at: Moment | None = None
+    reason: str = ""
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
-    `trouble` says what keeps it from training, if anything does.
+    `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -38,6 +51,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     commit_s: Seconds | None = None
     console_tail: str = ""
     trouble: str = ""
+    member: Count = 0
+    trainer: MembersTrainer | None = None
 
     @property
     def steps_total(self) -> float | None:
@@ -84,8 +99,9 @@ _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
 Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
-def agent_key(launch: int) -> str:
-    return f"{FOLDER}agent-{launch}.json"
+def agent_key(place: int | str) -> str:
+    """Of the agent of a launch, or of a member of one."""
+    return f"{FOLDER}agent-{place}.json"
 
 
 def launch_of(key: str) -> int | None:

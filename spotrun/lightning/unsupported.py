@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,11 @@ def _takes_its_batches_itself(trainer: Any) -> bool:
 
 _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
-        lambda t: t.num_nodes > 1,
-        Problem("the Trainer uses more than one machine", "Trainer(num_nodes=1)"),
+        lambda t: t.num_nodes != int(os.environ.get("SPOTRUN_NUM_NODES", "1")),
+        Problem(
+            "the Trainer's num_nodes is not that of the job",
+            'leave it out, or write num_nodes=int(os.environ["SPOTRUN_NUM_NODES"]); the job has num_nodes too',
+        ),
     ),
     (
         lambda t: type(t.strategy).__name__ not in ("SingleDeviceStrategy", "DDPStrategy"),

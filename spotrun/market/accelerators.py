@@ -37,6 +37,11 @@ def meant_by(name: str) -> str | None:
     return next(iter(get_close_matches(written, PEAK_TFLOPS, 1, LIKE)), None)
 
 
+def count_in(accelerators: str) -> int:
+    """How many `NAME:COUNT` are; 0 where there is none."""
+    return int(accelerators.partition(":")[2] or 1) if accelerators else 0
+
+
 def peak_tflops(accelerators: str) -> float | None:
     """Of `NAME:COUNT` together; None if the table does not have NAME, or there is no accelerator."""
     name, _, count = accelerators.partition(":")

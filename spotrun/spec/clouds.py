@@ -40,6 +40,8 @@ class CloudRules(Protocol[_Spec]):
     """Instances see the folders of this machine although they are other ones."""
     notice: timedelta
     """How long before an interruption the cloud gives notice, when it gives one."""
+    members_max: int = 1
+    """So many instances train together at most."""
     instead_of_envs: str
     """Where a secret belongs that stands among `envs`."""
 

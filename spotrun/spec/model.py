@@ -38,7 +38,7 @@ from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
-from spotrun.units import Steps, Unreadable, format_duration
+from spotrun.units import Steps, Unreadable, count_of, format_duration
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
@@ -696,6 +696,14 @@ class RunSpec(Model):
     def _its_cloud_takes_it(self, info: ValidationInfo) -> RunSpec:
         for refusal in () if info.context == STORED else self.cloud.refusals(self):
             raise refusal
+        return self
+
+    @model_validator(mode="after")
+    def _its_cloud_has_as_many_members(self, info: ValidationInfo) -> RunSpec:
+        most = self.cloud.members_max
+        if self.num_nodes > most and info.context != STORED:
+            reason = f"on cloud {self.cloud.name} at most {count_of(most, 'node')} trains, not {self.num_nodes}"
+            raise Unreadable(reason, f"write {most}", at=("num_nodes",))
         return self
 
     @model_validator(mode="after")

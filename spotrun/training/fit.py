@@ -63,6 +63,10 @@ from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
 
+SIZE_WAY_OUT = (
+    "leave num_nodes and devices out of the Trainer, or give it the devices of one instance and "
+    'num_nodes=int(os.environ["SPOTRUN_NUM_NODES"])'
+)
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
@@ -144,6 +148,8 @@ class Fit:
                 "begin one fit() after the other; none can follow one that an exception has ended",
             )
         unsupported.check(framework, agent)
+        if ranks.misfit:
+            unsupported.reject(agent, ranks.misfit, SIZE_WAY_OUT)
         resume, own = None, None
         if isinstance(agent, session.Session):
             resume, own = agent.begin(f"{framework.name} {framework.version}")
@@ -426,6 +432,7 @@ class Fit:
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """What each rank talks to; None on all of them if there is no agent."""
     ranks = Ranks(framework.rank, framework.ranks)
+    ranks.compare()
     agent = claim() if ranks.rank == 0 else session.Follower()
     return ranks, agent if ranks.agree(agent is not None) else None
 

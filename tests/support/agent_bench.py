@@ -14,12 +14,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.processes import carrying, kill_all
 from spotrun.folder import workdir
 from spotrun.folder.ledger import Ledger
-from spotrun.instance import Instance, InstanceState
+from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.state import RunState
@@ -69,7 +71,7 @@ class AgentRun:
             ev.RunCreated(
                 uid=UID,
                 name="demo",
-                ledger_version=ev.LEDGER_VERSION,
+                ledger_version=ev.version_for(resolved.num_nodes),
                 spec=resolved.to_dict(),
                 spec_sha256=resolved.spec_sha256,
                 workdir_sha256=workdir.upload(self.store, work),
@@ -90,7 +92,20 @@ class AgentRun:
 
     def launch(self) -> Node:
         """Intend a launch, a standby where an attempt is current, and boot its instance."""
-        number = self.write(
+        node = Node(self, self._intend(standby_for=self.state.current_attempt))
+        self.nodes.append(node)
+        return node
+
+    def launch_members(self, count: int) -> list[Node]:
+        """Those of a gang, or of what it has lost."""
+        attempts = self.state.attempts.values()
+        number = self._intend(count=count, for_gang=attempts[-1].number if attempts else None)
+        nodes = [Node(self, number, member) for member in range(count)]
+        self.nodes += nodes
+        return nodes
+
+    def _intend(self, **fields: Any) -> int:
+        return self.write(
             ev.LaunchIntended(
                 offering=offering(),
                 time_to_live_s=86_400,
@@ -98,12 +113,25 @@ class AgentRun:
                 on_demand_usd_per_hour=Decimal(1),
                 not_after=self.clock.now() + timedelta(minutes=10),
                 reason="test",
-                standby_for=self.state.current_attempt,
+                **fields,
             )
         )
-        node = Node(self, number)
-        self.nodes.append(node)
-        return node
+
+    def lost(self, node: Node) -> None:
+        """The runner has read that the cloud took it."""
+        at = self.clock.now()
+        self.write(
+            ev.InstanceGone(
+                launch=node.launch,
+                member=UNSET if node.member is None else node.member,
+                instance_id=node.instance_id,
+                billed_from=at,
+                ended_at=at,
+                ended_by=EndedBy.CLOUD,
+                prices=(),
+                evidence="the cloud's record",
+            )
+        )
 
     @property
     def state(self) -> RunState:
@@ -131,7 +159,7 @@ class AgentRun:
         return [(int(pid), int(step)) for pid, step in map(str.split, self.trace.read_text().splitlines())]
 
     def log(self, node: Node) -> str:
-        chunks = self.store.list(f"logs/{node.launch}/")
+        chunks = self.store.list(f"logs/{node.place}/")
         return b"".join(self.store.get(chunk.key) for chunk in chunks).decode()
 
     def close(self) -> None:
@@ -144,13 +172,15 @@ Start = Callable[..., AgentRun]
 
 
 class Node:
-    """An instance: its folder, its metadata, and a bootstrap that runs."""
+    """An instance: its folder, its metadata, and a bootstrap that runs. Of a gang it is a `member`."""
 
-    def __init__(self, run: AgentRun, launch: int) -> None:
+    def __init__(self, run: AgentRun, launch: int, member: int | None = None) -> None:
         self.run = run
         self.launch = launch
-        self.instance_id = f"i-{os.getpid()}-{id(run)}-{launch}"
-        self.folder = run.folder / f"instance-{launch}"
+        self.member = member
+        self.place = str(launch) if member is None else f"{launch}.{member}"
+        self.instance_id = f"i-{os.getpid()}-{id(run)}-{self.place}"
+        self.folder = run.folder / f"instance-{self.place}"
         self.folder.mkdir()
         instance = Instance(
             instance_id=self.instance_id,
@@ -177,6 +207,7 @@ class Node:
             "SPOTRUN_INSTANCE_DIR": str(self.folder),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.endpoint,
             "OMP_NUM_THREADS": "1",
+            **({} if self.member is None else self._of_member()),
         }
         with self.console.open("ab") as console:
             self.bootstrap = subprocess.Popen(
@@ -188,6 +219,20 @@ class Node:
                 stderr=console,
                 start_new_session=True,
             )
+
+    def _of_member(self) -> dict[str, str]:
+        address = f"127.77.{self.launch % 256}.{self.member}"
+        return {
+            "SPOTRUN_MEMBER": str(self.member),
+            "SPOTRUN_MEMBER_ADDRESS": address,
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+
+    def is_taken(self) -> None:
+        """It and all that it ran are gone."""
+        self.bootstrap.send_signal(signal.SIGKILL)
+        self.bootstrap.wait(10)
+        kill_all(lambda: carrying("SPOTRUN_INSTANCE_ID", self.instance_id))
 
     def powers_off(self, within_s: float = 60.0) -> None:
         try:

@@ -24,6 +24,7 @@ from spotrun.notify.delivery import letter
 from spotrun.notify.news import News, news_of
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
+from spotrun.run.gang import MemberName
 from spotrun.secrets.redaction import Redactor, secrets_in
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import EpochEnded
@@ -87,7 +88,7 @@ class TellingRun:
     def _print_all(self) -> None:
         """The training prints, and the agent ships what there is."""
         text = "".join(f"{name}: {text}\n" for name, text in self._shuffled()).encode()
-        shipper = LogShipper(self._store, self._clock, self._console, self._launch)
+        shipper = LogShipper(self._store, self._clock, self._console, str(self._launch))
         cuts = sorted(self._random.sample(range(len(text)), PARTS))
         place = (0, 0)
         for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
@@ -139,7 +140,9 @@ class TellingRun:
     def _beat(self) -> None:
         status = Status(self._folder)
         status.facts |= {"trouble": self._text(), "metrics": {self._text(): 0.5}}
-        heartbeat = Heartbeat(self._store, self._clock, self._launch, status, self._console)
+        heartbeat = Heartbeat(
+            self._store, self._clock, MemberName(self._launch, 0), str(self._launch), status, self._console
+        )
         heartbeat.start()
         heartbeat.stop()
 

@@ -535,7 +535,7 @@ def test_a_restarted_shipper_goes_on_where_the_last_one_ended(tmp_path: Path):
     clock = ScaledClock(datetime.now(UTC), 1000)
     for line in ("one", "two", "three"):
         console.note(line)
-        shipper = LogShipper(store, clock, console, 7)
+        shipper = LogShipper(store, clock, console, "7")
         shipper.start()
         shipper.stop()
     chunks = store.list("logs/7/")
@@ -551,7 +551,7 @@ def test_the_disk_gets_back_what_was_shipped_and_nothing_else_changes(tmp_path: 
     for half in (written[: len(written) // 2], written[len(written) // 2 :]):
         with os.fdopen(os.dup(program), "wb") as output:
             output.write(half)
-        shipper = LogShipper(store, clock, console, 7)
+        shipper = LogShipper(store, clock, console, "7")
         shipper.start()
         shipper.stop()
         console = Console(tmp_path, kept_bytes=kept)  # of an agent that was started again

@@ -250,7 +250,7 @@ def test_what_was_shipped_has_its_stars_on_the_disk_of_the_instance_too(tmp_path
     console = Console(tmp_path, OutputRedaction({secret}))
     reach = console.redaction.reach
     store = MemoryStore()
-    shipper = LogShipper(store, ManualClock(), console, 7)
+    shipper = LogShipper(store, ManualClock(), console, "7")
     place, written = (0, 0), ""
     for part in (f"it is {secret}\n", "a word " * reach, f"password: {secret[:9]}", f"{secret[9:]} again\n", "a word"):
         with console.path.open("a") as program:  # it holds the file open, and writes at its end
@@ -307,7 +307,7 @@ def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
     lines = "".join(f"step {n}: {secret} is used\n" for n, secret in enumerate(sorted(secrets)))
     console.path.write_text(lines)
     store = MemoryStore()
-    shipper = LogShipper(store, ManualClock(), console, 7)
+    shipper = LogShipper(store, ManualClock(), console, "7")
     shipper.start()
     shipper.stop()
     shipped = b"".join(store.objects[key] for key in sorted(store.objects)).decode()

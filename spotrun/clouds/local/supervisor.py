@@ -286,7 +286,17 @@ class Supervisor:
             RECORD_VARIABLE: str(self._folder.path),
             "SPOTRUN_INSTANCE_DIR": str(disk),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._metadata.endpoint,
-            **({} if self._record.count is None else {"SPOTRUN_MEMBER": str(instance.member)}),
+            **({} if self._record.count is None else self._of_member(instance)),
+        }
+
+    @staticmethod
+    def _of_member(instance: Instance) -> dict[str, str]:
+        """Gloo and NCCL take the interface that they are told, and all members are on this machine's own net."""
+        return {
+            "SPOTRUN_MEMBER": str(instance.member),
+            "SPOTRUN_MEMBER_ADDRESS": instance.address,
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
         }
 
     def _observer(self) -> Observer:

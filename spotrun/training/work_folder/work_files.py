@@ -9,7 +9,7 @@ from pathlib import Path
 from spotrun.checkpoint.chosen_files import all_but
 from spotrun.errors import SpotrunError
 from spotrun.folder.work_files import remembered
-from spotrun.trainer_link import Committed, FilesRule, FilesTorn, FilesWanted
+from spotrun.trainer_link import WORK, Committed, FilesRule, FilesTorn, FilesWanted
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent, Session
 from spotrun.training.work_folder.freezing import Freezer, Frozen
@@ -19,14 +19,15 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 class WorkFiles:
     """
     The files of one training. On ranks other than 0 it knows what that process has open, and nothing more; without a
-    `rule` no files belong to checkpoints.
+    `rule` no files belong to checkpoints. Of a gang's members only the lead has files that belong to them.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
         self._agent = agent
         self._ranks = ranks
         self._rule = rule
-        self.folder = "" if rule is None else os.path.realpath(rule.work)
+        self._of_another_machine = WORK in os.environ
+        self.folder = "" if rule is None else os.path.realpath(os.environ.get(WORK, rule.work))
         self._open = None if rule is None else OpenFiles(self.folder)
         self._flushed: list[Opened] = []
         self._freezer: Freezer | None = None
@@ -82,6 +83,7 @@ class WorkFiles:
                 f"the files of the checkpoint could not be put into the work folder: {problem}",
                 hint="the log says which; is there room on the instance's disk?",
             )
-        self._open.move(positions)
+        if not self._of_another_machine:
+            self._open.move(positions)
         if self._freezer is not None:
             self._freezer.begin_with(self._open.flush())

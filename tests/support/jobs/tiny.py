@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.03)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--fail-on-rank", type=int, default=-1, help="in the fourth step")
+    parser.add_argument("--num-nodes", type=int, help="of a gang; spotrun says it where this does not")
     parser.add_argument("--frozen", action="store_true", help="most of the model stays as it is")
     args = parser.parse_args()
     pl.seed_everything(7, verbose=False)
@@ -84,18 +86,22 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[FailAt(args.fail_at)] if args.fail_at >= 0 else [],
+        callbacks=[FailAt(args.fail_at)] if args.fail_at >= 0 else [FailAt(3, args.fail_on_rank)],
+        **({} if args.num_nodes is None else {"num_nodes": args.num_nodes}),
     )
     trainer.fit(Net(args.width, args.step_s, args.frozen), train, DataLoader(Noisy(16), batch_size=8))
     print("trained", trainer.global_step, "steps")
 
 
 class FailAt(pl.Callback):
-    def __init__(self, step: int) -> None:
+    """On that rank alone, if one is given; on none if that is -1."""
+
+    def __init__(self, step: int, rank: int | None = None) -> None:
         self.step = step
+        self.rank = rank
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: object) -> None:
-        if trainer.global_step == self.step:
+        if trainer.global_step == self.step and self.rank in (None, trainer.global_rank):
             raise RuntimeError(f"planted failure at step {self.step}")
 
 

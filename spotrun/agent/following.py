@@ -1,0 +1,147 @@
+"""
+A member of a gang that does not lead: its trainers begin and end by the ledger's word (protocol 38).
+
+The lead's agent restores, saves and judges. This one starts the trainer of incarnation i when it has read where that
+meets, ends it when it reads of the next one or of the attempt's end, and tells how it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from typing import NoReturn
+
+from spotrun.agent import decisions, groups
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
+from spotrun.agent.node import Node
+from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.put_back import FilesOfCommit
+from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
+from spotrun.agent.trainer_process import TrainerProcess, start_trainer
+from spotrun.errors import SpotrunError
+from spotrun.folder.status_objects import MembersTrainer
+from spotrun.run.state import Attempt
+from spotrun.trainer_link import WORK
+
+TURN_S = 0.1
+"""System time: how long the loop waits for a letter at most."""
+ENDS_BY_ITSELF_WITHIN_S = 30.0
+"""System time that a script has for its end, once the run is complete."""
+REASON_MAX = 500
+
+
+class Following:
+    """The part of one attempt that this member has."""
+
+    def __init__(self, node: Node, attempt: Attempt) -> None:
+        self._node = node
+        self._number = attempt.number
+        self._place = PlaceInGang.of(node, attempt)
+        self._journal = AttemptJournal(
+            node.recorder,
+            node.assignment.launch,
+            node.assignment.instance_id,
+            node.booted_at,
+            member=node.assignment.name,
+        )
+        self._journal.attempt = attempt.number
+        self._trainer: TrainerProcess | None = None
+        self._exited = False
+
+    def run(self) -> NoReturn:
+        """
+        Raises:
+            PowerOff: the attempt is over, or this agent may not go on.
+        """
+        self._node.status.change(phase="restore", attempt=self._number)
+        while True:
+            self._follow()
+            self._hear()
+
+    def _follow(self) -> None:
+        state = self._node.recorder.state
+        if decisions.is_fenced(state, self._number):
+            if state.terminal is not None and state.terminal.outcome == "completed":
+                self._await_the_end()
+            raise PowerOff("the attempt is over")
+        trainers = state.attempts[self._number].trainers
+        if trainers and (self._trainer is None or self._trainer.incarnation < len(trainers) - 1):
+            self._begin(len(trainers) - 1)
+
+    def _begin(self, incarnation: int) -> None:
+        """Whatever of an earlier one is left goes first."""
+        self._end()
+        newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
+        assert newest.meet is not None
+        self._tidy()
+        meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
+        self._node.assignment.training_mark.touch()
+        self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))
+        self._node.status.change(phase="train")
+
+    def _tidy(self) -> None:
+        """No checkpoint has files of this member: each of its trainers finds the work folder as it was uploaded."""
+        if not self._node.assignment.training_mark.exists():
+            return
+        files = FilesOfCommit(self._node, None, {})
+        try:
+            files.fetch()
+            files.put((), self._number)
+        except SpotrunError as error:
+            self._node.note(f"what an earlier trainer has written could not be removed: {error}")
+
+    def _hear(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._take(self._node.inbox.get(timeout=TURN_S))
+
+    def _take(self, letter: Letter) -> None:
+        match letter:
+            case NoticeHeard():
+                self._node.note(f"{letter.kind} notice" + (f" for {letter.deadline_at}" if letter.deadline_at else ""))
+                self._journal.notice_seen(letter)
+            case NoticesLost():
+                self._journal.notices_lost(letter)
+            case Exited() if self._trainer is not None and letter.incarnation == self._trainer.incarnation:
+                self._ended(letter)
+            case LedgerLost(reason=reason):
+                raise PowerOff(reason)
+            case _:
+                pass
+
+    def _ended(self, exited: Exited) -> None:
+        """The lead decides what follows. It has our reason, which may be that of all."""
+        assert self._trainer is not None
+        self._exited = True
+        cause = decisions.exit_cause(exited.exit_code, hung=False)
+        output = self._node.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
+        words = decisions.exit_words(exited.exit_code, cause, output)
+        self._node.status.change(phase="exited")
+        self._tell(
+            MembersTrainer(
+                attempt=self._number,
+                incarnation=exited.incarnation,
+                exit_code=exited.exit_code,
+                at=self._node.clock.now(),
+                reason=str(words)[:REASON_MAX],
+            )
+        )
+
+    def _tell(self, trainer: MembersTrainer) -> None:
+        self._node.status.facts["trainer"] = trainer
+        self._node.heartbeat.beat_now()
+
+    def _await_the_end(self) -> None:
+        """The script of the lead has come to its end, and that of this member is about to."""
+        if self._trainer is not None and not self._exited:
+            self._trainer.wait(ENDS_BY_ITSELF_WITHIN_S)
+
+    def _end(self) -> None:
+        if self._trainer is not None:
+            self._trainer.kill()
+            self._trainer.wait(KILL_WITHIN_S)
+
+    def close(self) -> None:
+        self._end()
+        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

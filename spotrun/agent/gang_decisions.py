@@ -1,0 +1,154 @@
+"""What the members of a gang make of facts. Pure: nothing here reads a clock or touches a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum, auto
+from typing import NamedTuple
+
+from spotrun.agent.others import Seen
+from spotrun.run.events import Cause
+from spotrun.run.gang import Gang, MemberName, Seat
+from spotrun.run.state import Attempt, RunState
+
+ANOTHER_STARTS_AFTER_S = 30.0
+"""Run time after which another member than the lead may start the attempt (protocol 36)."""
+SILENT_S = 30.0
+"""Run time for which an unchanged status tells that a member is not reached (protocol 44)."""
+SILENT_MIN_S = 10.0
+"""The same in system time: a busy machine is slow."""
+ENDS_WITHIN_S = 10.0
+"""Run time for which the others' trainers may outlive the lead's; they end at once where they notice it."""
+ENDS_WITHIN_MIN_S = 5.0
+"""The same in system time."""
+
+
+BEGINS_WITHIN_S = 60.0
+"""Run time after the lead's trainer has begun within which the others tell that theirs have (protocol 39)."""
+BEGINS_WITHIN_MIN_S = 20.0
+"""The same in system time."""
+
+
+class MemberStands(Enum):
+    """What a member that is in no attempt is to do."""
+
+    LEAVE = auto()
+    WAIT = auto()
+    SAY_READY = auto()
+    TRAIN = auto()
+
+
+def stands(state: RunState, name: MemberName) -> MemberStands:
+    """By the ledger (protocol 33 to 35). Who was named and has not read it is in the current attempt, and trains."""
+    launch = state.launches.get(name.launch)
+    if launch is None or state.terminal is not None or name.member >= len(launch.members):
+        return MemberStands.LEAVE
+    if launch.closed is not None or not state.member(name).wanted:
+        return MemberStands.LEAVE
+    if state.current is not None:
+        return MemberStands.TRAIN if name in state.current.names else MemberStands.WAIT
+    if state.stop_requested:
+        return MemberStands.WAIT
+    ready = state.member(name).ready
+    return MemberStands.SAY_READY if ready is None or ready.after != state.last_end else MemberStands.WAIT
+
+
+def stays(state: RunState, attempt: Attempt) -> bool:
+    """
+    Whether a member of an attempt that is over may train in the next one. The attempt has lost another member; or it
+    ended for what its training is the cause of, and then nobody trains on by itself.
+    """
+    if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
+        return False
+    lost = any(member.gone is not None or member.condemned is not None for member in state.members_of(attempt))
+    return lost or attempt.end.cause is Cause.INTERRUPTED
+
+
+def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
+    """
+    The gang of the next attempt, if `name` is to start it: that of the earliest members that are ready, as many as the
+    job asks for. The first of them starts it; after a while another one may (protocol 36).
+    """
+    if state.current is not None or state.terminal is not None or state.stop_requested:
+        return None
+    chosen = ready_members(state)[: state.created.size]
+    if len(chosen) < state.created.size or name not in chosen:
+        return None
+    if name != chosen[0] and waited_s < ANOTHER_STARTS_AFTER_S:
+        return None
+    return _seated(state, chosen)
+
+
+def ready_members(state: RunState) -> list[MemberName]:
+    """Who has said so since the newest end, the earliest name first."""
+    return sorted(
+        MemberName(launch.number, index)
+        for launch in state.launches.values()
+        if launch.closed is None
+        for index, member in enumerate(launch.members)
+        if member.wanted and member.ready is not None and member.ready.after == state.last_end
+    )
+
+
+def _seated(state: RunState, names: list[MemberName]) -> Gang:
+    seats, rank = [], 0
+    for name in names:
+        seats.append(Seat(name=name, rank=rank))
+        ready = state.member(name).ready
+        assert ready is not None
+        rank += max(1, ready.accelerators)
+    return Gang(members=tuple(seats), world=rank, batches=(1,) * rank)
+
+
+class TrainerOfOther(NamedTuple):
+    """How the trainer of another member has ended, and when."""
+
+    name: MemberName
+    exit_code: int
+    at: datetime
+    reason: str
+
+
+def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[TrainerOfOther]:
+    """Those of this incarnation, the first one first."""
+    found = []
+    for name, each in seen.items():
+        trainer = None if each.status is None else each.status.trainer
+        if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
+            continue
+        if trainer.exit_code is not None and trainer.at is not None:
+            found.append(TrainerOfOther(name, trainer.exit_code, trainer.at, trainer.reason))
+    return sorted(found, key=lambda one: one.at)
+
+
+def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) -> tuple[MemberName, ...]:
+    """Whose agents have said nothing for so long that they count as not reached."""
+    limit_s = max(SILENT_S, SILENT_MIN_S * scale)
+    return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
+
+
+def are_settled(seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float) -> bool:
+    """
+    Whether enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers have, or
+    those that live on stand in a collective call and do not notice, or somebody is silent.
+    """
+    if ended == len(seen) or silent_members(seen, now_s, scale):
+        return True
+    waited_s, limit_s = now_s - since_s, max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * scale)
+    all_heard = all(each.since_s > since_s for each in seen.values())
+    return waited_s >= limit_s and all_heard
+
+
+def missing_at_start(
+    seen: Mapping[MemberName, Seen], attempt: int, incarnation: int, since_s: float, scale: float
+) -> tuple[MemberName, ...]:
+    """Whose agents have not told in time that they have begun the trainer of this incarnation (protocol 39)."""
+    if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
+        return ()
+    return tuple(name for name, each in seen.items() if not _has_begun(each, attempt, incarnation))
+
+
+def _has_begun(seen: Seen, attempt: int, incarnation: int) -> bool:
+    trainer = None if seen.status is None else seen.status.trainer
+    return trainer is not None and (trainer.attempt, trainer.incarnation) == (attempt, incarnation)

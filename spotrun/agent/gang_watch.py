@@ -1,0 +1,87 @@
+"""
+What the lead of a gang makes of the other members while its own trainer runs, and once that has ended.
+
+A collective call that a rank has left stands for ever, or fails on all others. So a trainer that has ended ends those
+of all members, and the first of them has the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotrun.agent.gang_decisions import (
+    ENDS_WITHIN_MIN_S,
+    ENDS_WITHIN_S,
+    TrainerOfOther,
+    are_settled,
+    ended_trainers,
+    missing_at_start,
+    silent_members,
+)
+from spotrun.agent.node import Node
+from spotrun.agent.others import Others
+from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.trainer import Trainer
+from spotrun.run.gang import MemberName
+
+STANDS_STILL_S = 15.0
+"""Run time without a step, or five steps' time, after which a member that says nothing is missed (protocol 44)."""
+STANDS_STILL_STEPS = 5
+
+
+class GangWatch:
+    def __init__(self, node: Node, place: PlaceInGang) -> None:
+        self._clock = node.clock
+        self._attempt = place.attempt
+        self._others = Others(node.store, node.clock, place.others)
+        self._began_s = self._clock.monotonic()
+        self._exited_s: float | None = None
+
+    def start(self) -> None:
+        self._others.start()
+
+    def close(self) -> None:
+        self._others.close()
+
+    def begins(self) -> None:
+        """Another trainer has begun."""
+        self._began_s, self._exited_s = self._clock.monotonic(), None
+        self._others.begins()
+
+    def missing(self, trainer: Trainer, step_s: float | None) -> tuple[MemberName, ...]:
+        """Who is not reached while no trainer goes on, or has not begun with this one in time."""
+        now_s = self._clock.monotonic()
+        late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
+        limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (step_s or 0.0))
+        if trainer.exited is None and trainer.silent_s < limit_s:
+            return late
+        return late or silent_members(self._others.seen, now_s, self._scale)
+
+    def ended_elsewhere(self, trainer: Trainer) -> TrainerOfOther | None:
+        """The first other trainer that has ended, if this one does not end by itself because of it."""
+        ended = self._ended(trainer)
+        if trainer.finished is not None or not ended:
+            return None
+        waited_s = (self._clock.now() - ended[0].at).total_seconds()
+        return ended[0] if waited_s >= max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * self._scale) else None
+
+    def knows_why(self, trainer: Trainer) -> bool:
+        """Whether enough is known of the others, now that this trainer has ended."""
+        now_s = self._clock.monotonic()
+        if self._exited_s is None:
+            self._exited_s = now_s
+            self._others.look_closely()
+        ended = len(self._ended(trainer))
+        return are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale)
+
+    def first_to_end(self, trainer: Trainer) -> TrainerOfOther | None:
+        """The other trainer that ended before this one with an error; None if this one was the first."""
+        failed = [one for one in self._ended(trainer) if one.exit_code]
+        return failed[0] if failed and trainer.exited_at is not None and failed[0].at < trainer.exited_at else None
+
+    def _ended(self, trainer: Trainer) -> Sequence[TrainerOfOther]:
+        return ended_trainers(self._others.seen, self._attempt, trainer.number)
+
+    @property
+    def _scale(self) -> float:
+        return self._clock.scale

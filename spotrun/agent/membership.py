@@ -1,0 +1,180 @@
+"""
+The agent of a gang's member, from its set-up to power off.
+
+    say ready -> (the lead starts an attempt) -> lead it, or follow -> the attempt is over -> say ready again -> …
+
+A member outlives attempts: what it has set up and fetched stays with it.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import NoReturn
+
+from spotrun.agent import gang_decisions
+from spotrun.agent.attempt import AttemptLoop
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.ending import await_the_cloud
+from spotrun.agent.following import Following
+from spotrun.agent.gang_decisions import MemberStands
+from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
+from spotrun.agent.node import Node
+from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.errors import SpotrunError
+from spotrun.folder.ledger import Decide, EntryRefused
+from spotrun.market.accelerators import count_in
+from spotrun.run.events import AnyEvent, AttemptStarted, Cause, MemberReady
+from spotrun.run.gang import Gang
+from spotrun.run.state import Attempt, RunState
+
+TURN_S = 0.1
+"""System time between two looks at what the recorder has read."""
+APPEND_WITHIN_S = 3700.0
+"""System time; longer than the recorder's own patience."""
+
+
+class Membership:
+    """`failure` is why the set-up has failed, if it has: then the run is told so."""
+
+    def __init__(self, node: Node, failure: str | None) -> None:
+        self._node = node
+        self._name = node.assignment.name
+        self._failure = failure
+        self._told_setup = False
+
+    def serve(self) -> NoReturn:
+        """
+        Raises:
+            PowerOff: the run needs nothing more from this instance, or the cloud takes it.
+        """
+        while True:
+            self._train(self._await_attempt())
+
+    # -- between two attempts
+
+    def _await_attempt(self) -> Attempt:
+        """The attempt that names this member."""
+        self._node.status.change(phase="ready")
+        since_s = self._node.clock.monotonic()
+        while True:
+            state = self._node.recorder.state
+            match gang_decisions.stands(state, self._name):
+                case MemberStands.LEAVE:
+                    raise PowerOff("the run needs nothing from this instance")
+                case MemberStands.TRAIN:
+                    assert state.current is not None
+                    return state.current
+                case MemberStands.SAY_READY:
+                    self._say_ready(state)
+                    since_s = self._node.clock.monotonic()
+                case MemberStands.WAIT:
+                    self._start_if_due(state, self._node.clock.monotonic() - since_s)
+            self._hear()
+
+    def _say_ready(self, state: RunState) -> None:
+        after, launch = state.last_end, state.launches[self._name.launch]
+        setup = None if self._told_setup or self._failure is not None else self._node.setup
+        ready = MemberReady(
+            launch=self._name.launch,
+            member=self._name.member,
+            instance_id=self._node.assignment.instance_id,
+            address=self._node.assignment.address,
+            accelerators=count_in(launch.intent.offering.accelerators),
+            booted_at=self._node.booted_at,
+            after=after,
+            setup=setup,
+        )
+        self._told_setup = self._append(lambda now: None if now.last_end != after else _unless_ready(now, ready))
+
+    def _start_if_due(self, state: RunState, waited_s: float) -> None:
+        if gang_decisions.gang_to_start(state, self._name, waited_s) is None:
+            return
+
+        def decide(now: RunState) -> AttemptStarted | None:
+            gang = gang_decisions.gang_to_start(now, self._name, waited_s)
+            return None if gang is None else _started_by(now, gang)
+
+        self._append(decide)
+
+    def _append(self, decide: Decide) -> bool:
+        """Whether it was written. Another member may have been first, or the ledger says something else by now."""
+        future = self._node.recorder.append(decide)
+        try:
+            return future.result(APPEND_WITHIN_S) is not None
+        except EntryRefused:
+            return False
+        except SpotrunError as error:
+            raise PowerOff(error.message) from error
+
+    def _hear(self) -> None:
+        """A letter of an earlier attempt is dropped. The state is the recorder's."""
+        try:
+            letter = self._node.inbox.get(timeout=TURN_S)
+        except queue.Empty:
+            return
+        if isinstance(letter, NoticeHeard) and letter.kind == "termination":
+            raise PowerOff("the cloud takes this instance before it was needed")
+        if isinstance(letter, LedgerLost):
+            self._node.note(f"the ledger has not taken an entry: {letter.reason}")
+
+    # -- an attempt
+
+    def _train(self, attempt: Attempt) -> None:
+        """
+        Until it is over and this member stays.
+
+        Raises:
+            PowerOff: else.
+        """
+        loop = self._part_in(attempt)
+        try:
+            if self._failure is not None:
+                self._fail_setup(attempt)
+            loop.run()
+        except PowerOff as reason:
+            loop.close()
+            self._leave_if_due(attempt.number, reason)
+        finally:
+            loop.close()
+        self._node.note("the attempt is over; this instance is ready for the next one")
+
+    def _fail_setup(self, attempt: Attempt) -> NoReturn:
+        """Any member may say that there will be no training."""
+        name = self._node.assignment
+        journal = AttemptJournal(self._node.recorder, name.launch, name.instance_id, self._node.booted_at)
+        journal.attempt = attempt.number
+        assert self._failure is not None
+        journal.ended(Cause.USER_ERROR, 0, self._failure, missing=())
+        raise PowerOff("the set-up has failed")
+
+    def _part_in(self, attempt: Attempt) -> AttemptLoop | Following:
+        place = PlaceInGang.of(self._node, attempt)
+        if not place.leads:
+            return Following(self._node, attempt)
+        return AttemptLoop(self._node, place=place)
+
+    def _leave_if_due(self, number: int, reason: PowerOff) -> None:
+        if self._node.watcher.heard_end:
+            await_the_cloud(self._node, number)
+            raise reason
+        state = self._node.recorder.state
+        if not gang_decisions.stays(state, state.attempts[number]):
+            raise reason
+
+
+def _unless_ready(state: RunState, ready: MemberReady) -> AnyEvent | None:
+    known = state.launches[ready.launch].members[ready.member].ready
+    return None if known is not None and known.after == ready.after else ready
+
+
+def _started_by(state: RunState, gang: Gang) -> AttemptStarted:
+    """It speaks of the lead."""
+    lead = state.member(gang.names[0])
+    assert lead.ready is not None
+    return AttemptStarted(
+        launch=lead.ready.launch,
+        instance_id=lead.ready.instance_id,
+        booted_at=lead.ready.booted_at,
+        setup=lead.setup,
+        gang=gang,
+    )

@@ -1,0 +1,76 @@
+"""What the lead of a gang knows of the other members: their agents overwrite a status object each few seconds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
+from spotrun.run.gang import MemberName
+from spotrun.store.port import Store
+
+LOOKS_EVERY_S = 10.0
+"""Run time between two looks, as long as all train."""
+LOOKS_CLOSELY_EVERY_S = 2.0
+"""Run time between two looks while this member waits for another one."""
+LOOKS_EVERY_MIN_S = 0.2
+"""System time."""
+
+
+class Seen(NamedTuple):
+    """The newest status of a member, which has not changed since `since_s`, by our own run time."""
+
+    status: AgentStatus | None
+    since_s: float
+
+
+class Others:
+    """A thread that reads them."""
+
+    def __init__(self, store: Store, clock: Clock, names: Sequence[MemberName]) -> None:
+        self._store = store
+        self._clock = clock
+        self._seen = {name: Seen(None, clock.monotonic()) for name in names}
+        self._closely = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="others", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._closely.set()
+
+    def look_closely(self) -> None:
+        """From now on, until the next trainer begins."""
+        self._closely.set()
+
+    def begins(self) -> None:
+        """A trainer has begun: whoever is silent has all of its time again."""
+        self._closely.clear()
+        now_s = self._clock.monotonic()
+        self._seen = {name: Seen(seen.status, now_s) for name, seen in self._seen.items()}
+
+    @property
+    def seen(self) -> Mapping[MemberName, Seen]:
+        return self._seen
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            for name in self._seen:
+                self._look(name)
+            every_s = LOOKS_CLOSELY_EVERY_S if self._closely.is_set() else LOOKS_EVERY_S
+            pause_s = max(LOOKS_EVERY_MIN_S, every_s / self._clock.scale)
+            if self._closely.is_set():
+                self._stop.wait(pause_s)
+            else:
+                self._closely.wait(pause_s)
+
+    def _look(self, name: MemberName) -> None:
+        status = read_status(self._store, agent_key(str(name)), AgentStatus)
+        known = self._seen[name]
+        if status is not None and (known.status is None or status.sequence != known.status.sequence):
+            self._seen[name] = Seen(status, self._clock.monotonic())

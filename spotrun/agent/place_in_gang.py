@@ -1,0 +1,85 @@
+"""A member's place in an attempt of its gang, and what its trainers are told of it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from spotrun.agent.node import Node
+from spotrun.run.gang import Gang, Meeting, MemberName
+from spotrun.run.state import Attempt, RunState
+from spotrun.trainer_link import GANG
+
+MEETS_AS = ("SPOTRUN", "SKYPILOT")
+"""Scripts that were written for SkyPilot find the names that they know."""
+
+
+@dataclass(frozen=True)
+class PlaceInGang:
+    """`addresses` are those of its members, in the order of their ranks; `at` is where this member is among them."""
+
+    run_uid: str
+    attempt: int
+    gang: Gang
+    addresses: tuple[str, ...]
+    at: int
+    work: str
+
+    @classmethod
+    def of(cls, node: Node, attempt: Attempt) -> PlaceInGang:
+        assert attempt.gang is not None
+        return cls(
+            run_uid=node.assignment.run_uid,
+            attempt=attempt.number,
+            gang=attempt.gang,
+            addresses=addresses_of(node.recorder.state, attempt),
+            at=attempt.names.index(node.assignment.name),
+            work=str(node.assignment.work),
+        )
+
+    @property
+    def leads(self) -> bool:
+        return self.at == 0
+
+    @property
+    def others(self) -> tuple[MemberName, ...]:
+        return tuple(name for at, name in enumerate(self.gang.names) if at != self.at)
+
+    def new_meeting(self) -> Meeting:
+        """
+        Where the trainers of one incarnation meet, at this member. The port is one that nobody has now.
+
+        Raises:
+            OSError: the address is none of this machine's.
+        """
+        with socket.socket() as sock:
+            sock.bind((self.addresses[self.at], 0))
+            return Meeting(address=self.addresses[self.at], port=sock.getsockname()[1])
+
+    def variables(self, incarnation: int, meet: Meeting) -> dict[str, str]:
+        """
+        What a trainer of that incarnation finds the others by.
+
+        `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK` are read by `LightningEnvironment`, and `PL_TRAINER_NUM_NODES` by a
+        Trainer that is not told how many there are; the others are for `train: {run}`
+        (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
+        """
+        size = len(self.addresses)
+        places = {
+            "NUM_NODES": str(size),
+            "NODE_RANK": str(self.at),
+            "NODE_IPS": "\n".join(self.addresses),
+            "NUM_GPUS_PER_NODE": str(self.gang.world // size),
+        }
+        return {
+            "MASTER_ADDR": meet.address,
+            "MASTER_PORT": str(meet.port),
+            "NODE_RANK": str(self.at),
+            "PL_TRAINER_NUM_NODES": str(size),
+            **{f"{prefix}_{name}": text for prefix in MEETS_AS for name, text in places.items()},
+            GANG: f"{self.run_uid} {self.attempt} {incarnation} {self.gang.world}",
+        }
+
+
+def addresses_of(state: RunState, attempt: Attempt) -> tuple[str, ...]:
+    return tuple(member.ready.address for member in state.members_of(attempt) if member.ready is not None)

@@ -1,0 +1,280 @@
+"""The agents of a gang: real agents and trainers that meet, a real store, a ledger written by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.clouds.local.processes import carrying
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
+from tests.support.agent_bench import AgentRun, Node
+from tests.support.eventually import eventually
+from tests.support.repository import JOBS, ROOT
+
+STEPS = 60
+EVERY = 5
+WITHIN_S = 120.0
+
+Start = Callable[..., AgentRun]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Begins gangs of two members that train for 60 steps, with a checkpoint after each fifth one."""
+    runs: list[AgentRun] = []
+
+    def begin(scale: float = 10.0, size: int = 2, **job: Any) -> AgentRun:
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        text = json.dumps({"steps": STEPS, "epoch_steps": 30, "step_s": 0.05, "trace": str(folder / "trace")} | job)
+        source = (ROOT / "tests" / "support" / "gang_trainer.py").read_text()
+        run = AgentRun(
+            folder,
+            scale=scale,
+            files={"gang_trainer.py": source},
+            train={"script": "gang_trainer.py", "args": [text]},
+            num_nodes=size,
+            checkpoint={"every": f"{EVERY} steps"},
+        )
+        runs.append(run)
+        return run
+
+    yield begin
+    for run in runs:
+        run.close()
+
+
+def reaches(run: AgentRun, step: int) -> None:
+    eventually(lambda: max((done for _, done in run.steps_done()), default=0) >= step, WITHIN_S)
+
+
+def taken(run: AgentRun, node: Node) -> None:
+    """The cloud takes it without a word, and the runner reads that at once."""
+    node.is_taken()
+    run.lost(node)
+
+
+def completes(run: AgentRun, *nodes: Node) -> None:
+    for node in nodes:
+        node.powers_off(WITHIN_S)
+    assert run.wait_for(ev.RunCompleted).step == STEPS
+    assert run.state.voids == ()
+
+
+def redone(run: AgentRun) -> int:
+    """Steps that a rank has done more than once."""
+    by_step: dict[int, int] = {}
+    for _, step in run.steps_done():
+        by_step[step] = by_step.get(step, 0) + 1
+    assert sorted(by_step) == list(range(1, STEPS + 1))
+    return sum(count > 2 for count in by_step.values())
+
+
+def gangs(run: AgentRun) -> list[tuple[str, ...]]:
+    return [tuple(map(str, event.gang.names)) for event in run.seen(ev.AttemptStarted) if event.gang]
+
+
+def test_a_start_of_two_members_has_five_entries_and_a_commit_one(start: Start):
+    run = start()
+    completes(run, *run.launch_members(2))
+    kinds = [type(entry.event).__name__ for entry in run.ledger.entries]
+    begin = [*kinds[: kinds.index("TrainingStarted")]]
+    assert begin == ["RunCreated", "LaunchIntended", "MemberReady", "MemberReady", "AttemptStarted", "ResumedFrom"]
+    assert redone(run) == 0
+    for commit in run.seen(ev.CheckpointCommitted):
+        ((rank, world, step),) = [(shard.rank, shard.world, shard.step) for shard in commit.shards]
+        assert (rank, world, step) == (0, 2, commit.step)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_notice_costs_no_step(start: Start, victim: int):
+    run = start(step_s=0.2)
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    nodes[victim].notice(40)
+    drained = run.wait_for(ev.AttemptDrained, within_s=WITHIN_S)
+    assert run.seen(ev.NoticeSeen)[0].member == MemberName(1, victim)
+    taken(run, nodes[victim])
+    (third,) = run.launch_members(1)
+    completes(run, nodes[1 - victim], third)
+    assert gangs(run) == [("1.0", "1.1"), (f"1.{1 - victim}", f"{third.place}")]
+    assert redone(run) == 0
+    assert run.state.commit(drained.final_commit).event.final
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_who_is_left_trains_on_with_another_member(start: Start, victim: int):
+    run = start()
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    taken(run, nodes[victim])
+    (third,) = run.launch_members(1)
+    completes(run, nodes[1 - victim], third)
+    assert gangs(run) == [("1.0", "1.1"), (f"1.{1 - victim}", f"{third.place}")]
+    assert redone(run) >= 0
+    assert run.seen(ev.TrainerExited) == []
+
+
+def test_the_lead_saves_what_it_has_in_memory_before_the_attempt_ends(start: Start):
+    """Commits are 30 s apart; a snapshot that waits for that is saved as soon as no newer one can follow."""
+    run = start(scale=1.0)
+    first, second = run.launch_members(2)
+    reaches(run, 18)
+    before = run.seen(ev.CheckpointCommitted)
+    second.is_taken()
+    saved = run.wait_for(ev.CheckpointCommitted, len(before) + 1)
+    run.lost(second)
+    (third,) = run.launch_members(1)
+    completes(run, first, third)
+    assert run.seen(ev.ResumedFrom)[-1].step == saved.step > before[-1].step
+
+
+def test_two_of_three_members_are_lost_at_once(start: Start):
+    run = start(size=3)
+    nodes = run.launch_members(3)
+    reaches(run, 12)
+    taken(run, nodes[0])
+    taken(run, nodes[2])
+    others = run.launch_members(2)
+    completes(run, nodes[1], *others)
+    assert len(gangs(run)) == 2
+    assert gangs(run)[1][0] == "1.1"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_trainer_that_is_killed_is_started_again_on_all_members(start: Start, victim: int):
+    run = start()
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    os.kill(nodes[victim].trainer_pid(), signal.SIGKILL)
+    completes(run, *nodes)
+    (exited,) = run.seen(ev.TrainerExited)
+    assert exited.cause is Cause.OUT_OF_MEMORY
+    assert ("on 1.1" in exited.detail) == (victim == 1)
+    assert len(gangs(run)) == 1
+    assert redone(run) <= 2 * EVERY
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_agent_that_is_killed_goes_on_in_its_attempt(start: Start, victim: int):
+    run = start()
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    pid = nodes[victim].agent_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    completes(run, *nodes)
+    assert len(gangs(run)) == 1
+    assert redone(run) >= 0
+
+
+def test_a_member_that_freezes_ends_the_attempt_and_is_named(start: Start):
+    run = start()
+    first, second = run.launch_members(2)
+    reaches(run, 12)
+    for process in carrying("SPOTRUN_INSTANCE_ID", second.instance_id):
+        os.kill(process.pid, signal.SIGSTOP)
+    ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
+    assert (ended.cause, ended.missing) == (Cause.INTERRUPTED, (MemberName(1, 1),))
+    taken(run, second)
+    (third,) = run.launch_members(1)
+    completes(run, first, third)
+    assert redone(run) <= 2 * EVERY
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_mistake_of_a_script_is_told_with_its_member(start: Start, rank: int):
+    run = start(fail_at={str(rank): 8})
+    nodes = run.launch_members(2)
+    ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
+    assert ended.cause is Cause.USER_ERROR
+    assert f"rank {rank} has a mistake of its own" in ended.detail
+    assert ("on 1.1" in ended.detail) == (rank == 1)
+    for node in nodes:
+        node.powers_off(WITHIN_S)
+
+
+def test_nobody_trains_before_all_are_ready(start: Start):
+    run = start()
+    (first,) = run.launch_members(1)
+    run.wait_for(ev.MemberReady)
+    (second,) = run.launch_members(1)
+    completes(run, first, second)
+    assert gangs(run) == [("1.0", f"{second.place}")]
+
+
+def test_a_stop_ends_all_members(start: Start):
+    run = start()
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    run.write(ev.StopRequested(by="test"))
+    run.wait_for(ev.AttemptDrained, within_s=WITHIN_S)
+    run.write(ev.RunStopped(reason="test"))
+    for node in nodes:
+        node.powers_off(WITHIN_S)
+
+
+# -- with a real trainer, whose ranks meet in torch.distributed
+
+
+@pytest.fixture
+def lightning(tmp_path: Path) -> Iterator[Start]:
+    runs: list[AgentRun] = []
+
+    def begin(name: str, *args: str) -> AgentRun:
+        folder = tmp_path / name
+        folder.mkdir()
+        run = AgentRun(
+            folder,
+            scale=10.0,
+            files={"tiny.py": (JOBS / "tiny.py").read_text()},
+            train={"script": "tiny.py", "args": ["--epochs", "2", "--step-s", "0.05", *args]},
+            num_nodes=2,
+            checkpoint={"every": "2 steps"},
+            envs={"TRACE": str(folder / "lines")},
+        )
+        runs.append(run)
+        return run
+
+    yield begin
+    for run in runs:
+        run.close()
+
+
+def lines(run: AgentRun) -> list[str]:
+    """What each rank has trained on in each step, its loss and its learning rate."""
+    path = run.folder / "lines"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightning: Start):
+    calm = lightning("calm")
+    for node in calm.launch_members(2):
+        node.powers_off(WITHIN_S)
+    run = lightning("disturbed")
+    first, second = run.launch_members(2)
+    eventually(lambda: any(line.startswith("5 ") for line in lines(run)), WITHIN_S)
+    taken(run, first)
+    (third,) = run.launch_members(1)
+    second.powers_off(WITHIN_S)
+    third.powers_off(WITHIN_S)
+    assert gangs(run)[1] == ("1.1", third.place)
+    assert len(lines(calm)) == len(set(lines(calm))) == 24
+    assert set(lines(run)) == set(lines(calm))
+
+
+def test_a_script_that_says_another_number_of_nodes_is_refused(lightning: Start):
+    run = lightning("refused", "--num-nodes", "1")
+    nodes = run.launch_members(2)
+    ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
+    assert 'num_nodes=int(os.environ["SPOTRUN_NUM_NODES"])' in ended.detail
+    for node in nodes:
+        node.powers_off(WITHIN_S)
