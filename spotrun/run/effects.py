@@ -205,7 +205,7 @@ def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
 
 def _ready(state: RunState, entry: Entry, event: ev.MemberReady) -> RunState:
     name = ev.name_of(event)
-    state = _with_member(state, name, ready=event)
+    state = _with_member(state, name, ready=event, ready_at=entry.at)
     first = event.setup is not None and state.member(name).setup is None
     return _with_member(state, name, setup=event.setup, set_up_at=entry.at) if first else state
 
@@ -375,14 +375,15 @@ def _attempt_drained(state: RunState, entry: Entry, event: ev.AttemptDrained) ->
 
 
 def _attempt_ended(state: RunState, entry: Entry, event: ev.AttemptEnded) -> RunState:
+    missing = () if event.missing is UNSET else event.missing
     end = AttemptEnd(
         cause=event.cause,
         stopped_at=entry.at,
         known_at=entry.at,
         last_step=event.last_step,
         detail=event.detail,
-        gave_up=event.cause not in WORTH_ANOTHER_TRY,
-        missing=() if event.missing is UNSET else event.missing,
+        gave_up=event.cause not in WORTH_ANOTHER_TRY and not missing,
+        missing=missing,
     )
     return _end_attempt(state, event.attempt, end)
 

@@ -317,6 +317,11 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
         """How many are asked for."""
         return 1 if self.count is UNSET else self.count
 
+    @property
+    def beside(self) -> int | None:
+        """The attempt that its instances are to replace, or whose gap they fill."""
+        return self.standby_for if self.for_gang is UNSET else self.for_gang
+
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
     """

@@ -17,7 +17,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     An instance that was asked for. The launch of a run on one instance has one of them.
 
-    `ready` is its newest word that it may be named in an attempt, or was. By `set_up_at` it had said how it was set up.
+    `ready` is its newest word that it may be named in an attempt, or was, and `ready_at` is when it said so. By
+    `set_up_at` it had said how it was set up.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -25,6 +26,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     released: ev.MemberReleased | None = None
     gone: ev.InstanceGone | None = None
     ready: ev.MemberReady | None = None
+    ready_at: datetime | None = None
     setup: ev.SetUp | None = None
     set_up_at: datetime | None = None
 

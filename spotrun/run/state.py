@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
@@ -52,6 +53,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
     @property
+    def names(self) -> tuple[MemberName, ...]:
+        return tuple(MemberName(self.number, index) for index in range(len(self.members)))
+
+    @property
     def open(self) -> bool:
         return self.closed is None and self.gone is None
 
@@ -62,6 +67,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         ready or released.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
+
+    @property
+    def came_up(self) -> bool:
+        """Whether an instance of it was ready to train, or has trained."""
+        return self.attempt is not None or any(member.ready is not None for member in self.members)
+
+    @property
+    def may_be_closed(self) -> bool:
+        """Whether it can be given up as a whole (protocol 12, 46)."""
+        return self.open and not self.came_up
 
     @property
     def taken_before_it_ran(self) -> bool:
@@ -231,6 +246,15 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def leaving(self) -> bool:
         """It has been told to go, by the cloud or by a runner."""
         return self.notice is not None or self.drain is not None
+
+    def lets_go(self, name: MemberName) -> bool:
+        """
+        Whether a member has nothing to wait for after this attempt: all that a runner told to hand over, and whom the
+        cloud takes. The others of a gang are members of the next one.
+        """
+        if self.gang is None or self.drain is not None:
+            return True
+        return self.notice is not None and self.notice.member == name
 
 
 class KnownSetUp(NamedTuple):
@@ -413,8 +437,38 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """Each instance that was ever asked for."""
         return (member for launch in self.launches.values() for member in launch.members)
 
+    def has_asked_for(self, name: MemberName) -> bool:
+        launch = self.launches.get(name.launch)
+        return launch is not None and name.member < len(launch.members)
+
+    def is_wanted(self, name: MemberName) -> bool:
+        """Whether an instance may train, or go on: nobody has said of it, or of its launch, what makes it end."""
+        return self.launches[name.launch].closed is None and self.member(name).wanted
+
     def member(self, name: MemberName) -> Member:
         return self.launches[name.launch].members[name.member]
+
+    def names(self) -> Iterator[MemberName]:
+        """Those of all instances that were ever asked for, the earliest first."""
+        return (name for launch in self.launches.values() for name in launch.names)
+
+    def told(self, name: MemberName) -> int | UnsetType:
+        """How an event names this member beside its launch: not at all in a run on one instance."""
+        return name.member if self.of_gangs else UNSET
+
+    def attempt_of(self, name: MemberName) -> Attempt | None:
+        """The newest attempt that it was named in."""
+        launch = self.launches[name.launch]
+        if launch.attempt is None:
+            return None
+        newest_first = reversed(self.attempts.values())
+        named = (attempt for attempt in newest_first if name in attempt.names)
+        return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
+
+    def has_to_leave(self, name: MemberName) -> bool:
+        """Whether its newest attempt has let it go, or is about to."""
+        attempt = self.attempt_of(name)
+        return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
     def members_of(self, attempt: Attempt) -> list[Member]:
         """Those that train in it, in the order of their ranks."""

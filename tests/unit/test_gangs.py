@@ -295,6 +295,32 @@ def test_rule_35_an_instance_is_one_member() -> None:
     refused(history, gang.ready(history.state, MemberName(names[0].launch, 2)), "there is no member")
 
 
+def test_whom_a_runner_told_to_hand_over_and_whom_the_cloud_takes_has_nothing_to_wait_for() -> None:
+    history, (first, second) = training_gang()
+    attempt = history.attempt
+    assert not any(map(history.state.has_to_leave, (first, second)))
+    history.write(ev.NoticeSeen(attempt=attempt, kind="termination", deadline_at=history.now, member=second))
+    history.drained(None)
+    assert [history.state.has_to_leave(name) for name in (first, second)] == [False, True]
+    history.ready(first)
+    (third,) = history.ask(1, attempt)
+    history.exist(third)
+    history.ready(third)
+    history.start_gang([first, third])
+    history.write(ev.DrainRequested(attempt=history.attempt, reason="spot is back"))
+    assert all(map(history.state.has_to_leave, (first, second, third)))
+
+
+def test_an_attempt_that_ends_without_members_is_followed_by_another() -> None:
+    """Whom the others did not reach says nothing about the training."""
+    for missing, gave_up in (((MemberName(1, 1),), False), ((), True)):
+        history, _ = training_gang()
+        history.end_without(*missing, cause=Cause.EXTERNAL)
+        (attempt,) = history.state.attempts.values()
+        assert attempt.end is not None
+        assert attempt.end.gave_up is gave_up
+
+
 def test_rule_36_ranks_follow_the_names_and_the_lead_is_the_first() -> None:
     history, names = ready_gang()
     whole = gang.started(names)
