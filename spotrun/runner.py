@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
@@ -37,7 +38,7 @@ from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger, forged
 from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.pulse import Pulse
+from spotrun.folder.pulse import Pulses
 from spotrun.folder.room import Room
 from spotrun.folder.status_objects import AgentStatus, Blindness
 from spotrun.instance import Instance, LaunchRequest
@@ -49,6 +50,7 @@ from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
 from spotrun.policy.stillness import is_still
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from spotrun.run.owners import about_forged
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
@@ -123,7 +125,7 @@ class Runner:
         self._market = market
         self._message = ""
         self._has_seen_cloud = False
-        self._pulse = Pulse(clock)
+        self._pulses = Pulses(clock)
         self._lists = Looks(clock)
         self._listed: tuple[Instance, ...] = ()
         self._unlisted = ""
@@ -280,11 +282,11 @@ class Runner:
 
     def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
         """
-        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agent
-        goes on writing: an end without an entry is seen when the agent falls silent, or at the next of those looks.
+        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agents
+        go on writing: an end without an entry is seen when an agent falls silent, or at the next of those looks.
         What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
         """
-        goes_on = self._pulse.beats(self._statuses.current(state)) or state.current is None
+        goes_on = self._pulses.beat(self._statuses.all_current(state))
         may_wait = self._has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self._listed)
         if may_wait and not self._lists.due():
             return self._listed
@@ -317,8 +319,9 @@ class Runner:
     def _append(self, event: ev.AnyEvent) -> bool:
         """Write an event unless the run has changed since it was decided on."""
         decided_at = self._ledger.state.next_number
-        if isinstance(event, ev.InstanceGone) and (step := self._statuses.last_step(event.launch)) is not None:
-            event = replace(event, last_step_seen=step)
+        if isinstance(event, ev.InstanceGone):
+            step = self._statuses.last_step(self._ledger.state, ev.name_of(event))
+            event = event if step is None else replace(event, last_step_seen=step)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
             # guard; the runner that finds the instance sees no entry, and so knows that the guard may be missing.
@@ -328,7 +331,7 @@ class Runner:
         except EntryRefused:
             return False
         if entry is not None and isinstance(event, ev.InstanceGone):
-            self._driver.disarm(self._request(event.launch))
+            self._driver.disarm(self._request(event.launch), ev.name_of(event).member)
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
@@ -336,11 +339,11 @@ class Runner:
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
-                self._append(ev.GuardArmed(launch=found.launch))
+                self._append(ev.GuardArmed(launch=found.launch, member=found.member))
 
-    def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime]:
+    def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime, int]:
         """What its guard has to know."""
-        return self._request(found.launch), found.instance_id, found.billed_from
+        return self._request(found.launch), found.instance_id, found.billed_from, ev.name_of(found).member
 
     def _execute(self, number: int) -> None:
         if self._clock.now() >= self._ledger.state.launches[number].intent.not_after:
@@ -383,14 +386,15 @@ class Runner:
             offering=intent.offering,
             time_to_live=timedelta(seconds=intent.time_to_live_s),
             price_cap_usd_per_hour=state.created.price_cap_usd_per_hour,
+            count=None if intent.count is UNSET else intent.count,
         )
 
 
-def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[int]:
-    """The launches whose instance is not known to be gone, and is in the cloud's list no longer."""
+def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
+    """The members that are not known to be gone, and are in the cloud's list no longer."""
     listed = {instance.instance_id for instance in instances}
-    alive = (launch.recorded for launch in state.launches.values() if launch.gone is None)
-    return [each.launch for each in alive if each is not None and each.instance_id not in listed]
+    alive = (member.recorded for member in state.members() if member.gone is None)
+    return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]
 
 
 def _joined(words: Iterable[str]) -> str | None:

@@ -61,8 +61,8 @@ class Assignment:
 
     @property
     def place(self) -> str:
-        """What its log and its status are stored under."""
-        return str(self.launch) if self.member is None else str(self.name)
+        """What its log is stored under."""
+        return str(self.name) if self.member else str(self.launch)
 
     @property
     def work(self) -> Path:
@@ -130,7 +130,7 @@ class Node:
             spec=spec,
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
-            heartbeat=Heartbeat(store, clock, assignment.name, assignment.place, status, console),
+            heartbeat=Heartbeat(store, clock, assignment.name, status, console),
             shipper=LogShipper(store, clock, console, assignment.place),
             watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
         )

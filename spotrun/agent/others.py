@@ -70,7 +70,7 @@ class Others:
                 self._closely.wait(pause_s)
 
     def _look(self, name: MemberName) -> None:
-        status = read_status(self._store, agent_key(str(name)), AgentStatus)
+        status = read_status(self._store, agent_key(name.launch, name.member), AgentStatus)
         known = self._seen[name]
         if status is not None and (known.status is None or status.sequence != known.status.sequence):
             self._seen[name] = Seen(status, self._clock.monotonic())

@@ -65,13 +65,10 @@ class Status:
 class Heartbeat:
     """A thread that overwrites the agent's status object, whether anything has changed or not."""
 
-    def __init__(
-        self, store: Store, clock: Clock, name: MemberName, place: str, status: Status, console: Console
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console) -> None:
         self._store = store
         self._clock = clock
         self._name = name
-        self._key = agent_key(place)
         self._status = status
         self._console = console
         self._sequence = 0
@@ -114,4 +111,4 @@ class Heartbeat:
             **node,
             **self._status.facts,
         )
-        write_status(self._store, self._key, cleaned(status, self._console.clean))
+        write_status(self._store, agent_key(self._name.launch, self._name.member), cleaned(status, self._console.clean))

@@ -170,13 +170,15 @@ def _named(instance: Instance) -> str:
 
 def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
     """End an instance and remove its guard. A failure is printed, so that the others are still ended."""
+    from spotrun.clouds.guards import guard_token
+
     try:
         driver.terminate(instance.instance_id)
     except CloudError as error:
         print(f"{instance.instance_id} goes on: {error.one_line}")
         return False
     try:
-        guards.disarm(instance.token, instance.offering.region)
+        guards.disarm(guard_token(instance.token, instance.member), instance.offering.region)
     except CloudError as error:
         print(f"the guard of {instance.instance_id} stays until its time-to-live ends: {error.message}")
     return True
@@ -187,6 +189,8 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     Whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because unknown
     does not mean dead. What has switched itself off is started by nobody.
     """
+    from spotrun.run.gang import MemberName
+
     if run is None:
         return True
     if instance.state is InstanceState.STOPPED:
@@ -197,8 +201,11 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
         raise
     except StoreError:
         return True
-    launch = state.launches.get(instance.launch)
-    return state.terminal is None and launch is not None and launch.closed is None and launch.condemned is None
+    name = MemberName(instance.launch, instance.member)
+    if state.terminal is not None or not state.has_asked_for(name):
+        return False
+    member = state.member(name)
+    return state.launches[name.launch].closed is None and member.condemned is None and member.released is None
 
 
 # -- what instances have left ------------------------------------------------------------------------------------------

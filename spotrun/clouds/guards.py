@@ -21,12 +21,17 @@ AGAIN_AFTER = timedelta(minutes=10)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that has to end by `ends_at`. `token` is that of its launch."""
+    """One instance that has to end by `ends_at`. `token` is that of its launch, and of its member (`guard_token`)."""
 
     token: str
     region: str
     instance_id: str
     ends_at: datetime
+
+
+def guard_token(token: str, member: int) -> str:
+    """What the guard of a member is found by. That of the first one has the token of its launch."""
+    return f"{token}.{member}" if member else token
 
 
 class Guards(Protocol):
@@ -78,24 +83,25 @@ class GuardedDriver(WrappedDriver):
         self.arm(request, instance.instance_id, instance.launched_at)
         return instance
 
-    def arm(self, request: LaunchRequest, instance_id: str, since: datetime) -> str | None:
-        """Why the instance of `request` has no guard; None: it has one. Its own timer runs in both cases."""
-        self._asked_at[request.token] = self._clock.now()
+    def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
+        """Why an instance of `request` has no guard; None: it has one. Its own timer runs in both cases."""
+        token = guard_token(request.token, member)
+        self._asked_at[token] = self._clock.now()
         ends_at = since + request.time_to_live
         region = request.offering.region
         try:
-            self._guards.arm(Guard(token=request.token, region=region, instance_id=instance_id, ends_at=ends_at))
+            self._guards.arm(Guard(token=token, region=region, instance_id=instance_id, ends_at=ends_at))
         except CloudError as error:
             return error.message
         return None
 
-    def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime) -> bool:
+    def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
         """Whether a guard that was missing is there now. The cloud is asked once in `AGAIN_AFTER`."""
-        asked_at = self._asked_at.get(request.token)
+        asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False
-        return self.arm(request, instance_id, since) is None
+        return self.arm(request, instance_id, since, member) is None
 
-    def disarm(self, request: LaunchRequest) -> None:
+    def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         with contextlib.suppress(CloudError):  # it goes by itself when its time comes
-            self._guards.disarm(request.token, request.offering.region)
+            self._guards.disarm(guard_token(request.token, member), request.offering.region)

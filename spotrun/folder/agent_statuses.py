@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
 
+from msgspec.structs import astuple
+
 from spotrun.folder.status_objects import AgentStatus, agent_key, read_status, stored_status
 from spotrun.market.world import StepSeen
+from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
@@ -19,42 +22,49 @@ class AgentStatuses:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[int, AgentStatus | None] = {}
+        self._read: dict[MemberName, AgentStatus | None] = {}
         self._steps_total: float | None = None
         self._epochs_total: int | None = None
 
     def forget(self) -> None:
         self._read = {}
 
-    def of(self, launch: int) -> AgentStatus | None:
-        if launch not in self._read:
-            self._read[launch] = read_status(self._store, agent_key(launch), AgentStatus)
-        return self._read[launch]
+    def of(self, name: MemberName) -> AgentStatus | None:
+        if name not in self._read:
+            self._read[name] = read_status(self._store, agent_key(*astuple(name)), AgentStatus)
+        return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """From the agent whose attempt trains."""
-        return None if state.current is None else self.of(state.current.launch)
+        """From the agent whose attempt trains; of a gang, that of its lead."""
+        return None if state.current is None else self.of(state.current.names[0])
+
+    def all_current(self, state: RunState) -> list[AgentStatus | None]:
+        """From each agent of the attempt that trains."""
+        return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
         """The launches whose agent stands by."""
         pending = state.pending_launch
-        status = None if pending is None else self.of(pending.number)
+        status = None if pending is None else self.of(MemberName(pending.number, 0))
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
-    def last_step(self, launch: int) -> int | None:
-        """None where its agent has begun no attempt."""
-        status = self.of(launch)
-        return None if status is None or status.attempt is None else status.step
+    def last_step(self, state: RunState, lost: MemberName) -> int | None:
+        """The newest step of the training that is lost with an instance; None where its agent has begun no attempt."""
+        current = state.current
+        names = (lost,) if current is None or lost not in current.names else current.names
+        found = [status for status in map(self.of, names) if status is not None and status.attempt is not None]
+        newest = max((status.attempt for status in found if status.attempt is not None), default=None)
+        return max((status.step for status in found if status.attempt == newest), default=None)
 
-    def heard(self, launches: Iterable[int]) -> dict[int, datetime]:
+    def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        When the agents of these launches spoke last; one that never did is absent.
+        When the agents of these members spoke last; one that never did is absent.
 
         Raises:
             StoreUnavailable: nobody knows.
         """
-        found = ((launch, stored_status(self._store, agent_key(launch), AgentStatus)) for launch in launches)
-        return {launch: status.at for launch, status in found if status is not None}
+        found = ((name, stored_status(self._store, agent_key(*astuple(name)), AgentStatus)) for name in names)
+        return {name: status.at for name, status in found if status is not None}
 
     def step_seen(self, state: RunState) -> StepSeen | None:
         status = self.current(state)
@@ -78,7 +88,7 @@ class AgentStatuses:
     ) -> Figure | None:
         """The figure by the newest agent that says it. Once it is known, only the newest agent of all is asked."""
         for attempt in reversed(list(state.attempts.values())):
-            status = self.of(attempt.launch)
+            status = self.of(attempt.names[0])
             if status is not None and (found := figure(status)) is not None:
                 return found
             if known is not None:

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from spotrun.clock import Clock
 from spotrun.folder.attendance import other_runner
 from spotrun.folder.looks import Looks
-from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, launch_of, write_status
+from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, name_in, write_status
+from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 GAP = timedelta(minutes=2)
@@ -31,17 +32,17 @@ class Heartbeats:
         self._clock = clock
         self._looks = Looks(clock)
         self._sequence = 0
-        self._silent: dict[int, timedelta] = {}
+        self._silent: dict[MemberName, timedelta] = {}
         self._newest: datetime | None = None
         self._wrote_at = self._got_through_at = clock.now()
         self._since: datetime | None = None
         self.refused = ""
         """Why the store took no heartbeat of ours, and what to do; empty if it did."""
 
-    def silent(self, message: str = "", blind: Blindness | None = None) -> dict[int, timedelta]:
+    def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        By launch, for how long its agent's heartbeat has not changed while ours got through; a launch without one is
-        absent. `message` and `blind` go into the runner's own heartbeat.
+        For how long the heartbeat of each agent has not changed while ours got through, by its member; one without any
+        is absent. `message` and `blind` go into the runner's own heartbeat.
 
         It looks first and writes second, so that no agent seems silent after a night in which this machine slept. While
         another runner attends to the run, its heartbeat stands for ours.
@@ -65,16 +66,16 @@ class Heartbeats:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
 
-    def _look(self) -> dict[int, timedelta]:
+    def _look(self) -> dict[MemberName, timedelta]:
         written = {stored.key: stored.modified_at for stored in self._store.list(FOLDER)}
         if RUNNER_KEY not in written:
             if self._sequence:
                 self._erased()
             return {}
-        now, agents = written[RUNNER_KEY], {launch_of(key): at for key, at in written.items()}
+        now, agents = written[RUNNER_KEY], {name_in(key): at for key, at in written.items()}
         self._note(now)
-        since = {launch: max(at, self._since or at) for launch, at in agents.items() if launch is not None}
-        return {launch: (now - at) * self._clock.scale for launch, at in since.items()}
+        since = {name: max(at, self._since or at) for name, at in agents.items() if name is not None}
+        return {name: (now - at) * self._clock.scale for name, at in since.items()}
 
     def _note(self, newest: datetime) -> None:
         """When our own newest heartbeat was written, by the store's clock."""

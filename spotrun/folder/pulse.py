@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
 """So many intervals without a new one, and an agent has missed at least one of its times to write."""
+
+
+class Pulses:
+    """Of all agents of an attempt, each by its place."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pulses: dict[int, Pulse] = {}
+
+    def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
+        """Whether each of them beats. Each has to be looked at, to know when it was new."""
+        found = [self._pulses.setdefault(at, Pulse(self._clock)).beats(one) for at, one in enumerate(statuses)]
+        return all(found)
 
 
 class Pulse:

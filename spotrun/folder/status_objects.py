@@ -11,6 +11,7 @@ import msgspec
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, decode
+from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 
@@ -94,20 +95,20 @@ BEAT_EVERY_S = 2.0
 BEAT_EVERY_MIN_S = 0.2
 """System time."""
 RUNNER_KEY = f"{FOLDER}runner.json"
-_AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
+_AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)(?:\.([1-9]\d*))?\.json")
 
 Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
-def agent_key(place: int | str) -> str:
-    """Of the agent of a launch, or of a member of one."""
-    return f"{FOLDER}agent-{place}.json"
+def agent_key(launch: int, member: int = 0) -> str:
+    """Where the agent of one instance of a launch writes."""
+    return f"{FOLDER}agent-{launch}.{member}.json" if member else f"{FOLDER}agent-{launch}.json"
 
 
-def launch_of(key: str) -> int | None:
-    """The launch whose agent writes `key`; None if no agent does."""
+def name_in(key: str) -> MemberName | None:
+    """The member whose agent writes `key`; None if no agent does."""
     found = _AGENT_KEY.fullmatch(key)
-    return None if found is None else int(found[1])
+    return None if found is None else MemberName(int(found[1]), int(found[2] or 0))
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:

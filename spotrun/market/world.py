@@ -12,6 +12,7 @@ from spotrun.instance import Instance
 from spotrun.market.observations import Observation
 from spotrun.market.wishes import wishes_of
 from spotrun.offering import CapacityType, Offering
+from spotrun.run.gang import MemberName
 from spotrun.spec.model import ResourcesSpec, RunSpec
 
 
@@ -28,7 +29,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
-    launch to how long, by store time, its agent's heartbeat has not changed. `open_for` is for how long the store has
+    member to how long, by store time, its agent's heartbeat has not changed. `open_for` is for how long the store has
     taken what is written. `heard` has when an agent spoke last whose
     instance the cloud no longer lists. `step_seen` is the newest of the current attempt, and `steps_total` and
     `epochs_total` how many the whole training will have, as far as its agents know. `observations` are what other runs
@@ -39,9 +40,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     offerings: tuple[Offering, ...]
     instances: tuple[Instance, ...]
     ready: frozenset[int] = frozenset()
-    silent: dict[int, timedelta] = {}
+    silent: dict[MemberName, timedelta] = {}
     open_for: timedelta = timedelta.max
-    heard: dict[int, datetime] = {}
+    heard: dict[MemberName, datetime] = {}
     step_seen: StepSeen | None = None
     steps_total: float | None = None
     epochs_total: int | None = None

@@ -13,6 +13,7 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
+from spotrun.policy.gangs import fill, lacking, standing_by
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
 from spotrun.policy.money import intend, pays_for_all
@@ -48,15 +49,23 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     if current is not None and not current.leaving and life_left(facts, current) < LAST_MINUTES:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
         return
+    relief = standing_by(facts)
+    if current is not None and not current.leaving and relief is not None:
+        yield Append(event=ev.DrainRequested(attempt=current.number, reason=relief.intent.reason))
+        return
     if pending is not None:
-        if current is not None and not current.leaving and pending.number in facts.world.ready:
-            yield Append(event=ev.DrainRequested(attempt=current.number, reason=pending.intent.reason))
-        elif hurried and too_late_for(facts, pending):
+        if hurried and pending.may_be_closed and too_late_for(facts, pending):
             yield Append(event=give_up(pending))
         return
+    stands_still = current is None or current.leaving
+    if stands_still and not lacking(facts):
+        return  # those that are there take over by themselves
     if facts.world.unread:
         if current is None or current.leaving:
             yield Wait(reason=f"no instance is asked for, as nobody knows what is offered: {facts.world.unread}")
+        return
+    if stands_still and lacking(facts) < facts.size:
+        yield from fill(facts)
         return
     if hurried:
         yield from list(towards_deadline(facts)) or _before_a_loss(facts)

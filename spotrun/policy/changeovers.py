@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spotrun.policy import assumptions
+from spotrun.policy.launches import is_standby
 from spotrun.run.state import RunState
 
 
@@ -20,11 +21,16 @@ def changeover(state: RunState) -> float:
 
 
 def measured_starts(state: RunState) -> dict[int, float]:
-    """The seconds that the start of each attempt took. Standbys are left out: they also wait until they are wanted."""
-    return {
-        number: (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
-        for number, attempt in state.attempts.items()
-        if attempt.trainers
-        and attempt.trainers[0].started_at is not None
-        and state.launch_of(attempt).intent.standby_for is None
-    }
+    """
+    The seconds that the start of each attempt took. Standbys are left out: they also wait until they are wanted; and a
+    gang of which nobody is new.
+    """
+    found: dict[int, float] = {}
+    known: set[int] = set()
+    for number, attempt in state.attempts.items():
+        launch = state.asked_last(attempt)
+        is_new = launch.number not in known and not is_standby(state, launch)
+        known.add(launch.number)
+        if is_new and attempt.trainers and attempt.trainers[0].started_at is not None:
+            found[number] = (attempt.trainers[0].started_at - launch.intended_at).total_seconds()
+    return found

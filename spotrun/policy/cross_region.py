@@ -49,8 +49,8 @@ def transfer_of(created: ev.RunCreated, region: str, interval_s: float, restored
 
 
 def usd_per_hour(facts: Facts, offering: Offering) -> float:
-    """The price of an offering, and what the commits of an hour cost there."""
-    return float(offering.price_usd_per_hour) + transfer(facts, offering.region).usd_per_hour
+    """The price of an offering for all that train together, and what the commits of an hour cost there."""
+    return facts.size * float(offering.price_usd_per_hour) + transfer(facts, offering.region).usd_per_hour
 
 
 class TransferLimit(msgspec.Struct, frozen=True):

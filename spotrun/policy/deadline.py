@@ -62,6 +62,13 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
     return _strategy(facts).choose(situation(facts, running, [])) == ON_DEMAND
 
 
+def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
+    """Whether an instance of `offering`, which is spot, would leave no time to finish on demand."""
+    if offering.capacity_type is not CapacityType.SPOT:
+        return False
+    return _strategy(facts).choose(situation(facts, None, [offering])) == ON_DEMAND
+
+
 def leaves_time_to_move(facts: Facts) -> bool:
     """Whether what runs on spot may spend a handover, and still be kept there by its strategy."""
     running = _kept(facts)

@@ -16,6 +16,7 @@ from spotrun.policy.capacity import keep_going
 from spotrun.policy.deadline import out_of_reach
 from spotrun.policy.ending import drain_and_stop, hopeless, overdue, stop
 from spotrun.policy.facts import Facts
+from spotrun.policy.gangs import dismiss
 from spotrun.policy.housekeeping import clean_up, record
 from spotrun.policy.money import nearly_spent
 from spotrun.run.state import RunState
@@ -33,7 +34,7 @@ def decide(
     `strategies` are those that the run may name.
     """
     facts = Facts(state, spec, world, now, strategies)
-    housekeeping = [*record(facts), *clean_up(facts)]
+    housekeeping = [*record(facts), *clean_up(facts), *dismiss(facts)]
     if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
     return housekeeping + _next_step(facts)

@@ -8,7 +8,8 @@ from itertools import takewhile
 
 from spotrun.policy.actions import Action, Append
 from spotrun.policy.facts import Facts
-from spotrun.policy.launches import STILLBORN_MAX, refused, rejected, stillborn
+from spotrun.policy.housekeeping import condemned
+from spotrun.policy.launches import STILLBORN_MAX, is_standby, refused, rejected, stillborn
 from spotrun.policy.patience import age, at_least_real, since_opened
 from spotrun.policy.rests import all_reject, enough_rejections
 from spotrun.run import events as ev
@@ -31,12 +32,10 @@ def stop(facts: Facts) -> Iterator[Action]:
         yield Append(event=ev.RunStopped(reason="stop requested"))
         return
     assert state.stop_requested_at is not None
-    if (
-        facts.now - state.stop_requested_at > at_least_real(STOP_GRACE, state)
-        and state.launch_of(current).condemned is None
-    ):
-        detail = "it did not stop when asked"
-        yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.STOPPED, detail=detail))
+    if facts.now - state.stop_requested_at > at_least_real(STOP_GRACE, state):
+        for name in current.names:
+            if state.member(name).condemned is None:
+                yield Append(event=condemned(state, name, Cause.STOPPED, "it did not stop when asked"))
 
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
@@ -57,7 +56,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     last = next(reversed(list(state.attempts.values())), None)
     if last is not None and last.end is not None and last.end.gave_up and last.started_at >= state.opened_at:
         return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
-    first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
+    first_choices = [launch for launch in reversed(launches) if not is_standby(state, launch)]
     in_a_row = list(takewhile(stillborn, (launch for launch in first_choices if not refused(launch))))
     booted = [launch for launch in in_a_row if not rejected(launch)]
     if len(booted) >= STILLBORN_MAX:

@@ -44,6 +44,11 @@ class Facts:
         return Facts(self.state, self.spec, self.world, now, self.strategies)
 
     @property
+    def size(self) -> int:
+        """How many instances train together."""
+        return self.state.created.size if self.state.of_gangs else 1
+
+    @property
     def now_s(self) -> float:
         """In seconds since the run's creation, as strategies count."""
         return (self.now - self.state.created_at).total_seconds()

@@ -15,12 +15,13 @@ from spotrun.policy.images import with_good_image
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
-from spotrun.policy.unseen_ends import over_by, unseen_end
+from spotrun.policy.unseen_ends import has_left, over_by, unseen_end
 from spotrun.run import events as ev
 from spotrun.run.billing import switched_off_at
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from spotrun.run.reasons import shortened
-from spotrun.run.state import Launch
+from spotrun.run.state import Launch, RunState
 from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
@@ -40,49 +41,58 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 
 def record(facts: Facts) -> Iterator[Action]:
     """What the bill needs: which instances exist, since when they are charged, and which are gone."""
-    for number, instance in instances(facts).items():
-        launch = facts.state.launches[number]
-        if launch.gone is not None or (launch.settled and instance.never_ran):
+    for name, instance in instances(facts).items():
+        launch, member = facts.state.launches[name.launch], facts.state.member(name)
+        if member.gone is not None or (launch.settled and instance.never_ran):
             continue
         if not instance.alive:
-            yield Append(event=_gone(launch, instance))
-        elif launch.recorded is None and instance.billed_from is not None:
-            yield Append(event=_recorded(launch, instance, instance.billed_from))
+            yield Append(event=_gone(facts.state, name, instance))
+        elif member.recorded is None and instance.billed_from is not None:
+            yield Append(event=_recorded(facts.state, name, instance, instance.billed_from))
 
 
 @once
-def instances(facts: Facts) -> dict[int, Instance]:
+def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    By launch, the instance that the cloud shows of it. Others may have its tags: consoles copy them to what somebody
+    By member, the instance that the cloud shows of it. Others may have its tags: consoles copy them to what somebody
     launches "like this". So the one that was recorded counts, and until then the first.
     """
-    found: dict[int, Instance] = {}
+    found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
-        launch = facts.state.launches.get(instance.launch)
-        if launch is not None and (launch.recorded is None or launch.recorded.instance_id == instance.instance_id):
-            found.setdefault(launch.number, instance)
+        name = MemberName(instance.launch, instance.member)
+        if not facts.state.has_asked_for(name):
+            continue
+        recorded = facts.state.member(name).recorded
+        if recorded is None or recorded.instance_id == instance.instance_id:
+            found.setdefault(name, instance)
     return found
 
 
-def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.LaunchRecorded:
+def _recorded(state: RunState, name: MemberName, instance: Instance, billed_from: datetime) -> ev.LaunchRecorded:
     return ev.LaunchRecorded(
-        launch=launch.number, instance_id=instance.instance_id, billed_from=billed_from, prices=instance.prices
+        launch=name.launch,
+        member=state.told(name),
+        instance_id=instance.instance_id,
+        billed_from=billed_from,
+        prices=instance.prices,
     )
 
 
-def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
+def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceGone:
     assert instance.ended_at is not None
     assert instance.ended_by is not None
+    member = state.member(name)
     # The record was made nearer to its start than this look.
-    billed_from = instance.billed_from if launch.recorded is None else launch.recorded.billed_from
+    billed_from = instance.billed_from if member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
-        launch=launch.number,
+        launch=name.launch,
+        member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
         # Two runners may have seen its start and its end, each by a clock of its own.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
-        prices=_until_it_was_off(instance.prices or launch.prices, instance.off_since),
+        prices=_until_it_was_off(instance.prices or member.prices, instance.off_since),
         evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
 
@@ -106,14 +116,13 @@ def clean_up(facts: Facts) -> Iterator[Action]:
         if instance.alive and (reason := _reason_to_end(facts, instance)):
             yield Terminate(instance_id=instance.instance_id, reason=reason)
     for launch in state.launches.values():
-        if launch.gone is None and launch.number not in instances(facts):
+        if launch.gone is None:
             yield from _not_listed(facts, launch)
     pending = state.pending_launch
-    if pending is not None and (state.terminal is not None or state.stop_requested):
+    if pending is not None and (state.terminal is not None or state.stop_requested) and pending.may_be_closed:
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.STOPPED, detail="the run ends"))
     yield from _condemn_silent(facts)
-    if pending is not None and (detail := _mute(facts, pending)):
-        yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.EXTERNAL, detail=detail))
+    yield from _give_up_mute(facts)
 
 
 def strangers(facts: Facts) -> Iterator[str]:
@@ -127,7 +136,7 @@ def _why_strange(facts: Facts, instance: Instance) -> str:
     launch = facts.state.launches.get(instance.launch)
     if launch is None:
         return "it is of no launch of this run"
-    own = instances(facts).get(launch.number) == instance
+    own = instances(facts).get(MemberName(launch.number, instance.member)) == instance
     return "" if own else f"it only has the tags of launch {launch.number}"
 
 
@@ -135,34 +144,58 @@ def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
     state = facts.state
     if why := _why_strange(facts, instance):
         return why
-    launch = state.launches[instance.launch]
+    name = MemberName(instance.launch, instance.member)
+    launch, member = state.launches[name.launch], state.member(name)
     if launch.closed is not None:
         return "its launch is closed"
-    if launch.condemned is not None:
+    if member.condemned is not None:
         return "condemned"
-    if launch.gone is not None:
+    if member.released is not None:
+        return "released"
+    if member.gone is not None:
         return "its end is recorded"
     if instance.state is InstanceState.STOPPED:
         return "it has stopped, and its disk is still billed"
-    if launch.attempt is None or launch.attempt == state.current_attempt:
-        return None
-    over_at = over_by(state.attempts[launch.attempt])
+    over_at = over_by(state, name)
     return "its attempt is over" if over_at is not None and facts.now > over_at else None
 
 
 def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
+    state = facts.state
+    unlisted = [name for name in launch.names if name not in instances(facts) and state.member(name).gone is None]
+    for name in unlisted:
+        if state.member(name).recorded is not None:
+            yield from _not_listed_again(facts, name)
+        elif _is_settled_without(facts, launch):
+            yield Append(event=_never_seen(state, name))
+    if len(unlisted) == len(launch.members) and launch.recorded is None and launch.closed is None:
+        yield from _not_launched(facts, launch)
+
+
+def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
+    """What was recorded, and the cloud no longer shows."""
+    state, recorded = facts.state, facts.state.member(name).recorded
+    assert recorded is not None
+    wanted = state.launches[name.launch].closed is None and not has_left(state, name)
+    lives = wanted and facts.world.silent.get(name, timedelta()) < SILENCE
+    if not lives and (facts.now - recorded.billed_from > FORGOTTEN_AFTER or _had_time_to_go(facts, name)):
+        yield Append(event=unseen_end(facts, name))
+
+
+def _is_settled_without(facts: Facts, launch: Launch) -> bool:
+    """Whether the cloud had time to show an instance that nobody asks for any more: it has shown others, or none."""
+    had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
+    if launch.closed is not None:
+        return had_time and not launch.closed.refused
+    return had_time and any(member.recorded or member.gone for member in launch.members)
+
+
+def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
+    """Asked for, and nothing of it was ever shown."""
     state, now = facts.state, facts.now
-    if launch.recorded is not None:
-        wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
-        lives = wanted and facts.world.silent.get(launch.number, timedelta()) < SILENCE
-        if not lives and (now - launch.recorded.billed_from > FORGOTTEN_AFTER or _had_time_to_go(facts, launch)):
-            yield Append(event=unseen_end(facts, launch))
-    elif launch.closed is not None:
-        if not launch.closed.refused and now - launch.intent.not_after > FORGOTTEN_AFTER:
-            yield Append(event=_never_seen(launch))
-    elif state.terminal is not None or state.stop_requested:
+    if state.terminal is not None or state.stop_requested:
         return
-    elif launch.attempt is None and now < launch.intent.not_after:
+    if launch.attempt is None and now < launch.intent.not_after:
         if (reason := forbidden(facts, launch.intent)) is None:
             yield Execute(launch=launch.number)
         else:
@@ -171,9 +204,9 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
         yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
 
 
-def _had_time_to_go(facts: Facts, launch: Launch) -> bool:
+def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
     """Its agent has said that it goes, or was given up, long enough ago."""
-    over_at = None if launch.attempt is None else over_by(facts.state.attempts[launch.attempt])
+    over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
@@ -193,38 +226,66 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     return None
 
 
-def _never_seen(launch: Launch) -> ev.InstanceGone:
+def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
     """Nobody asks for it any more, and the cloud had time to show an instance: its reservation ends."""
     return ev.InstanceGone(
-        launch=launch.number,
+        launch=name.launch,
+        member=state.told(name),
         instance_id="",
         billed_from=None,
-        ended_at=launch.intent.not_after,
+        ended_at=state.launches[name.launch].intent.not_after,
         ended_by=EndedBy.FAULT,
         prices=(),
         evidence="the cloud never showed an instance of it",
     )
 
 
-def _mute(facts: Facts, pending: Launch) -> str | None:
-    """Why the agent of a launch that has not taken over is given up."""
+def _give_up_mute(facts: Facts) -> Iterator[Action]:
+    """
+    End what is silent, or was never heard, before it trains. As long as none of its members was ready a launch is given
+    up as a whole (protocol 46).
+    """
+    state = facts.state
+    for name in _not_training(state):
+        detail, launch = _mute(facts, name), state.launches[name.launch]
+        if detail is None:
+            continue
+        if launch.may_be_closed:
+            yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.EXTERNAL, detail=detail))
+            return
+        yield Append(event=condemned(state, name, Cause.HANG, detail))
+
+
+def _not_training(state: RunState) -> list[MemberName]:
+    """The members that boot, or that wait for an attempt to name them."""
+    if not state.of_gangs:
+        return [] if state.pending_launch is None else [*state.pending_launch.names]
+    training = () if state.current is None else state.current.names
+    wanted = (name for name in state.names() if state.is_wanted(name))
+    return [name for name in wanted if name not in training and not has_left(state, name)]
+
+
+def _mute(facts: Facts, name: MemberName) -> str | None:
+    """Why the agent of an instance that does not train is given up."""
     state, world = facts.state, facts.world
-    if world.silent.get(pending.number, timedelta()) >= at_least_real(SILENCE, state):
+    if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"
-    recorded = pending.recorded
-    if pending.number in world.silent or recorded is None or world.open_for < at_least_real(SILENCE, state):
+    recorded = state.member(name).recorded
+    if name in world.silent or recorded is None or world.open_for < at_least_real(SILENCE, state):
         return None
-    shown = instances(facts).get(pending.number)
+    shown = instances(facts).get(name)
     launched_at = recorded.billed_from if shown is None else shown.launched_at
     return "its agent never spoke" if facts.now - launched_at > at_least_real(MUTE_MAX, state) else None
 
 
 def _condemn_silent(facts: Facts) -> Iterator[Action]:
-    state, world = facts.state, facts.world
-    current = state.current
-    if current is None or world.silent.get(current.launch, timedelta()) < at_least_real(SILENCE, state):
-        return
-    if state.launch_of(current).condemned is None:
-        silence = world.silent[current.launch]
-        detail = f"its heartbeat has not changed for {silence.total_seconds():.0f} s"
-        yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.HANG, detail=detail))
+    state, silent = facts.state, facts.world.silent
+    for name in () if state.current is None else state.current.names:
+        silence = silent.get(name, timedelta())
+        if silence >= at_least_real(SILENCE, state) and state.member(name).condemned is None:
+            detail = f"its heartbeat has not changed for {silence.total_seconds():.0f} s"
+            yield Append(event=condemned(state, name, Cause.HANG, detail))
+
+
+def condemned(state: RunState, name: MemberName, cause: Cause, detail: str) -> ev.InstanceCondemned:
+    return ev.InstanceCondemned(launch=name.launch, member=state.told(name), cause=cause, detail=detail)

@@ -19,6 +19,15 @@ def why_needed(state: RunState) -> str:
     return "replacement" if had_one else "first launch"
 
 
+def is_standby(state: RunState, launch: Launch) -> bool:
+    """Whether it was asked for beside an attempt that went on."""
+    beside = launch.intent.beside
+    if beside is None or launch.intent.standby_for is not None:
+        return beside is not None
+    end = state.attempts[beside].end
+    return end is None or end.known_at > launch.intended_at
+
+
 def refused(launch: Launch) -> bool:
     """The cloud had nothing to give, or the account may have no more: which says nothing about our code."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
@@ -59,10 +68,10 @@ def words_of_refusal(launch: Launch) -> str:
 
 
 def stillborn(launch: Launch) -> bool:
-    """Its instance ended before an attempt, or the cloud rejected its request: not for the market, and for no quota."""
+    """It ended before an attempt, or the cloud rejected its request: neither for the market nor for a quota."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
-    if launch.attempt is not None or launch.gone is None or launch.over_quota:
+    if launch.gone is None or launch.over_quota or launch.came_up:
         return False
     return launch.gone.ended_by is not EndedBy.CLOUD
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from spotrun.policy.changeovers import changeover
@@ -19,10 +20,17 @@ LAST_MINUTES = timedelta(minutes=3)
 
 
 def lives_until(state: RunState, attempt: Attempt) -> datetime:
-    """When its time-to-live ends the instance of an attempt."""
-    launch = state.launch_of(attempt)
-    began = attempt.booted_at if launch.recorded is None else min(attempt.booted_at, launch.recorded.billed_from)
-    return began + timedelta(seconds=launch.intent.time_to_live_s)
+    """When its time-to-live ends the first instance of an attempt."""
+    return min(ends_at for ends_at, _ in _lives(state, attempt))
+
+
+def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
+    """Until when each instance of it lives, and for how long in all."""
+    for name in attempt.names:
+        recorded, ready = state.member(name).recorded, state.member(name).ready
+        booted_at = attempt.booted_at if ready is None else ready.booted_at
+        life = timedelta(seconds=state.launches[name.launch].intent.time_to_live_s)
+        yield (booted_at if recorded is None else min(booted_at, recorded.billed_from)) + life, life
 
 
 def life_left(facts: Facts, current: Attempt) -> timedelta:
@@ -31,8 +39,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
-    launch = facts.state.launch_of(current)
-    return life_left(facts, current) < kept_for_handover(facts.state, timedelta(seconds=launch.intent.time_to_live_s))
+    _, life = min(_lives(facts.state, current))
+    return life_left(facts, current) < kept_for_handover(facts.state, life)
 
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
 
+from msgspec.structs import replace
+
 from spotrun.account.cross_region import spent_usd
 from spotrun.account.spending import forecast_spending
 from spotrun.account.summary import summarise
@@ -47,13 +49,16 @@ ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 
-def intend(facts: Facts, offering: Offering, reason: str) -> Iterator[Action]:
-    """Ask for an instance of `offering`, unless the budget or standbys that have failed speak against it."""
+def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
+    """
+    Ask for `offering`, unless the budget or standbys that have failed speak against it: for all that train together, or
+    for `count` members that their gang lacks.
+    """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
         yield Wait(reason=failed.sentence)
         return
-    life = life_of(facts, offering)
+    life = life_of(facts, offering, count)
     if life is None:
         yield from _for_want_of_money(facts, offering)
         return
@@ -70,7 +75,15 @@ def intend(facts: Facts, offering: Offering, reason: str) -> Iterator[Action]:
         standby_for=facts.state.current_attempt,
         egress_usd=_egress_reserve(facts, offering, life),
     )
-    yield Append(event=intent)
+    yield Append(event=_of_gang(facts.state, intent, count) if facts.state.of_gangs else intent)
+
+
+def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
+    """The same for so many members of a gang: of the newest one, if they fill its gap or are to replace it."""
+    newest = state.attempts.values()[-1].number if state.attempts else None
+    if count is None:
+        return replace(intent, standby_for=None, for_gang=state.current_attempt, count=state.created.size)
+    return replace(intent, standby_for=None, for_gang=newest, count=count)
 
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
@@ -95,8 +108,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
 
 
-def life_of(facts: Facts, offering: Offering) -> timedelta | None:
-    """How long a new instance may live; None if the budget allows too little to be worth a boot."""
+def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
+    """How long new instances may live; None if the budget allows too little to be worth a boot."""
     state, spec = facts.state, facts.spec
     life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
     if (longest := spec.cloud.longest_life(spec, offering)) is not None:
@@ -107,11 +120,11 @@ def life_of(facts: Facts, offering: Offering) -> timedelta | None:
         needed = life_needed(facts)
         if needed is not None:
             life, least = min(life, NEEDED_TIMES * needed), min(least, needed)
-        life = min(life, _share(facts, offering, ceiling, least))
+        life = min(life, _share(facts, offering, ceiling, least, count))
     return life if life >= least else None
 
 
-def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta) -> timedelta:
+def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
     How long an instance may live by the budget; nothing if it has to wait for money that will come back.
 
@@ -124,7 +137,7 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta)
     for the work, the instance is asked for only when the one before it is gone, and its reservation with it: standing
     still costs nothing.
     """
-    whole, enough = affordable_life(facts, ceiling, offering.region), least
+    whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts)
     if needed is not None and not _ample(facts, offering, ceiling):
         if whole < needed and _money_comes_back(facts.state, offering):
@@ -177,17 +190,19 @@ def _useful(facts: Facts, offering: Offering) -> timedelta | None:
     return 3 * TIME_TO_LIVE_MIN if passing else None
 
 
-def affordable_life(facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO) -> timedelta:
+def affordable_life(
+    facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
+) -> timedelta:
     """
-    How long the part of the budget that is neither spent nor reserved lasts at that price, with `freed_usd` added.
-    Storage, requests and what crosses regions come off first.
+    How long the part of the budget that is neither spent nor reserved lasts at that price, with `freed_usd` added, for
+    all that train together or for `count`. Storage, requests and what crosses regions come off first.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
     assert budget is not None
     stored = max(storage_reserve(facts) + requests_usd(state), budget * STORAGE_SHARE)
-    attached = state.created.billing.attached_usd_per_hour + crossing.usd_per_hour
-    usd_per_hour = ceiling + attached + requests_usd_per_hour(state)
+    each = ceiling + state.created.billing.attached_usd_per_hour
+    usd_per_hour = each * (count or facts.size) + crossing.usd_per_hour + requests_usd_per_hour(state)
     left = budget - state.reserved_usd() - spent_usd(state) + freed_usd
     hours = (left - stored - crossing.usd) / usd_per_hour
     return bounded(int(hours * SECONDS_PER_HOUR))
@@ -238,7 +253,8 @@ def _makes_way(facts: Facts, current: Attempt, offering: Offering) -> bool:
     hurried = state.created.deadline_at is not None and offering.capacity_type is CapacityType.ON_DEMAND
     if not hurried or current.leaving or nearly_over(facts, current) or _on_demand(state, current):
         return False
-    needed, freed_usd = life_needed(facts), _unspent_usd(facts, state.launch_of(current))
+    launches = {name.launch for name in current.names}
+    needed, freed_usd = life_needed(facts), sum((_unspent_usd(facts, state.launches[each]) for each in launches), ZERO)
     if needed is None:
         return False
     return affordable_life(facts, offering.price_usd_per_hour, offering.region, freed_usd) >= needed

@@ -80,14 +80,17 @@ def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, start
     """USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (changeover(facts.state), there.start_usd) if starts else (0.0, 0.0)
-    by_the_hour = float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
+    by_the_hour = facts.size * float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
     return by_the_hour + start_usd * SECONDS_PER_HOUR / life_s
 
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
-    """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
-    history, now_s, all_work = market_history(facts), facts.now_s, horizon_s(facts)
-    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) for found in spot}
+    """
+    How many seconds each spot pool is expected to last from now on, at most as long as there is work. A gang lasts as
+    long as the first of its members: as an instance would that is lost so many times as often.
+    """
+    history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
+    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}
 
 
 def horizon_s(facts: Facts) -> float:

@@ -89,7 +89,7 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
     """A standby was started for it. If the cloud refused that one, it cost nothing, and another pool may be asked."""
     assert current.rebalance_at is not None
     return any(
-        launch.intent.standby_for == current.number
+        launch.intent.beside == current.number
         and launch.intent.reason.startswith(REASON)
         and not (launch.closed is not None and launch.closed.refused)
         for launch in state.launches.values()
@@ -103,7 +103,7 @@ def _elsewhere(facts: Facts) -> Offering | None:
         return None
     current = state.current
     assert current is not None
-    asked = {each.intent.offering.pool for each in state.launches.values() if each.intent.standby_for == current.number}
+    asked = {each.intent.offering.pool for each in state.launches.values() if each.intent.beside == current.number}
     shunned = asked | at_risk(facts) | set(just_lost(facts))
     return next((found for found in spot_now(facts) if found.pool not in shunned), None)
 
@@ -161,7 +161,7 @@ def _starts_s(state: RunState) -> list[float]:
     matters here.
     """
     measured = [
-        (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
+        (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()
         for attempt in state.attempts.values()
         if attempt.trainers and attempt.trainers[0].started_at is not None
     ]

@@ -55,7 +55,8 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
     """Of the cheapest on-demand offering, its commits included; without any, the price that spot is compared with."""
     offerings = facts.world.offerings
     prices = [usd_per_hour(facts, found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
-    return min(prices or [float(on_demand_price(found, offerings)) for found in offerings], default=0.0)
+    compared = [facts.size * float(on_demand_price(found, offerings)) for found in offerings]
+    return min(prices or compared, default=0.0)
 
 
 def choice_of(launch: Launch) -> Choice:

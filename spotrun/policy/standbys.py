@@ -57,8 +57,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     current = state.current
     if current is None:
         return None
-    since = current.notice_at or current.started_at
-    standbys = takewhile(lambda launch: launch.number > current.launch, reversed(state.launches.values()))
+    since, newest = current.notice_at or current.started_at, state.asked_last(current).number
+    standbys = takewhile(lambda launch: launch.number > newest, reversed(state.launches.values()))
     failed = [
         launch
         for launch in standbys

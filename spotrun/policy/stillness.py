@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spotrun.instance import Instance, InstanceState
-from spotrun.run.state import RunState
+from spotrun.run.member import Member
+from spotrun.run.state import Attempt, RunState
 
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Whether nothing is in motion: one instance trains, or there is none to be had, and the cloud showed no other of the
-    run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be left.
+    Whether nothing is in motion: one attempt trains, or there is no instance to be had, and the cloud showed no other
+    of the run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be left.
 
     `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
     """
     if state.stop_requested or state.terminal is not None:
         return False
     current = state.current
-    left = [launch for launch in state.launches.values() if not launch.settled]
-    alive = [(each.instance_id, each.state) for each in shown if each.alive]
+    left = {name for launch in state.launches.values() if not launch.settled for name in launch.names}
+    left = {name for name in left if state.member(name).gone is None}
+    alive = {(each.instance_id, each.state) for each in shown if each.alive}
     if current is None:
         return not left and not alive
-    here = state.launch_of(current)
-    goes_on = here.recorded is not None and here.condemned is None and not current.leaving
-    return goes_on and left == [here] and alive == [(current.instance_id, InstanceState.RUNNING)]
+    members = state.members_of(current)
+    goes_on = all(member.recorded is not None and member.wanted for member in members) and not current.leaving
+    return goes_on and left == set(current.names) and alive == _running(current, members)
+
+
+def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
+    """What a cloud shows while an attempt trains. An agent speaks for its own instance."""
+    _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
+    return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

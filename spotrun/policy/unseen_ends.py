@@ -18,7 +18,8 @@ from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
-from spotrun.run.state import Attempt, Launch
+from spotrun.run.gang import MemberName
+from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
 """An instance whose attempt is over powers itself off; after this long a runner ends it."""
@@ -26,18 +27,19 @@ HEARTBEATS_APART = timedelta(seconds=30)
 """Between two heartbeats passes less: who has spoken so shortly before a moment has lived until then."""
 
 
-def unseen_end(facts: Facts, launch: Launch) -> ev.InstanceGone:
+def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
     """The end of a recorded instance, as far as it can be told."""
-    recorded = launch.recorded
+    recorded = facts.state.member(name).recorded
     assert recorded is not None
-    ended_at, bound = min(_bounds(facts, launch))
-    heard_at = _heard_at(facts, launch)
+    ended_at, bound = min(_bounds(facts, name))
+    heard_at = _heard_at(facts, name)
     return ev.InstanceGone(
-        launch=launch.number,
+        launch=name.launch,
+        member=facts.state.told(name),
         instance_id=recorded.instance_id,
         billed_from=recorded.billed_from,
         ended_at=max(recorded.billed_from, ended_at),
-        ended_by=EndedBy.CLOUD if _was_taken(facts, launch) else EndedBy.FAULT,
+        ended_by=EndedBy.CLOUD if _was_taken(facts, name) else EndedBy.FAULT,
         prices=recorded.prices,
         evidence=f"the cloud's list no longer has it; nobody saw its end, which is taken from {bound}",
         bounded_by=bound,
@@ -45,49 +47,69 @@ def unseen_end(facts: Facts, launch: Launch) -> ev.InstanceGone:
     )
 
 
-def over_by(attempt: Attempt) -> datetime | None:
+def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    By when its instance had time to power off by itself, or to be taken by the cloud that gave it notice (protocol 15).
-    None while the attempt goes on.
+    By when an instance had time to power off by itself, or to be taken by the cloud that gave it notice (protocol 15).
+    None while its attempt goes on, and if it waits for the next one.
     """
-    if attempt.end is None:
+    if not has_left(state, name):
         return None
+    attempt, terminal = state.attempt_of(name), state.terminal
+    if attempt is None or attempt.end is None:
+        return None if terminal is None else terminal.at + POWER_OFF_GRACE
     deadline_at = None if attempt.notice is None else attempt.notice.deadline_at
     return max(filter(None, (attempt.end.known_at, deadline_at))) + POWER_OFF_GRACE
 
 
-def _bounds(facts: Facts, launch: Launch) -> Iterator[tuple[datetime, str]]:
-    assert launch.recorded is not None
+def has_left(state: RunState, name: MemberName) -> bool:
+    """Whether its attempt is over, and no other is to name it. No member waits for anything once the run has ended."""
+    if state.of_gangs and state.terminal is not None:
+        return True
+    attempt = state.attempt_of(name)
+    return attempt is not None and attempt.end is not None and attempt.lets_go(name)
+
+
+def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
+    state, recorded = facts.state, facts.state.member(name).recorded
+    assert recorded is not None
+    life = timedelta(seconds=state.launches[name.launch].intent.time_to_live_s)
     yield facts.now, "the look that missed it"
-    yield launch.recorded.billed_from + timedelta(seconds=launch.intent.time_to_live_s), "its time-to-live"
-    over_at = None if launch.attempt is None else over_by(facts.state.attempts[launch.attempt])
+    yield recorded.billed_from + life, "its time-to-live"
+    over_at = over_by(state, name)
     if over_at is not None:
         yield over_at, "the end of its attempt"
-    heard_at = _heard_at(facts, launch)
-    if heard_at is not None and not _may_hang(facts, launch):
+    heard_at = _heard_at(facts, name)
+    if heard_at is not None and not _may_hang(facts, name):
         yield heard_at, "its last heartbeat"
 
 
-def _may_hang(facts: Facts, launch: Launch) -> bool:
+def _may_hang(facts: Facts, name: MemberName) -> bool:
     """Whether it was training, and nobody but its user would have ended it."""
-    if launch.intent.offering.capacity_type is CapacityType.SPOT or launch.condemned is not None:
+    state = facts.state
+    spot = state.launches[name.launch].intent.offering.capacity_type is CapacityType.SPOT
+    if spot or state.member(name).condemned is not None:
         return False
-    return launch.attempt is not None and facts.state.attempts[launch.attempt].end is None
+    attempt = state.attempt_of(name)
+    return attempt is not None and attempt.end is None
 
 
-def _heard_at(facts: Facts, launch: Launch) -> datetime | None:
-    """Its agent's last sign of life: an entry is one too, if no heartbeat got through after it."""
-    heard_at = facts.world.heard.get(launch.number)
-    if heard_at is None or launch.attempt is None:
+def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
+    """
+    Its agent's last sign of life: an entry is one too, if no heartbeat got through after it. Those of a gang's attempt
+    are its lead's.
+    """
+    heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
+    if heard_at is None or attempt is None or name != attempt.names[0]:
         return heard_at
-    newest = next((each.at for each in reversed(facts.state.commits) if each.event.attempt == launch.attempt), heard_at)
-    return max(heard_at, facts.state.attempts[launch.attempt].started_at, newest)
+    newest = next((each.at for each in reversed(facts.state.commits) if each.event.attempt == attempt.number), heard_at)
+    return max(heard_at, attempt.started_at, newest)
 
 
-def _was_taken(facts: Facts, launch: Launch) -> bool:
+def _was_taken(facts: Facts, name: MemberName) -> bool:
     """The cloud had said when it would take it, and it lived until then."""
-    notice = None if launch.attempt is None else facts.state.attempts[launch.attempt].notice
-    heard_at = _heard_at(facts, launch)
+    attempt = facts.state.attempt_of(name)
+    notice = None if attempt is None or not attempt.lets_go(name) else attempt.notice
+    heard_at = _heard_at(facts, name)
     if notice is None or notice.deadline_at is None or heard_at is None:
         return False
     return heard_at > notice.deadline_at - HEARTBEATS_APART

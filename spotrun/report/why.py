@@ -250,7 +250,7 @@ def _kind_of_launch(event: ev.LaunchIntended) -> str:
         return "return"
     if event.offering.capacity_type is CapacityType.ON_DEMAND:
         return "on-demand"
-    return "standby" if event.standby_for is not None else "spot"
+    return "standby" if event.beside is not None else "spot"
 
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:

@@ -12,6 +12,7 @@ from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import Action, Append, decide
 from spotrun.run import events as ev
+from spotrun.run.gang import MemberName
 from spotrun.spec.model import RunSpec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
 
@@ -52,8 +53,15 @@ def decided(
     market: tuple[Offering, ...] = MARKET,
     **world: object,
 ) -> list[Action]:
+    for known in ("silent", "heard"):
+        world[known] = {named(which): told for which, told in world.get(known, {}).items()}  # type: ignore[attr-defined]
     seen = World(offerings=market, instances=tuple(instances), **world)  # type: ignore[arg-type]
     return decide(history.state, wanted or spec(), seen, history.now)
+
+
+def named(which: int | MemberName) -> MemberName:
+    """A member, or the only one of a launch."""
+    return MemberName(which, 0) if isinstance(which, int) else which
 
 
 def events_of(actions: list[Action]) -> list[ev.AnyEvent]:

@@ -9,6 +9,7 @@ import pytest
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws_run import PlainAwsRun
@@ -111,4 +112,4 @@ def test_an_agent_that_spoke_while_this_machine_slept_is_heard_at_once() -> None
     clock.put_back(timedelta(minutes=-20))
     assert heartbeats.open_for == timedelta(), "nobody knows what the store took meanwhile"
     write_status(store, agent_key(1), AgentStatus(launch=1, phase="boot", at=clock.now(), sequence=1))
-    assert list(heartbeats.silent()) == [1]
+    assert list(heartbeats.silent()) == [MemberName(1, 0)]

@@ -1,0 +1,141 @@
+"""
+What a gang has, and what it lacks.
+
+A gang that has lost a member waits for another one where the others are, for as long as a start is expected to take.
+Then the others are released, and a whole gang is asked for in any pool: those that stand ready are billed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from spotrun.offering import Offering, Pool
+from spotrun.policy.actions import Action, Append, Wait
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.deadline import too_late_for_spot
+from spotrun.policy.facts import Facts
+from spotrun.policy.housekeeping import condemned
+from spotrun.policy.launches import why_needed
+from spotrun.policy.money import intend
+from spotrun.policy.patience import at_least_real
+from spotrun.policy.ranking import on_demand_now, spot_now
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.units import count_of, to_the_second
+
+WINDOW_MIN = timedelta(minutes=10)
+"""So long a ready member is kept at least, although nobody has use for it (protocol 45)."""
+TIMES_MISSING = 2
+"""A member that so many attempts in a row did not reach is cut off (protocol 39)."""
+
+
+def available(state: RunState) -> list[MemberName]:
+    """The members of which the next gang is made, those that boot included; and those that train and may go on."""
+    return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
+
+
+def lacking(facts: Facts) -> int:
+    """How many have to be asked for, so that the run goes on. 0 while an attempt trains that was not told to go."""
+    return max(0, facts.size - len(available(facts.state)))
+
+
+def idle(state: RunState) -> list[MemberName]:
+    """Those that were ready, and that no attempt has now."""
+    training = () if state.current is None else state.current.names
+    return [name for name in available(state) if name not in training and state.member(name).ready is not None]
+
+
+def standing_by(facts: Facts) -> Launch | None:
+    """The launch whose instances could take over at once from what trains."""
+    state = facts.state
+    pending = state.pending_launch
+    if not state.of_gangs:
+        return pending if pending is not None and pending.number in facts.world.ready else None
+    waiting = idle(state)
+    return state.launches[waiting[-1].launch] if len(waiting) >= facts.size else None
+
+
+def fill(facts: Facts) -> Iterator[Action]:
+    """Ask for those that a gang lacks; or let the others go, if they have waited for long enough."""
+    lacks, there = lacking(facts), available(facts.state)
+    offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
+    why = f"{lacks} of {count_of(facts.size, 'member')} missing"
+    if given_up := _why_given_up(facts, offered):
+        yield from _released(idle(facts.state), given_up)
+    elif offered is None:
+        yield Wait(reason=f"{why}, and no capacity where the others are just now")
+    else:
+        yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, where the others are", lacks)
+
+
+def dismiss(facts: Facts) -> Iterator[Action]:
+    """End the members that are of no use: nobody reaches them, or nobody names them."""
+    state = facts.state
+    if not state.of_gangs or state.terminal is not None:
+        return
+    for name in _cut_off(state):
+        if state.is_wanted(name):
+            detail = f"the others did not reach it in {TIMES_MISSING} attempts in a row"
+            yield Append(event=condemned(state, name, Cause.EXTERNAL, detail))
+    if state.pending_launch is None:
+        window = at_least_real(_window(state), state)
+        unused = [name for name in idle(state) if facts.now - _idle_since(state, name) > window]
+        yield from _released(unused, f"nobody has had use for it for {to_the_second(window)}")
+
+
+def _offered(facts: Facts, pool: Pool) -> Offering | None:
+    """It as it may be asked for now."""
+    return next((found for found in (*spot_now(facts), *on_demand_now(facts)) if found.pool == pool), None)
+
+
+def _why_given_up(facts: Facts, offered: Offering | None) -> str:
+    """Why nobody waits for the missing members any longer; "" while somebody does."""
+    state = facts.state
+    if state.current is not None:
+        return ""
+    patience = at_least_real(timedelta(seconds=changeover(state)), state)
+    if facts.now - _short_since(state) > patience:
+        return f"what was missing beside it was not there after {to_the_second(patience)}"
+    if state.created.deadline_at is not None and offered is not None and too_late_for_spot(facts, offered):
+        return "the deadline leaves no more time for spot"
+    return ""
+
+
+def _short_since(state: RunState) -> datetime:
+    """When the gang became as small as it is."""
+    ends = [member.gone.ended_at for member in state.members() if member.gone is not None]
+    known = [attempt.end.known_at for attempt in state.attempts.values()[-1:] if attempt.end is not None]
+    return max([state.opened_at, *ends, *known])
+
+
+def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
+    for name in names:
+        yield Append(event=ev.MemberReleased(launch=name.launch, member=name.member, reason=reason))
+
+
+def _window(state: RunState) -> timedelta:
+    """How long a ready member is kept: boot and set-up of the slowest start so far."""
+    starts = (known.at - known.launch.intended_at for known in state.setups())
+    return max([WINDOW_MIN, *starts])
+
+
+def _idle_since(state: RunState, name: MemberName) -> datetime:
+    """When it was ready, or its last attempt had ended."""
+    ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
+    assert ready_at is not None
+    return ready_at if attempt is None or attempt.end is None else max(ready_at, attempt.end.known_at)
+
+
+def _cut_off(state: RunState) -> set[MemberName]:
+    newest = [_not_met(attempt) for attempt in state.attempts.values()[-TIMES_MISSING:]]
+    return set.intersection(*newest) if len(newest) == TIMES_MISSING else set()
+
+
+def _not_met(attempt: Attempt) -> set[MemberName]:
+    """Whom the others did not reach. If none of several reached the lead, it is the lead that is cut off."""
+    missing = set() if attempt.end is None else set(attempt.end.missing)
+    lead, *others = attempt.names
+    return {lead} if len(others) > 1 and missing == set(others) else missing
