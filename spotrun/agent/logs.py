@@ -1,7 +1,8 @@
 """
 The output of set-up and training: a file on the instance, shipped to the store in chunks that are created once.
 
-    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file; of a gang logs/LAUNCH.MEMBER/
+    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
+    logs/LAUNCH.MEMBER/                        of the other members of a gang
 
 What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
 after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.

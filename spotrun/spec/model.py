@@ -702,7 +702,7 @@ class RunSpec(Model):
     def _its_cloud_has_as_many_members(self, info: ValidationInfo) -> RunSpec:
         most = self.cloud.members_max
         if self.num_nodes > most and info.context != STORED:
-            reason = f"on cloud {self.cloud.name} at most {count_of(most, 'node')} trains, not {self.num_nodes}"
+            reason = f"on cloud {self.cloud.name} at most {count_of(most, 'node')} {'trains' if most == 1 else 'train'}, not {self.num_nodes}"
             raise Unreadable(reason, f"write {most}", at=("num_nodes",))
         return self
 

@@ -18,7 +18,6 @@ from torch import distributed
 from spotrun.errors import SpotrunError
 from spotrun.trainer_link import GANG
 from spotrun.training.image_memory import ImageMemory, Memory, Received
-from spotrun.units import count_of
 
 LONGEST_FETCH = timedelta(hours=24)
 """The others wait in a collective call while rank 0 waits for the agent to fetch a checkpoint."""
@@ -61,7 +60,7 @@ class Ranks:
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
             return ""
-        return f"the training has {count_of(self.size, 'process')}, and one on each accelerator of the gang is {world}"
+        return f"the training's world is {self.size}, and with a process on each accelerator of its gang it is {world}"
 
     def agree(self, value: int) -> int:
         """Rank 0's value, on every rank."""

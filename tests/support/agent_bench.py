@@ -159,7 +159,7 @@ class AgentRun:
         return [(int(pid), int(step)) for pid, step in map(str.split, self.trace.read_text().splitlines())]
 
     def log(self, node: Node) -> str:
-        chunks = self.store.list(f"logs/{node.place}/")
+        chunks = self.store.list(f"logs/{node.place.removesuffix('.0')}/")
         return b"".join(self.store.get(chunk.key) for chunk in chunks).decode()
 
     def close(self) -> None:

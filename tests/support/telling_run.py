@@ -140,9 +140,7 @@ class TellingRun:
     def _beat(self) -> None:
         status = Status(self._folder)
         status.facts |= {"trouble": self._text(), "metrics": {self._text(): 0.5}}
-        heartbeat = Heartbeat(
-            self._store, self._clock, MemberName(self._launch, 0), str(self._launch), status, self._console
-        )
+        heartbeat = Heartbeat(self._store, self._clock, MemberName(self._launch, 0), status, self._console)
         heartbeat.start()
         heartbeat.stop()
 

@@ -471,7 +471,7 @@ def test_what_a_step_hears_is_read_from_its_file_and_silence_is_no_answer(tmp_pa
         ("resources.region", "a cluster has no regions", lambda text: text.replace("slurm}", "slurm, region: r}")),
         ("resources.zone", "is none of slurm.partitions", lambda text: text.replace("slurm}", "slurm, zone: z}")),
         ("secrets.KEY", "does not reach instances on slurm", lambda text: f"{text}secrets: [KEY]\n"),
-        ("num_nodes", "one node works", lambda text: f"{text}num_nodes: 2\n"),
+        ("num_nodes", "on cloud slurm at most 1 node trains", lambda text: f"{text}num_nodes: 2\n"),
         ("slurm.wait", "is at most 10m", lambda text: text.replace("slurm:\n", "slurm:\n  wait: 11m\n")),
         ("slurm.partitions[1].name", "is there twice", lambda text: text.replace("name: sure", "name: cheap")),
         ("slurm.partitions[0].capacity", "must be spot or on_demand", lambda text: text.replace("ity: spot", "ity: s")),

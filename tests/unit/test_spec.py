@@ -316,7 +316,7 @@ resources:
   image_id: x
 workdir: .
 policy: {hang_after: 5 min, deadline: 8}
-num_nodes: 3
+num_nodes: 0
 """
     error = refused(write(folder, text))
     assert [(p.line, p.key) for p in error.problems] == [

@@ -16,6 +16,7 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.events import BillingRule
+from spotrun.run.gang import MEMBERS_MAX
 from spotrun.secrets.reference import ENVIRONMENT, Reference
 from spotrun.spec.market_script import Action
 from spotrun.spec.model import RunSpec
@@ -33,6 +34,7 @@ class Local(Cloud):
     here = True
     simulated = True
     notice = timedelta(minutes=2)
+    members_max = MEMBERS_MAX
     instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:

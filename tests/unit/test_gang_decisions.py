@@ -1,0 +1,156 @@
+"""What the members of a gang make of the ledger, and its lead of the others."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from spotrun.agent.gang_decisions import (
+    ANOTHER_STARTS_AFTER_S,
+    MemberStands,
+    are_settled,
+    ended_trainers,
+    gang_to_start,
+    missing_at_start,
+    ready_members,
+    silent_members,
+    stands,
+    stays,
+)
+from spotrun.agent.others import Seen
+from spotrun.folder.status_objects import AgentStatus, MembersTrainer
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
+from tests.support.gang_history import GangHistory
+from tests.support.histories import START
+
+STAYS_AFTER = {Cause.INTERRUPTED}
+ONE, TWO, THREE = MemberName(1, 0), MemberName(1, 1), MemberName(1, 2)
+
+
+def seen(since_s: float = 0.0, exit_code: int | None = None, at: datetime = START, incarnation: int = 0) -> Seen:
+    trainer = MembersTrainer(attempt=5, incarnation=incarnation, exit_code=exit_code, at=at, reason="why")
+    return Seen(AgentStatus(launch=1, phase="train", at=START, sequence=1, trainer=trainer), since_s)
+
+
+def test_a_member_says_ready_once_after_each_end():
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    assert stands(history.state, one) is MemberStands.SAY_READY
+    history.exist(one, two)
+    history.ready(one)
+    assert stands(history.state, one) is MemberStands.WAIT
+    history.ready(two)
+    history.start_gang([one, two])
+    assert stands(history.state, one) is stands(history.state, two) is MemberStands.TRAIN
+    history.end_without(two)
+    assert stands(history.state, one) is MemberStands.SAY_READY
+
+
+@pytest.mark.parametrize("said", ["condemned", "released", "gone"])
+def test_who_is_not_wanted_leaves(said: str):
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    if said == "released":
+        history.released(two)
+    elif said == "gone":
+        history.lost(two)
+    else:
+        history.write(ev.InstanceCondemned(launch=1, member=1, cause=Cause.HANG))
+    assert stands(history.state, two) is MemberStands.LEAVE
+    assert stands(history.state, one) is MemberStands.SAY_READY
+
+
+def test_the_earliest_ready_member_starts_a_gang_of_the_size_of_the_job():
+    history = GangHistory(2)
+    names = history.ask(3)
+    history.exist(*names)
+    history.ready(names[2])
+    assert gang_to_start(history.state, names[2], 1000.0) is None
+    history.ready(names[1])
+    assert ready_members(history.state) == [names[1], names[2]]
+    gang = gang_to_start(history.state, names[1], 0.0)
+    assert gang is not None
+    assert gang.names == (names[1], names[2])
+    assert gang_to_start(history.state, names[0], 1000.0) is None
+
+
+def test_another_member_starts_it_after_a_while():
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    history.ready(one, two)
+    assert gang_to_start(history.state, two, ANOTHER_STARTS_AFTER_S - 1) is None
+    assert gang_to_start(history.state, two, ANOTHER_STARTS_AFTER_S) == gang_to_start(history.state, one, 0.0)
+
+
+def test_nobody_starts_a_gang_once_a_stop_is_requested():
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    history.ready(one, two)
+    history.write(ev.StopRequested(by="test"))
+    assert gang_to_start(history.state, one, 0.0) is None
+    assert stands(history.state, one) is MemberStands.WAIT
+
+
+def test_a_member_with_two_accelerators_has_two_ranks():
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    history.ready(one, accelerators=2)
+    history.ready(two, accelerators=2)
+    gang = gang_to_start(history.state, one, 0.0)
+    assert gang is not None
+    assert ([seat.rank for seat in gang.members], gang.world) == ([0, 2], 4)
+
+
+@pytest.mark.parametrize("cause", [*Cause])
+def test_after_the_end_of_an_attempt_members_stay_if_it_was_interrupted(cause: Cause):
+    history = GangHistory(2)
+    history.training_gang()
+    history.write(ev.AttemptEnded(attempt=history.attempt, cause=cause, last_step=3))
+    attempt = history.state.attempts.values()[-1]
+    assert stays(history.state, attempt) == (cause in STAYS_AFTER)
+
+
+def test_members_stay_when_another_one_is_lost_by_whatever_cause():
+    history = GangHistory(2)
+    _, two = history.training_gang()
+    history.lost(two)
+    assert stays(history.state, history.state.attempts.values()[-1])
+
+
+def test_the_first_trainer_to_end_is_told_first_and_another_incarnation_is_not():
+    known = {
+        ONE: seen(exit_code=1, at=START + timedelta(seconds=2)),
+        TWO: seen(exit_code=-9, at=START + timedelta(seconds=1)),
+        THREE: seen(exit_code=1, incarnation=1),
+    }
+    assert [one.name for one in ended_trainers(known, 5, 0)] == [TWO, ONE]
+    assert ended_trainers(known, 4, 0) == []
+
+
+def test_a_member_that_says_nothing_for_30_s_is_not_reached():
+    known = {ONE: seen(since_s=100.0), TWO: seen(since_s=71.0)}
+    assert silent_members(known, 101.0, scale=1.0) == (TWO,)
+    assert silent_members(known, 101.0, scale=10.0) == ()  # ten seconds on the wall are 100 s there
+
+
+def test_the_lead_waits_for_the_others_for_a_while_only():
+    lives = {ONE: seen(since_s=12.0)}
+    assert are_settled(lives, 1, since_s=10.0, now_s=10.0, scale=1.0)
+    assert not are_settled(lives, 0, since_s=10.0, now_s=15.0, scale=1.0)
+    assert are_settled(lives, 0, since_s=10.0, now_s=20.0, scale=1.0)
+    unheard = {ONE: seen(since_s=9.0)}
+    assert not are_settled(unheard, 0, since_s=10.0, now_s=30.0, scale=1.0)
+    assert are_settled(unheard, 0, since_s=10.0, now_s=39.0, scale=1.0)
+
+
+def test_who_has_not_begun_in_time_is_missing():
+    known = {ONE: seen(), TWO: Seen(None, 0.0), THREE: seen(incarnation=1)}
+    assert missing_at_start(known, 5, 0, since_s=59.0, scale=1.0) == ()
+    assert missing_at_start(known, 5, 0, since_s=60.0, scale=1.0) == (TWO, THREE)
