@@ -183,11 +183,14 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
-    """Whether the cloud had time to show an instance that nobody asks for any more: it has shown others, or none."""
+    """
+    Whether the cloud had time to show an instance that nobody asks for any more. A launch that cannot be closed, as one
+    of its members has spoken, may have others that never come.
+    """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
         return had_time and not launch.closed.refused
-    return had_time and any(member.recorded or member.gone for member in launch.members)
+    return had_time and (launch.came_up or any(member.recorded or member.gone for member in launch.members))
 
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
@@ -200,7 +203,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
             yield Execute(launch=launch.number)
         else:
             yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail=reason))
-    elif launch.attempt is None:
+    elif launch.may_be_closed:
         yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
 
 

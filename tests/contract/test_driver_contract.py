@@ -157,6 +157,8 @@ class SlurmAccount(Account):
 class SimulatedAccount(Account):
     """Its drivers are one object: a cloud without machines is its own account."""
 
+    has_gangs = True
+
     def __init__(self) -> None:
         clock = ScaledClock(datetime.now(UTC), 600.0)
         self._cloud = SimulatedCloud(clock, calm(), Timings(pending_s=(3.0, 3.0)))
@@ -382,7 +384,7 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
     assert driver.instances() == []
 
 
-@pytest.fixture(params=["local", "toy"])
+@pytest.fixture(params=["local", "toy", "simulated"])
 def of_gangs(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     """One whose driver starts members."""
     return opened(request.param)

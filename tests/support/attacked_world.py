@@ -39,14 +39,14 @@ OFFERED = {replace(each, price_usd_per_hour=Decimal(0)) for each in (*ZONES.valu
 class AttackedWorld:
     """
     An hour's work with a budget, in some worlds with a deadline; the owner asks for a stop at a random moment of three
-    hours. Beside it is another run, with an instance, which nobody attends to.
+    hours. Beside it is another run, with an instance, which nobody attends to. `size` instances train together.
     """
 
-    def __init__(self, seed: int, *, owned: bool = True, budget_usd: Decimal = BUDGET_USD) -> None:
+    def __init__(self, seed: int, *, owned: bool = True, budget_usd: Decimal = BUDGET_USD, size: int = 1) -> None:
         deadline = ("2h", None, None)[seed % 3]
         job = spec(deadline=deadline).model_dump(mode="json") | {"budget": {"max_usd": str(budget_usd)}}
         self._world = SimulatedWorld(
-            type(spec()).model_validate(job),
+            type(spec()).model_validate(job).model_copy(update={"num_nodes": size}),
             Training(steps=3600),
             market(*CHANGING, tick_s=601.5),
             seed=seed,
@@ -117,7 +117,8 @@ class AttackedWorld:
         voids = {void.number for void in state.voids}
         assert self.charged_usd <= self._budget_usd, f"${self.charged_usd} of ${self._budget_usd}"
         launches = [launch.intent for launch in state.launches.values()]
-        assert len(self._instances) <= len(launches), "an instance that no launch asked for"
+        asked = sum(intent.instances for intent in launches)
+        assert len(self._instances) <= asked, "an instance that no launch asked for"
         assert state.terminal is not None, "a stop was undone"
         assert not any(each.alive for each in self._instances), "an instance was left"
         assert set(world.cloud.terminations) <= {each.instance_id for each in self._instances}, "a stranger was ended"

@@ -173,6 +173,12 @@ def test_a_node_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int
     AttackedWorld(seed).attack()
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(6))
+def test_a_member_of_a_gang_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
+    AttackedWorld(seed, budget_usd=Decimal(18), size=3).attack()
+
+
 def test_the_attack_is_real() -> None:
     """In a run without a key the same entries are believed."""
     world = AttackedWorld(2, owned=False)

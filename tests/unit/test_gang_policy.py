@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from spotrun.folder.status_objects import agent_key, name_in
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.policy import Append, Terminate, Wait
-from spotrun.policy.actions import Action
+from spotrun.policy.actions import Action, Execute
 from spotrun.policy.changeovers import measured_starts
 from spotrun.policy.gangs import available
 from spotrun.policy.lives import lives_until
@@ -356,6 +356,17 @@ def test_a_member_that_the_cloud_never_showed_reserves_nothing_in_the_end(histor
     assert events_of(decided(history.after(600), instances=shown(history, *names[:2]))) == []
     (gone,) = events_of(decided(history.after(601), instances=shown(history, *names[:2])))
     assert (type(gone), gone.member, gone.billed_from) == (ev.InstanceGone, 2, None)
+
+
+def test_a_launch_of_which_somebody_spoke_and_nobody_came_is_over_in_the_end(history: GangHistory) -> None:
+    """Anybody on an instance of the run may say that a member is ready. It can no longer be closed then."""
+    names = history.ask(SIZE, not_after=history.now + timedelta(minutes=10))
+    history.ready(names[1])
+    assert decided(history) == [Execute(launch=1)]
+    assert decided(history.after(601)) == [], "nobody may ask for it any more"
+    for event in events_of(decided(history.after(600))):
+        history.write(event)
+    assert history.state.launches[1].settled
 
 
 def test_what_has_the_tags_of_a_member_that_nobody_asked_for_is_ended(history: GangHistory) -> None:

@@ -19,6 +19,7 @@ from spotrun.agent.recorder import TAIL_S
 from spotrun.folder.ledger import key_of
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy, Instance
+from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 from tests.support.world.attempt import SimulatedAttempt
 from tests.support.world.journal import NotNow, SimulatedRecorder
@@ -36,10 +37,11 @@ class SimulatedAgent:
     def __init__(self, surroundings: Surroundings, instance: Instance) -> None:
         self._surroundings = surroundings
         self._launch, self._instance_id = instance.launch, instance.instance_id
+        self._name = MemberName(instance.launch, instance.member)
         boot_s, self._setup_s = self._start_s()
         self._booted_s = surroundings.now_s + boot_s
         self._ready_s = inf
-        self._recorder = SimulatedRecorder(surroundings.ledger(f"agent:{self._launch}"))
+        self._recorder = SimulatedRecorder(surroundings.ledger(f"agent:{self._who}"))
         self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, surroundings.at(self._booted_s))
         self._drain = Drain(surroundings.clock)
         self._notice: NoticeHeard | None = None
@@ -57,8 +59,12 @@ class SimulatedAgent:
             return starts(self._surroundings.cloud.ordinal(self._instance_id))
         return self._takes("boot", timings.boot_s), self._takes("setup", timings.setup_s)
 
+    @property
+    def _who(self) -> int | MemberName:
+        return self._name if self._name.member else self._launch
+
     def _takes(self, what: str, limits: Range) -> float:
-        return self._surroundings.rng.between(limits, what, self._launch)
+        return self._surroundings.rng.between(limits, what, self._who)
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
@@ -110,7 +116,7 @@ class SimulatedAgent:
             known = asdict(attempt.trainer.progress(self._surroundings.now_s)) | {"attempt": self._journal.attempt}
         known |= {"phase": self._phase if attempt is None else attempt.phase}
         status = AgentStatus(launch=self._launch, at=self._surroundings.clock.now(), sequence=self._beats, **known)
-        write_status(self._surroundings.line, agent_key(self._launch), status)
+        write_status(self._surroundings.line, agent_key(self._launch, self._name.member), status)
 
     def _listen(self, state: RunState) -> None:
         """The metadata service, and what the ledger has for the current attempt."""

@@ -10,17 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from msgspec import UNSET, UnsetType
+
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.inbox import PowerOff, Said
 from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import ResumedFrom
+from spotrun.run.gang import Meeting
+from spotrun.run.state import RunState
 from spotrun.trainer_link import EpochEnded
 from tests.support.world.journal import SimulatedRecorder
 from tests.support.world.saves import Save, Saves
 from tests.support.world.surroundings import Surroundings
 from tests.support.world.trainer import SimulatedTrainer
+
+MEETS_AT = 29_500
+
+
+def _meeting(state: RunState, attempt: int) -> Meeting | UnsetType:
+    """Where the trainers of a gang meet: at its lead."""
+    lead = state.members_of(state.attempts[attempt])[0].ready
+    return UNSET if lead is None else Meeting(address=lead.address, port=MEETS_AT)
 
 
 class SimulatedAttempt:
@@ -46,6 +58,7 @@ class SimulatedAttempt:
             commit=None if newest is None else newest.number,
             epoch=0 if newest is None else newest.event.epoch,
             step=0 if newest is None else newest.event.step,
+            meet=_meeting(state, journal.attempt),
         )
         journal.resumed(0, self._resumed)
         self.trainer = SimulatedTrainer(surroundings.training, self._resumed.step, surroundings.now_s + restore_s)

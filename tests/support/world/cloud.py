@@ -16,7 +16,6 @@ from math import inf
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
-from spotrun.clouds.driver import require_one
 from spotrun.clouds.regions import regions_of
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
@@ -29,11 +28,12 @@ from tests.support.world.timings import Timings
 @dataclass
 class Machine:
     """
-    An instance and its fate, in seconds since the world began. `told_s` is when its notice comes, `recommended_s` when
-    it is told that it might be taken, and `recommended` whether it was.
+    An instance and its fate, in seconds since the world began. It has a `place` in its pool. `told_s` is when its
+    notice comes, `recommended_s` when it is told that it might be taken, and `recommended` whether it was.
     """
 
     request: LaunchRequest
+    place: int
     instance: Instance
     listed_s: float
     running_s: float
@@ -81,7 +81,8 @@ class SimulatedCloud:
     def __post_init__(self) -> None:
         self._began_s, self._began_at = self.clock.monotonic(), self.clock.now()
         self._machines: dict[str, Machine] = {}
-        self._of_token: dict[str, Machine] = {}
+        self._of_token: dict[str, list[Machine]] = {}
+        self._made = 0
         self._living: dict[str, Machine] = {}
         self._lock = threading.RLock()
 
@@ -96,7 +97,6 @@ class SimulatedCloud:
         return [each for each in self.market.offerings(self.now_s) if each.region not in self.down_in]
 
     def launch(self, request: LaunchRequest) -> Instance:
-        require_one(request, self.name)
         self._answer([request.offering.region])
         with self._lock:
             self.launches.append(request)
@@ -107,9 +107,11 @@ class SimulatedCloud:
             pool, now_s = request.offering.pool, self.now_s
             if pool not in {offering.pool for offering in self.market.offerings(now_s)}:
                 raise CloudError(f"nobody rents out {request.offering}")
-            if not self.market.has(pool, now_s) or self._told_s(request, now_s) <= now_s:
+            places = self._free(request, now_s) if self.market.has(pool, now_s) else []
+            if len(places) < (request.count or 1):
                 raise InsufficientCapacity(f"no capacity for {request.offering}")
-            return self._start(request, now_s)
+            self._of_token[request.token] = [self._start(request, *each, now_s) for each in enumerate(places)]
+            return self._of_token[request.token][0].instance
 
     def describe(self, instance_id: str) -> Instance | None:
         self._answer()
@@ -220,35 +222,50 @@ class SimulatedCloud:
                 if machine.next_s() <= now_s:
                     self._pass(machine, now_s)
 
-    def _start(self, request: LaunchRequest, now_s: float) -> Instance:
-        pending_s = self.rng.between(self.timings.pending_s, "pending", request.token)
+    def _free(self, request: LaunchRequest, now_s: float) -> list[int]:
+        """As many places of its pool as are asked for, if there are; where they are counted, anyone of them."""
+        pool, count = request.offering.pool, request.count or 1
+        taken = {each.place for each in self._living.values() if each.request.offering.pool == pool}
+        room = self.market.room(pool, now_s)
+        places = (place for place in range(int(min(room, len(taken) + count))) if place not in taken)
+        free = [place for place in places if self._told_s(request, place, now_s) > now_s]
+        if room < inf:
+            free.sort(key=lambda place: self.rng.between((0.0, 1.0), "place", request.token, place))
+        return free[:count]
+
+    def _start(self, request: LaunchRequest, member: int, place: int, now_s: float) -> Machine:
+        who = (request.token, member) if member else (request.token,)
+        pending_s = self.rng.between(self.timings.pending_s, "pending", *who)
         machine = Machine(
             request=request,
+            place=place,
             instance=Instance(
-                instance_id=f"i-{len(self._of_token):05d}",
+                instance_id=f"i-{self._made:05d}",
                 token=request.token,
                 run_uid=request.run_uid,
                 launch=request.launch,
                 offering=request.offering,
                 state=InstanceState.PENDING,
                 launched_at=self._at(now_s),
+                member=member,
+                address="" if request.count is None else f"127.77.{self._made // 256}.{self._made % 256}",
             ),
-            listed_s=now_s + self.rng.between(self.hidden_s, "hidden", request.token),
+            listed_s=now_s + self.rng.between(self.hidden_s, "hidden", *who),
             running_s=now_s + pending_s,
             dies_s=now_s + request.time_to_live.total_seconds(),
-            taken_s=self.market.taken_s(request.offering.pool, now_s),
-            told_s=self._told_s(request, now_s),
+            taken_s=self.market.taken_s(request.offering.pool, now_s, place),
+            told_s=self._told_s(request, place, now_s),
             recommended_s=self._recommended_s(request, now_s),
         )
         self._machines[machine.instance.instance_id] = self._living[machine.instance.instance_id] = machine
-        self._of_token[request.token] = machine
+        self._made += 1
         self.changes += 1
-        return machine.instance
+        return machine
 
-    def _told_s(self, request: LaunchRequest, now_s: float) -> float:
-        """When the next loss of a pool is announced to its instances."""
+    def _told_s(self, request: LaunchRequest, place: int, now_s: float) -> float:
+        """When the next loss of a place in a pool is announced to its instance."""
         pool = request.offering.pool
-        return self.timings.told_s(self.rng, pool, self.market.taken_s(pool, now_s))
+        return self.timings.told_s(self.rng, pool, self.market.taken_s(pool, now_s, place))
 
     def _recommended_s(self, request: LaunchRequest, now_s: float) -> float:
         pool = request.offering.pool
@@ -295,9 +312,10 @@ class SimulatedCloud:
         return self._began_at + timedelta(seconds=moment_s)
 
 
-def _again(known: Machine, request: LaunchRequest) -> Instance:
-    if known.request.offering.pool != request.offering.pool:
+def _again(known: list[Machine], request: LaunchRequest) -> Instance:
+    first = known[0]
+    if (first.request.offering.pool, first.request.count) != (request.offering.pool, request.count):
         raise CloudError(f"token {request.token} was used for another request")
-    if not known.instance.alive:
+    if not any(machine.instance.alive for machine in known):
         raise LaunchTokenSpent(f"the instance of {request.token} is gone")
-    return known.instance
+    return first.instance

@@ -32,8 +32,14 @@ class SimulatedMarket(Protocol):
     def price(self, pool: Pool, at_s: float) -> Decimal:
         """USD per instance-hour."""
 
-    def taken_s(self, pool: Pool, at_s: float) -> float:
-        """The next moment, not before `at_s`, at which every instance of the pool is taken back; inf for never."""
+    def room(self, pool: Pool, at_s: float) -> float:
+        """For how many instances a pool has places; inf if nobody counts them."""
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
+        """
+        The next moment, not before `at_s`, at which the instance in that place of the pool is taken back; inf for
+        never. Where places are not counted, all are taken at once.
+        """
 
     def price_may_change_s(self, at_s: float) -> float:
         """The next moment after `at_s` at which prices may be others."""
@@ -55,10 +61,13 @@ class CalmMarket:
     def has(self, pool: Pool, at_s: float) -> bool:
         return pool not in self.empty
 
+    def room(self, pool: Pool, at_s: float) -> float:
+        return inf
+
     def price(self, pool: Pool, at_s: float) -> Decimal:
         return self.all[pool].price_usd_per_hour
 
-    def taken_s(self, pool: Pool, at_s: float) -> float:
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
         return inf
 
     def price_may_change_s(self, at_s: float) -> float:
@@ -111,12 +120,17 @@ class TickMarket:
             return self._on_demand[pool].price_usd_per_hour
         return self._prices[name][self._number(at_s) % self._length]
 
-    def taken_s(self, pool: Pool, at_s: float) -> float:
+    def room(self, pool: Pool, at_s: float) -> float:
+        return inf
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
         name = self._names.get(pool)
-        if name is None:
-            return inf
+        return inf if name is None else self._next_s(self._ticks_left[name], at_s)
+
+    def _next_s(self, ticks_left: Sequence[float], at_s: float) -> float:
+        """When the ticks that are left are over."""
         number = self._number(at_s)
-        left = self._ticks_left[name][number % self._length]
+        left = ticks_left[number % self._length]
         return at_s if left == 0 else (number + left) * self._tick_s
 
     def price_may_change_s(self, at_s: float) -> float:
@@ -124,6 +138,39 @@ class TickMarket:
 
     def _number(self, at_s: float) -> int:
         return int(at_s / self._tick_s + TICK_ROUNDING)
+
+
+class CountedMarket(TickMarket):
+    """
+    A market whose spot pools have so many places in each tick. If there are fewer than before, what is in the highest
+    places is taken back.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[Mapping[str, int]],
+        tick_s: float,
+        spot: Mapping[str, Offering],
+        on_demand: Iterable[Offering],
+    ) -> None:
+        prices = {name: float(offering.price_usd_per_hour) for name, offering in spot.items()}
+        super().__init__(
+            [{name: prices[name] for name, count in tick.items() if count} for tick in counts], tick_s, spot, on_demand
+        )
+        self._counts = [dict(tick) for tick in counts]
+        self._left = {
+            (name, place): _ticks_left([tick.get(name, 0) > place for tick in counts])
+            for name in spot
+            for place in range(max(tick.get(name, 0) for tick in counts))
+        }
+
+    def room(self, pool: Pool, at_s: float) -> float:
+        name = self._names.get(pool)
+        return inf if name is None else self._counts[self._number(at_s) % self._length].get(name, 0)
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
+        name = self._names.get(pool)
+        return inf if name is None else self._next_s(self._left[name, place], at_s)
 
 
 def usd(price: float) -> Decimal:

@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.agent.pace import Pace
 from spotrun.agent.recorder import unless
 from spotrun.checkpoint import retention
 from spotrun.intervals import COMMIT_GAP
 from spotrun.run.events import CheckpointCommitted, CheckpointRetired
+from spotrun.run.gang import Layout, Shard
 from spotrun.spec.model import CheckpointSpec
 from spotrun.units import Steps
 from tests.support.world.journal import SimulatedRecorder
@@ -110,12 +112,31 @@ class Saves:
             why=save.why,
             final=save.final,
         )
+        event = self._of_gang(event, save)
         self._recorder.append(unless(lambda state: state.commit_at(prefix), event))
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         self._pace.committed(now_s - save.taken_s, now_s)
         self._waiting.pop(0)
         return commit.number
+
+    def _of_gang(self, event: CheckpointCommitted, save: Save) -> CheckpointCommitted:
+        """The same as the lead of a gang tells it, whose members all have the same state."""
+        gang = self._recorder.state.attempts[event.attempt].gang
+        if gang is None:
+            return event
+        shard = Shard(
+            rank=0,
+            attempt=event.attempt,
+            incarnation=event.incarnation,
+            snapshot=save.sequence,
+            step=event.step,
+            world=gang.world,
+            blake3=event.manifest_blake3,
+            size_bytes=event.size_bytes,
+            objects=event.objects,
+        )
+        return replace(event, shards=(shard,), layout=Layout.REPLICATED)
 
     def retire(self, attempt: int, resume_source: int | None) -> None:
         for number in retention.to_retire(self._recorder.state, self._rule, resume_source):

@@ -32,6 +32,7 @@ from tests.support.world.agent import SimulatedAgent
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from tests.support.world.market import SimulatedMarket
+from tests.support.world.member import SimulatedMember
 from tests.support.world.result import RunResult, result_of
 from tests.support.world.rng import Rng
 from tests.support.world.setup_cache import SimulatedSetupCache
@@ -185,7 +186,8 @@ class SimulatedWorld:
         running = [each for each in self.cloud.alive if each.state is InstanceState.RUNNING]
         for instance in running:
             if instance.instance_id not in self._agents:
-                self._agents[instance.instance_id] = SimulatedAgent(self._surroundings, instance)
+                kind = SimulatedAgent if self.spec.num_nodes == 1 else SimulatedMember
+                self._agents[instance.instance_id] = kind(self._surroundings, instance)
         return [self._agents[instance.instance_id] for instance in running]
 
     @staticmethod
