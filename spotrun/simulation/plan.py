@@ -65,11 +65,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What passes between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`."""
+    """
+    What passes between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`. Of
+    `size` instances that train together one sends it.
+    """
 
     created: RunCreated | None = None
     checkpoint_bytes: int = 0
     interval_s: float = 600.0
+    size: int = 1
 
     def to(self, offering: Offering) -> Transfer:
         if self.created is None or not self.created.storage.crosses(offering.region):
@@ -77,7 +81,11 @@ class Sent(msgspec.Struct, frozen=True):
         return transfer_of(self.created, offering.region, self.interval_s, self.checkpoint_bytes, self.checkpoint_bytes)
 
     def usd_per_hour(self, offering: Offering) -> float:
-        return float(offering.price_usd_per_hour) + self.to(offering).usd_per_hour
+        return self.price_usd_per_hour(offering) + self.to(offering).usd_per_hour
+
+    def price_usd_per_hour(self, offering: Offering) -> float:
+        """Of all that train together."""
+        return self.size * float(offering.price_usd_per_hour)
 
 
 NOTHING_SENT = Sent()
@@ -136,7 +144,7 @@ def asked(
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
-    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds())
+    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
     return Asked(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
@@ -229,7 +237,7 @@ def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str
         name,
         tuple(name_of(found.pool) for found in offerings),
         tuple(found.region for found in offerings),
-        tuple(float(found.price_usd_per_hour) for found in offerings),
+        tuple(sent.price_usd_per_hour(found) for found in offerings),
         tuple(sent.to(found).usd_per_hour for found in offerings),
         {place: usd for place, usd in tolls.items() if usd},
     )

@@ -256,6 +256,13 @@ def test_the_same_seed_gives_the_same_forecast() -> None:
 # -- without a deadline ----------------------------------------------------------------------------------------------
 
 
+def test_a_gang_is_planned_at_the_price_of_all_its_members() -> None:
+    wanted, work = spec(), timedelta(hours=8)
+    one, three = (asked(wanted.model_copy(update={"num_nodes": size}), OFFERINGS, work, None) for size in (1, 3))
+    assert three.job.on_demand_usd_per_hour == 3 * one.job.on_demand_usd_per_hour
+    assert three.questions[0].market.prices == tuple(3 * usd for usd in one.questions[0].market.prices)
+
+
 def without_deadline(lifetimes: int = 60, **resources: object) -> Plan:
     wanted = spec(resources=resources, budget={"max_usd": "6"})
     return plan(wanted, OFFERINGS, 4 * HOUR, None, lifetimes, epochs=12)
