@@ -105,10 +105,10 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """When the gang became as small as it is."""
-    ends = [member.gone.ended_at for member in state.members() if member.gone is not None]
-    known = [attempt.end.known_at for attempt in state.attempts.values()[-1:] if attempt.end is not None]
-    return max([state.opened_at, *ends, *known])
+    """When the gap became what it is. A newcomer that was lost before it was ready has not changed it."""
+    ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
+    begun = [_idle_since(state, name) for name in idle(state)]
+    return max([state.opened_at, *ends, *begun])
 
 
 def _released(names: list[MemberName], reason: str) -> Iterator[Action]:

@@ -273,8 +273,8 @@ def _mute(facts: Facts, name: MemberName) -> str | None:
     state, world = facts.state, facts.world
     if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"
-    recorded = state.member(name).recorded
-    if name in world.silent or recorded is None or world.open_for < at_least_real(SILENCE, state):
+    recorded, has_spoken = state.member(name).recorded, name in world.silent or state.member(name).ready is not None
+    if has_spoken or recorded is None or world.open_for < at_least_real(SILENCE, state):
         return None
     shown = instances(facts).get(name)
     launched_at = recorded.billed_from if shown is None else shown.launched_at

@@ -10,6 +10,7 @@ from spotrun.clock import zone
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
+from spotrun.policy.gangs import available
 from spotrun.policy.lives import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
 from spotrun.policy.rests import full_quota
@@ -71,6 +72,8 @@ def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
 
 
 def _without_an_instance(state: RunState, spec: RunSpec) -> str:
+    if state.of_gangs and (there := len(available(state))):
+        return _with_some(there, state.created.size)
     if spec.resources.spot_policy == "spot":
         return "asks each spot pool again when it has rested"
     if spec.resources.spot_policy == "on-demand":
@@ -79,6 +82,13 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
         return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} decides by the deadline"
     after = span(spec.policy.on_demand_after.total_seconds())
     return f"asks each spot pool in turn; on-demand once spot has been missing for {after}"
+
+
+def _with_some(there: int, size: int) -> str:
+    """Of a gang that is not whole, or not yet ready."""
+    if there >= size:
+        return f"trains once all of its {size} members are ready"
+    return f"asks for what it lacks: of {size} members {there} wait as long as a start takes, and are released then"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:

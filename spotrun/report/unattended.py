@@ -6,6 +6,7 @@ from datetime import datetime
 
 from spotrun.account.outcome import status_word
 from spotrun.report.describe import span
+from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
 
 
@@ -39,14 +40,15 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _running(state: RunState) -> str:
-    left = [launch for launch in state.launches.values() if not launch.settled]
+    launches = [launch for launch in state.launches.values() if not launch.settled]
+    left = [_instance(launch, each) for launch in launches for each in launch.members if each.gone is None]
     if not left:
         return "No instance of it is running"
-    return f"Still running, as far as is known: {', '.join(map(_instance, left))}"
+    return f"Still running, as far as is known: {', '.join(left)}"
 
 
-def _instance(launch: Launch) -> str:
+def _instance(launch: Launch, member: Member) -> str:
     offering = launch.intent.offering
     price = f"${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
-    name = f"launch {launch.number}" if launch.recorded is None else launch.recorded.instance_id
+    name = f"launch {launch.number}" if member.recorded is None else member.recorded.instance_id
     return f"{name} ({offering} at {price})"

@@ -16,6 +16,8 @@ from spotrun.policy.changeovers import measured_starts
 from spotrun.policy.gangs import available
 from spotrun.policy.lives import lives_until
 from spotrun.policy.stillness import is_still
+from spotrun.report.next_decision import next_decision
+from spotrun.report.unattended import left_alone
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
@@ -385,6 +387,40 @@ def test_the_end_of_a_member_that_nobody_saw_is_taken_from_its_own_word(history:
     found = events_of(decided(history, instances=shown(history, *names[:2]), **world))
     gone = [event for event in found if isinstance(event, ev.InstanceGone)]
     assert [(each.member, each.ended_at, each.bounded_by) for each in gone] == [(2, heard_at, "its last heartbeat")]
+
+
+def test_a_member_that_said_that_it_is_ready_has_spoken(history: GangHistory) -> None:
+    names = history.ask(SIZE)
+    history.exist(*names)
+    history.ready(names[0])
+    seen = shown(history, *names)
+    found = events_of(decided(history.after(900), instances=seen))
+    assert [(type(each), each.member) for each in found] == [(ev.InstanceCondemned, 1), (ev.InstanceCondemned, 2)]
+
+
+def test_a_newcomer_that_is_lost_in_its_boot_gives_the_others_no_more_patience(history: GangHistory) -> None:
+    names = training(history)
+    gang = history.attempt
+    history.lost(names[2])
+    (newcomer,) = history.after(60).ask(1, gang)
+    history.exist(newcomer)
+    history.after(59).lost(newcomer)
+    history.after(2)
+    released = events_of(decided(history, instances=shown(history, *names[:2])))
+    assert [type(each) for each in released] == [ev.MemberReleased] * 2
+
+
+def test_what_a_gang_does_next_is_told(history: GangHistory) -> None:
+    names = history.ask(SIZE)
+    history.exist(*names)
+    history.ready(*names)
+    assert next_decision(history.state, spec(), history.now) == "trains once all of its 3 members are ready"
+    history.lost(names[1])
+    told = "asks for what it lacks: of 3 members 2 wait as long as a start takes, and are released then"
+    assert next_decision(history.state, spec(), history.now) == told
+    assert "i-1.0 (" in (alone := left_alone("demo", history.state))
+    assert "i-1.2 (" in alone
+    assert "i-1.1" not in alone
 
 
 def test_an_append_names_the_member(history: GangHistory) -> None:
