@@ -280,6 +280,15 @@ def test_a_gang_goes_back_to_spot_once_all_who_replace_it_are_ready(history: Gan
     assert [each.instance_id for each in ends if isinstance(each, Terminate)] == [f"i-{name}" for name in old]
 
 
+def test_a_gang_near_the_end_of_its_life_is_replaced_as_a_whole(history: GangHistory) -> None:
+    names = training(history)
+    attempt = history.attempt
+    history.after(86_400 - 16 * 60 - 90)
+    assert intended(decided(history, instances=shown(history, *names))) == []
+    history.after(120)
+    assert intended(decided(history, instances=shown(history, *names))) == [(SIZE, attempt, "local-a")]
+
+
 def test_a_gang_lives_as_long_as_its_first_member(history: GangHistory) -> None:
     names = training(history)
     history.lost(names[0])

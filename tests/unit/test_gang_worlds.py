@@ -115,6 +115,30 @@ def test_a_member_that_is_lost_while_another_boots_is_asked_for_after_it() -> No
     assert given(world) == [(SIZE, "a", False), (1, "a", True), (1, "a", True)]
 
 
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_member_that_freezes_is_condemned_and_replaced(at: int) -> None:
+    world = gang_world(counted("55"), timings=STEADY)
+    world.run(1200.0)
+    world.freeze(frozen := training_members(world)[at])
+    result = run_to_its_end(world)
+    assert members_by_instance(world.state)[frozen].condemned is not None
+    assert given(world) == [(SIZE, "a", False), (1, "a", True)]
+    assert result.finished_s is not None
+    assert result.finished_s < STEPS + 1200
+
+
+def test_a_member_that_never_wakes_up_takes_its_launch_with_it_and_another_follows() -> None:
+    world = gang_world(counted("55"), timings=STEADY)
+    world.run(20.0)
+    for each in world.cloud.alive:
+        world.freeze(each.instance_id)
+    run_to_its_end(world)
+    first, second = world.state.launches.values()
+    assert first.closed is not None
+    assert first.closed.detail == "its agent never spoke"
+    assert (second.intent.instances, second.attempt is not None) == (SIZE, True)
+
+
 def test_a_gang_that_is_lost_as_a_whole_is_asked_for_anew_in_another_zone() -> None:
     world = gang_world(counted("33", "03", "03", "03", "03", "03", "03", "03", "03"), timings=SUDDEN)
     result = run_to_its_end(world)

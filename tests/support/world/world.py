@@ -103,6 +103,7 @@ class SimulatedWorld:
             began_at=self.clock.now(),
         )
         self._agents: dict[str, SimulatedAgent] = {}
+        self._frozen: set[str] = set()
         self._runner = self._new_runner()
         self._runners = 1
         self._last: Tick | None = None
@@ -158,6 +159,10 @@ class SimulatedWorld:
         """What has become of the run by now."""
         return result_of(self.seed, self.state, self._ledger.entries, self.cloud.all, self.clock.now())
 
+    def freeze(self, instance_id: str) -> None:
+        """From now on nothing moves on an instance. Its meter runs."""
+        self._frozen.add(instance_id)
+
     # -- how time passes -----------------------------------------------------------------------------------------------
 
     def run(self, within_s: float) -> RunResult:
@@ -183,7 +188,8 @@ class SimulatedWorld:
 
     def _awake(self) -> list[SimulatedAgent]:
         """The agents of the instances that run, in the order of their launches."""
-        running = [each for each in self.cloud.alive if each.state is InstanceState.RUNNING]
+        alive = (each for each in self.cloud.alive if each.instance_id not in self._frozen)
+        running = [each for each in alive if each.state is InstanceState.RUNNING]
         for instance in running:
             if instance.instance_id not in self._agents:
                 kind = SimulatedAgent if self.spec.num_nodes == 1 else SimulatedMember
