@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from spotrun.cli.members import MemberOption, instance_of
 from spotrun.cli.options import RunArgument, StoreOption, only_one, read_flag
 from spotrun.errors import CloudError, RunEnded
 
@@ -18,9 +19,10 @@ def chaos(
         typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.", show_default="120s"),
     ] = None,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
+    member: MemberOption = None,
 ) -> None:
     """
-    Interrupt the instance that a run trains on, as a spot market would.
+    Interrupt the instance that a run trains on, as a spot market would; of several nodes, that of rank 0.
 
     Works on the local cloud only.
     """
@@ -36,6 +38,7 @@ def chaos(
     current = state.current
     if current is None:
         raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.typed}`")
-    opened.cloud.interrupt(current.instance_id, warning)
+    instance_id = current.instance_id if member is None else instance_of(opened, state, member)
+    opened.cloud.interrupt(instance_id, warning)
     told = "now" if warning is None else f"with a notice of {format_duration(warning)}"
-    print(f"{current.instance_id} will be interrupted {told}")
+    print(f"{instance_id} will be interrupted {told}")

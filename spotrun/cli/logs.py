@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.members import MemberOption, member_named
+from spotrun.cli.options import RunArgument, StoreOption, only_one
 from spotrun.errors import LedgerDamaged, RunNotFound
+from spotrun.run.gang import MemberName
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -28,9 +30,10 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option("--attempt", metavar="N", help="Print only the run's Nth attempt, from 1.")
     ] = None,
+    member: MemberOption = None,
 ) -> None:
     """
-    Show what the training printed, attempt by attempt.
+    Show what the training printed, attempt by attempt; of several nodes, what rank 0 has printed.
 
     A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
     a run whose ledger is damaged is shown too, before the error.
@@ -38,14 +41,14 @@ def logs(
     from spotrun.cli.runs import open_run
     from spotrun.cli.unreadable import nameless
 
+    only_one(attempt=attempt is not None, member=member is not None)
     try:
         opened = open_run(run, store)
     except LedgerDamaged:
         if (found := nameless(run, store)) is not None:
             _Output(found.store, "logs/").print_new(None)
         raise
-    prefix = "logs/" if attempt is None else f"logs/{_launch_of(opened, attempt)}/"
-    output = _Output(opened.store, prefix)
+    output = _Output(opened.store, "logs/", _only(opened, attempt, member))
     while True:
         state, damage = opened.read_whole_part()
         output.print_new(state)
@@ -58,25 +61,34 @@ def logs(
         _print_consoles(opened)
 
 
-def _launch_of(run: OpenRun, attempt: int) -> int:
-    """The launch whose instance had the run's attempt of this number."""
+def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
+    """The one whose log is wanted; None if it is that of all."""
+    if attempt is None and member is None:
+        return None
     state, _ = run.read_whole_part()
+    return _lead_of(run, state, attempt) if attempt is not None else member_named(run, state, member or "")
+
+
+def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
+    """Who had rank 0 in the run's attempt of this number."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
         raise RunNotFound(f"{run.id} has no attempt {attempt}{'' if found else ' yet'}", hint=known)
-    return state.attempts[found[attempt]].launch
+    return state.attempts[found[attempt]].names[0]
 
 
-_CHUNK = re.compile(r"logs/\d{1,15}/[^/]+")
+_CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
 """What an agent names a part of its log. Others may write beside it."""
 
 
 class _Output:
     """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str, only: MemberName | None = None) -> None:
+        """Of `only` that member, or of each that is shown."""
         self.told: set[str] = set()
+        self._only = only
         self._store = store
         self._prefix = prefix
         self._title = ""
@@ -85,7 +97,7 @@ class _Output:
     def print_new(self, state: RunState | None) -> None:
         """Without a state the launches have no other name than their number."""
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
-        new = (key for key in keys if key not in self.told)
+        new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
         for key in sorted(new, key=_order):
             text = _text(self._store, key)
             self._print_title(_title(state, _order(key)[0]))
@@ -94,6 +106,14 @@ class _Output:
             self.told.add(key)
         sys.stdout.flush()
 
+    def _shows(self, state: RunState | None, name: MemberName) -> bool:
+        """Of a gang those that have had rank 0: the others say the same, or nothing."""
+        if self._only is not None or state is None or not state.of_gangs:
+            return self._only in (None, name)
+        if name.launch in state.launches and state.launches[name.launch].attempt is None:
+            return name.member == 0
+        return any(attempt.names[0] == name for attempt in state.attempts.values())
+
     def _print_title(self, title: str) -> None:
         """As `tail -f` does it of several files, where another one begins."""
         if title != self._title:
@@ -101,14 +121,16 @@ class _Output:
             self._title = title
 
 
-def _title(state: RunState | None, number: int) -> str:
+def _title(state: RunState | None, name: MemberName) -> str:
     """`attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over."""
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
 
-    launch = None if state is None else state.launches.get(number)
+    launch = None if state is None else state.launches.get(name.launch)
     if state is None or launch is None:
-        return f"launch {number}"
+        return f"launch {name.launch}"
+    if state.of_gangs:
+        return f"member {name}: {plain(offering_text(launch.intent.offering))}"
     if launch.attempt is not None:
         attempt = f"attempt {state.ordinals()[launch.attempt]}"
     else:
@@ -147,7 +169,8 @@ def _text(store: Store, key: str) -> str:
     return printable(text)
 
 
-def _order(key: str) -> tuple[int, str]:
-    """Launches in the order of their numbers, then chunks in theirs."""
-    _, launch, chunk = key.split("/", 2)
-    return int(launch), chunk
+def _order(key: str) -> tuple[MemberName, str]:
+    """Launches in the order of their numbers, then their members, then chunks in theirs."""
+    found = _CHUNK.fullmatch(key)
+    assert found is not None
+    return MemberName(int(found[1]), int(found[2] or 0)), found[3]

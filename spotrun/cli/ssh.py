@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.members import MemberOption, instance_of
+from spotrun.cli.options import RunArgument, StoreOption, only_one
 from spotrun.errors import CloudError, NotInstalled
 
 if TYPE_CHECKING:
@@ -24,16 +25,20 @@ def ssh(
     instance: Annotated[
         str | None, typer.Option("--instance", metavar="ID", help="Use this instance of the run.")
     ] = None,
+    member: MemberOption = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
 ) -> None:
     """
-    Open a shell on the instance where a run trains.
+    Open a shell on the instance where a run trains; of several nodes, on that of rank 0.
 
     On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
     """
     from spotrun.cli.runs import open_run
 
+    only_one(instance=instance is not None, member=member is not None)
     opened = open_run(run, store)
+    if member is not None:
+        instance = instance_of(opened, opened.ledger.refresh(), member)
     shell = opened.cloud.shell(opened.spec, chosen(opened, instance))
     if show:
         print(shell)

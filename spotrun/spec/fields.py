@@ -194,7 +194,9 @@ AmountField = Annotated[
 ]
 Gigabytes = Annotated[float, PlainValidator(values.read_gigabytes), _number(0, 1_000_000)]
 TimeScale = Annotated[float, PlainValidator(values.read_time_scale), _number(1, 100_000)]
-NodeCount = Annotated[int, PlainValidator(values.read_num_nodes), WithJsonSchema({"const": 1})]
+NodeCount = Annotated[
+    int, PlainValidator(values.read_num_nodes), WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 16})
+]
 AcceleratorCount = Annotated[
     values.Accelerators,
     PlainValidator(values.read_accelerators),

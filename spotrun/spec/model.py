@@ -38,7 +38,7 @@ from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
-from spotrun.units import Steps, Unreadable, count_of, format_duration
+from spotrun.units import Steps, Unreadable, format_duration
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
@@ -656,7 +656,9 @@ class RunSpec(Model):
         default=(), max_length=8, description="Webhooks and commands that receive news about the run."
     )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
-    num_nodes: fields.NodeCount = Field(default=1, description="How many nodes train together. Only 1 so far.")
+    num_nodes: fields.NodeCount = Field(
+        default=1, description="How many instances train together: more than 1 on the local cloud alone, so far."
+    )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
     gcp: GcpSpec = Field(default=GcpSpec(), description="Where to look on Compute Engine, and how to set up instances.")
@@ -702,7 +704,8 @@ class RunSpec(Model):
     def _its_cloud_has_as_many_members(self, info: ValidationInfo) -> RunSpec:
         most = self.cloud.members_max
         if self.num_nodes > most and info.context != STORED:
-            reason = f"on cloud {self.cloud.name} at most {count_of(most, 'node')} {'trains' if most == 1 else 'train'}, not {self.num_nodes}"
+            train = "node trains" if most == 1 else "nodes train"
+            reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
             raise Unreadable(reason, f"write {most}", at=("num_nodes",))
         return self
 
