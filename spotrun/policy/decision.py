@@ -34,10 +34,10 @@ def decide(
     `strategies` are those that the run may name.
     """
     facts = Facts(state, spec, world, now, strategies)
-    housekeeping = [*record(facts), *clean_up(facts), *dismiss(facts)]
+    housekeeping = [*record(facts), *clean_up(facts)]
     if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
-    return housekeeping + _next_step(facts)
+    return housekeeping + (list(dismiss(facts)) or _next_step(facts))
 
 
 def _next_step(facts: Facts) -> list[Action]:

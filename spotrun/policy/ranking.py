@@ -4,6 +4,7 @@ Which offerings may be asked for now, and in which order: the least dollars per 
     price per hour of progress = price now * (1 + changeover / life) + commits of an hour + start / life
 
 The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
+The price is that of all instances that train together; what crosses regions does so once.
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
 just lost, refused any run, was said to be in danger, or is where a request was rejected, comes last whatever it costs.
 """
