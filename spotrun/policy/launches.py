@@ -72,8 +72,14 @@ def stillborn(launch: Launch) -> bool:
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     if launch.gone is None or launch.over_quota or launch.came_up:
-        return False
+        return launch.settled and _never_began(launch)
     return launch.gone.ended_by is not EndedBy.CLOUD
+
+
+def _never_began(launch: Launch) -> bool:
+    """All of a gang stood ready, and were released because nobody began."""
+    stood = all(member.ready is not None and member.released is not None for member in launch.members)
+    return stood and launch.attempt is None and launch.intent.beside is None
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:

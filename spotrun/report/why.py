@@ -142,10 +142,9 @@ class _Narrator:
         price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
         below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
         cheaper = f", ${below} an hour below on-demand there" if below > 0 else ""
-        sentence = (
-            f"asked for {offering_text(offering)} at {price}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
-        )
-        return _kind_of_launch(event), sentence
+        what = f"{'' if event.instances == 1 else f'{event.instances} x '}{offering_text(offering)} at {price}"
+        sentence = f"asked for {what}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
+        return _kind_of_launch(before, event), sentence
 
     def _after_wait(self, before: RunState, entry: Entry) -> str:
         if not _may_ask(before) or self._idle_since is None or self._wanted_since is None:
@@ -244,13 +243,13 @@ def _capacity_wish(spec: RunSpec) -> str:
     return f"spot where possible, on-demand after {to_the_second(spec.policy.on_demand_after)} without it"
 
 
-def _kind_of_launch(event: ev.LaunchIntended) -> str:
+def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
     head = event.reason.partition(":")[0]
     if head == "return to spot":
         return "return"
     if event.offering.capacity_type is CapacityType.ON_DEMAND:
         return "on-demand"
-    return "standby" if event.beside is not None else "spot"
+    return "standby" if before.current is not None else "spot"
 
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:

@@ -23,10 +23,11 @@ TICK_S = 601.5
 STEPS = 3600
 
 
-def gang_spec(size: int = SIZE, **policy: object) -> RunSpec:
+def gang_spec(size: int = SIZE, budget_usd: int | None = None, **policy: object) -> RunSpec:
     """A job may not ask for several instances yet: what reads it is told that it does."""
     job = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
-    return RunSpec.model_validate({**job, "policy": policy}).model_copy(update={"num_nodes": size})
+    wanted = RunSpec.model_validate({**job, "policy": policy, "budget": {"max_usd": budget_usd}})
+    return wanted.model_copy(update={"num_nodes": size})
 
 
 def counted(*pattern: str, tick_s: float = TICK_S) -> CountedMarket:

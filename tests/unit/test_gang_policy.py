@@ -175,6 +175,19 @@ def test_members_that_are_ready_and_never_begin_are_released(history: GangHistor
     assert [type(each) for each in released] == [ev.MemberReleased] * SIZE
 
 
+def test_a_gang_that_stands_ready_three_times_and_never_begins_fails_the_run(history: GangHistory) -> None:
+    for _ in range(3):
+        names = history.ask(SIZE)
+        history.exist(*names)
+        history.ready(*names)
+        for name in names:
+            history.released(name)
+            history.lost(name, EndedBy.USER)
+    (failed,) = events_of(decided(history))
+    assert isinstance(failed, ev.RunFailed)
+    assert "3 instances in a row ended before the agent took over" in failed.detail
+
+
 def test_a_launch_is_given_up_as_a_whole_as_long_as_nobody_of_it_was_ready(history: GangHistory) -> None:
     names = history.ask(SIZE)
     history.exist(*names)

@@ -169,6 +169,18 @@ def test_with_a_deadline_a_gang_that_has_no_time_to_wait_goes_on_demand() -> Non
     assert not result.missed
 
 
+@pytest.mark.parametrize("budget_usd", [4, 12])
+def test_a_gang_spends_no_more_than_its_budget(budget_usd: int) -> None:
+    """An hour of three instances on spot costs three dollars, and on demand nine."""
+    wanted = gang_spec(budget_usd=budget_usd)
+    world = gang_world(counted("55", "45", "25", "20", *["33"] * 8), seed=4, timings=STEADY, wanted=wanted)
+    result = world.run(LONG_S)
+    assert (result.outcome, world.cloud.alive) in (("completed", []), ("stopped", []))
+    assert result.cost_usd <= budget_usd
+    assert all(launch.intent.instances in (1, 2, SIZE) for launch in world.state.launches.values())
+    assert len(world.state.attempts) >= 1
+
+
 def test_a_run_that_is_stopped_ends_all_members_also_those_that_boot() -> None:
     for moment_s in (40.0, 400.0, 1310.0, 1420.0):
         world = gang_world(counted("55"), timings=STEADY)
