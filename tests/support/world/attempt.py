@@ -58,9 +58,8 @@ class SimulatedAttempt:
             commit=None if newest is None else newest.number,
             epoch=0 if newest is None else newest.event.epoch,
             step=0 if newest is None else newest.event.step,
-            meet=_meeting(state, journal.attempt),
         )
-        journal.resumed(0, self._resumed)
+        journal.resumed(0, self._resumed, _meeting(state, journal.attempt))
         self.trainer = SimulatedTrainer(surroundings.training, self._resumed.step, surroundings.now_s + restore_s)
         self._committed_s = -inf if newest is None else surroundings.moment_s(newest.at)
         committed_s = None if newest is None else self._committed_s
