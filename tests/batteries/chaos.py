@@ -3,6 +3,7 @@ Battery: real trainings under many SIGKILLs, each compared bit by bit with the o
 
     make chaos                                               200 runs on a real S3 server
     python -m tests.batteries.chaos --runs 1 --seed SEED --store s3    one of them again
+    python -m tests.batteries.chaos --members 3 --runs 40              of gangs, any member of which may be hit
 
 Half of the kills wait until a checkpoint is being sent. Whether they hit it then is looked up, and counted.
 """
@@ -39,8 +40,7 @@ from tests.support.object_stores import FakeGcs, SeaweedFS, running
 from tests.support.process_signals import Uploads, send_signal
 from tests.support.sandbox import Sandbox, final_tensors
 
-EPOCHS, SAMPLES = 12, 96
-STEPS = EPOCHS * 12
+EPOCHS, SAMPLES, BATCH = 12, 96, 8
 SCALE = 60
 KILLS_MIN, KILLS_MAX = 5, 20
 VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runner")
@@ -53,6 +53,25 @@ PROGRAM = "quick.py"
 QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
 CHAOS_STEP_S = 0.02
 CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the trainings of this battery: on one instance, or on the `members` of a gang."""
+
+    members: int = 1
+
+    @property
+    def steps(self) -> int:
+        return EPOCHS * (SAMPLES // BATCH // self.members)
+
+    @property
+    def nodes(self) -> str:
+        """A line of the job."""
+        return "" if self.members == 1 else f"num_nodes: {self.members}\n"
+
+
+ALONE = Size()
 
 
 @dataclass(frozen=True)
@@ -88,48 +107,50 @@ class Outcome:
     wrong: tuple[str, ...]
 
 
-def plan(seed: int) -> list[Kill]:
+def plan(seed: int, last: int) -> list[Kill]:
     """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
     rng = random.Random(seed)
     count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * rng.random() ** 6)
-    steps = sorted(rng.sample(range(4, STEPS - 24), count))
+    steps = sorted(rng.sample(range(min(4, last // 10), last - last // 6), count))
     return [Kill(step, rng.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
-def straight(sandbox: Sandbox) -> Straight:
-    sandbox.call("launch", sandbox.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM), "-y")
+def straight(sandbox: Sandbox, size: Size = ALONE) -> Straight:
+    job = sandbox.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM, extra=size.nodes)
+    sandbox.call("launch", job, "-y")
     trace = sandbox.trace_by_step()
-    assert samples_are_whole(trace, EPOCHS, SAMPLES)
+    assert samples_are_whole(trace, EPOCHS, SAMPLES, size.members)
     return Straight(trace, final_tensors(sandbox.run("calm")))
 
 
-def disturbed(sandbox: Sandbox, seed: int, wanted: Straight) -> Outcome:
+def disturbed(sandbox: Sandbox, seed: int, wanted: Straight, size: Size = ALONE) -> Outcome:
     """One training through the kills of `seed`, compared with `wanted`."""
     began = time.monotonic()
     name = f"chaos-{seed}"
-    job = sandbox.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra="retry: {max_restarts: 40}\n")
-    runner, kills = _through_kills(sandbox, name, sandbox.start("launch", job, "-y"), plan(seed))
+    extra = f"retry: {{max_restarts: 40}}\n{size.nodes}"
+    job = sandbox.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra=extra)
+    runner, kills = _through_kills(sandbox, name, sandbox.start("launch", job, "-y"), seed, size)
     output, _ = runner.communicate(timeout=RUN_WITHIN_S)
     wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
     wrong += _differences(sandbox, name, wanted) if not wrong else []
     wrong += [] if len(kills) >= KILLS_MIN else [f"only {len(kills)} kills"]
-    found = harm(sandbox.trace.read_text().splitlines(), wanted.trace, SAMPLES)
+    found = harm(sandbox.trace.read_text().splitlines(), wanted.trace, SAMPLES, size.members)
     seconds = time.monotonic() - began
     return Outcome(seed, tuple(kills), found, _unreadable_commits(sandbox, name), seconds, tuple(wrong))
 
 
 def _through_kills(
-    sandbox: Sandbox, name: str, runner: subprocess.Popen[str], planned: list[Kill]
+    sandbox: Sandbox, name: str, runner: subprocess.Popen[str], seed: int, size: Size
 ) -> tuple[subprocess.Popen[str], list[Kill]]:
     """The runner after the last of them, and the kills that there was time for."""
-    uploads, done = Uploads(sandbox), []
-    for kill in planned:
+    uploads, done, rng = Uploads(sandbox), [], random.Random(f"members {seed}")
+    for kill in plan(seed, size.steps):
         if not _reached(sandbox, runner, uploads, kill):
             break
         if kill.target == "runner":
             runner.send_signal(signal.SIGKILL)
         else:
-            send_signal(sandbox, kill.target)
+            send_signal(sandbox, kill.target, pick=rng.choice)
         done.append(replace(kill, in_upload=uploads.under_way()))
         uploads.settle()
         if kill.target == "runner":
@@ -197,12 +218,12 @@ def in_place(folder: Path, uri: str, work: Callable[[Sandbox], Result]) -> Resul
             sandbox.close()
 
 
-def undisturbed(folder: Path) -> Straight:
-    return in_place(folder, "", straight)
+def undisturbed(folder: Path, size: Size = ALONE) -> Straight:
+    return in_place(folder, "", lambda sandbox: straight(sandbox, size))
 
 
-def one(folder: Path, uri: str, seed: int, wanted: Straight) -> Outcome:
-    outcome = in_place(folder, uri, lambda sandbox: disturbed(sandbox, seed, wanted))
+def one(folder: Path, uri: str, seed: int, wanted: Straight, size: Size = ALONE) -> Outcome:
+    outcome = in_place(folder, uri, lambda sandbox: disturbed(sandbox, seed, wanted, size))
     shutil.rmtree(folder)
     return outcome
 
@@ -219,28 +240,30 @@ def main(
     runs: Annotated[int, typer.Option(help="How many trainings.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
     jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
+    members: Annotated[int, typer.Option(min=1, help="Instances that train together.")] = 1,
     store: Annotated[Kind, typer.Option(help="Where the runs lie: SeaweedFS, fake-gcs-server, or a folder.")] = Kind.S3,
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
     began = time.monotonic()
     outcomes: list[Outcome] = []
     try:
-        for outcome in _battery(range(seed, seed + runs), jobs, store):
+        for outcome in _battery(range(seed, seed + runs), jobs, store, Size(members)):
             outcomes.append(outcome)
             print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
     finally:  # after a Ctrl-C too
-        print(summary(outcomes, time.monotonic() - began))
+        print(summary(outcomes, time.monotonic() - began, Size(members)))
         if json_to is not None:
             json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     sys.exit(any(outcome.wrong for outcome in outcomes))
 
 
-def _battery(seeds: range, jobs: int, store: Kind) -> Iterator[Outcome]:
+def _battery(seeds: range, jobs: int, store: Kind, size: Size) -> Iterator[Outcome]:
     """Each as it comes."""
     with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name, stores(store) as new_uri:
         folder = Path(name)
-        wanted = undisturbed(folder / "calm")
-        yield from side_by_side(jobs, (partial(one, folder / str(seed), new_uri(), seed, wanted) for seed in seeds))
+        wanted = undisturbed(folder / "calm", size)
+        tasks = (partial(one, folder / str(seed), new_uri(), seed, wanted, size) for seed in seeds)
+        yield from side_by_side(jobs, tasks)
 
 
 def side_by_side(jobs: int, tasks: Iterable[Callable[[], Result]]) -> Iterator[Result]:
@@ -274,7 +297,7 @@ def _line(outcome: Outcome) -> str:
     return f"seed {outcome.seed:4}  {kills}  {outcome.harm.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
 
 
-def summary(outcomes: list[Outcome], seconds: float) -> str:
+def summary(outcomes: list[Outcome], seconds: float, size: Size = ALONE) -> str:
     kills = [kill for outcome in outcomes for kill in outcome.kills]
     victims = ", ".join(f"{count} {target}" for target, count in Counter(kill.target for kill in kills).most_common())
     in_upload = sum(kill.in_upload for kill in kills)
@@ -283,7 +306,7 @@ def summary(outcomes: list[Outcome], seconds: float) -> str:
         "SIGKILLs": f"{len(kills)}: {victims}",
         "while a checkpoint was sent": f"{in_upload} ({in_upload / max(1, len(kills)):.0%})",
         "commits that could not be read": str(sum(outcome.lost for outcome in outcomes)),
-        "steps done once more": f"{sum(outcome.harm.redone for outcome in outcomes)} of {STEPS * len(outcomes)}",
+        "steps done once more": f"{sum(outcome.harm.redone for outcome in outcomes)} of {size.steps * len(outcomes)}",
         "took": f"{seconds:.0f} s",
     }
     return "\n".join(f"{name + ':':32} {figure}" for name, figure in rows.items())

@@ -30,15 +30,18 @@ class Harm(NamedTuple):
     never: int
 
 
-def harm(lines: list[str], wanted: dict[int, set[str]], samples: int) -> Harm:
-    """The harm in a trace, which has a line for each step. If a step has several, the last one stays."""
-    stayed = {int(line.split()[0]): line for line in lines}
+def harm(lines: list[str], wanted: dict[int, set[str]], samples: int, ranks: int = 1) -> Harm:
+    """The harm in a trace, in which each rank has a line for each step. If a step has more, the last ones stay."""
+    by_step: dict[int, list[str]] = defaultdict(list)
+    for line in lines:
+        by_step[int(line.split()[0])].append(line)
+    stayed = {step: found[-ranks:] for step, found in by_step.items()}
     seen: dict[str, Counter[int]] = defaultdict(Counter)
-    for line in stayed.values():
+    for line in (line for found in stayed.values() for line in found):
         seen[line.split()[1]].update(_samples_of(line))
     return Harm(
-        redone=len(lines) - len(stayed),
-        differ=sum(wanted.get(step) != {line} for step, line in stayed.items()),
+        redone=sum(-(-len(found) // ranks) - 1 for found in by_step.values()),
+        differ=sum(wanted.get(step) != {*found} for step, found in stayed.items()),
         twice=sum(count - 1 for counts in seen.values() for count in counts.values()),
         never=sum(samples - len(counts) for counts in seen.values()),
     )
@@ -49,14 +52,14 @@ def _samples_of(line: str) -> list[int]:
     return found
 
 
-def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int) -> bool:
+def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int, ranks: int = 1) -> bool:
     """Whether each step was always trained on the same samples, and each epoch saw each sample once."""
     seen: dict[str, list[int]] = defaultdict(list)
     for lines in trace.values():
-        if len(lines) != 1:
+        if len(lines) != ranks:
             return False
-        (line,) = lines
-        seen[line.split()[1]] += _samples_of(line)
+        for line in lines:
+            seen[line.split()[1]] += _samples_of(line)
     return len(seen) == epochs and all(sorted(found) == list(range(samples)) for found in seen.values())
 
 

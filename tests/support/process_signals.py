@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.registry import cloud_named
@@ -15,36 +16,48 @@ from spotrun.instance import InstanceState
 from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox, environment_of, processes_now
 
+T = TypeVar("T")
+
+
+class Pick(Protocol):
+    """Takes one of several."""
+
+    def __call__(self, found: Sequence[T]) -> T: ...
+
+
 FOUND_WITHIN_S = 60
 PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py", "filed.py")}
 """By target, endings of words in its command line."""
 
 
-def send_signal(sandbox: Sandbox, target: str, number: signal.Signals = signal.SIGKILL) -> None:
+def send_signal(
+    sandbox: Sandbox, target: str, number: signal.Signals = signal.SIGKILL, pick: Pick = lambda found: found[0]
+) -> None:
     """
-    Signal the "trainer" or the "agent" of this sandbox, or have the cloud take the "instance" and wait for its end.
+    Signal the "trainer" or the "agent" of this sandbox, or have the cloud take the "instance" and wait for its end. Of
+    several `pick` takes one; of instances the oldest is the first.
 
     It looks only at the processes of this machine, because it must be fast enough to hit within an upload.
     """
     if target == "instance":
-        _take_instance()
+        _take_instance(pick)
         return
-    pid = eventually(lambda: next(processes_of(sandbox, target), None), within_s=FOUND_WITHIN_S)
+    pid = pick(eventually(lambda: [*processes_of(sandbox, target)], within_s=FOUND_WITHIN_S))
     with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
         os.kill(pid, number)
 
 
-def _take_instance() -> None:
+def _take_instance(pick: Pick) -> None:
     cloud = cloud_named("local").account(()).driver
-    instance_id = eventually(lambda: _oldest_running(cloud), within_s=FOUND_WITHIN_S)
-    assert instance_id is not None
+    instance_id = pick(eventually(lambda: _running(cloud), within_s=FOUND_WITHIN_S))
     cloud.interrupt(instance_id, None)
     eventually(lambda: cloud.describe(instance_id).state is InstanceState.TERMINATED, within_s=FOUND_WITHIN_S)
 
 
-def _oldest_running(cloud: LocalDriver) -> str | None:
+def _running(cloud: LocalDriver) -> list[str]:
+    """The oldest one first."""
     running = [instance for instance in cloud.instances() if instance.state is InstanceState.RUNNING]
-    return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
+    return [each.instance_id for each in sorted(running, key=lambda instance: instance.launched_at)]
 
 
 def processes_of(sandbox: Sandbox, target: str) -> Iterator[int]:

@@ -35,7 +35,7 @@ def same(function: Callable[..., Any], *_: object, **__: object) -> Callable[...
 
 
 def nothing() -> None:
-    """Of torch.optim, for a compiler."""
+    """Of torch.optim and torch.distributed, for a compiler."""
 
 
 gc.disable()
@@ -53,6 +53,8 @@ put("transformers", AutoModel=None, AutoTokenizer=None, CLIPModel=None, CLIPProc
 put("scipy")
 put("scipy.signal", hamming=None)
 put("torch._dynamo", OptimizedModule=OptimizedModule, disable=same, graph_break=nothing)
+put("torch._dynamo.trace_rules", clear_lru_cache=nothing)
+put("torch._dynamo.utils", get_optimize_ddp_mode=nothing)
 put("torch._inductor")
 put("torch._inductor.config")
 put("torch._prims", [f"{folder}/_prims" for folder in torch.__path__])
