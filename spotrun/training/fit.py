@@ -257,6 +257,7 @@ class Fit:
         self._data.check()
         if self._resumed is not None:
             self._framework.enter()
+        self._snapshots.begin(self._resumed)
         self._data.begin_here()
         self._generators = generators.kept_by_modules(self._framework.module)
         if self._resumed is not None:

@@ -23,6 +23,7 @@ from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
 from spotrun.training.counting import Counting
 from spotrun.training.data.training_data import TrainingData
+from spotrun.training.ddp_buckets import DdpBuckets
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
@@ -120,8 +121,13 @@ class Snapshots:
         self._every_steps = every_steps
         self._step = framework.step
         self._overlap = Overlap(framework)
+        self._buckets = DdpBuckets(framework.module, ranks.size)
         self._pending: _Pending | None = None
         self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
+
+    def begin(self, resumed: State | None) -> None:
+        """Before the first step, with the snapshot's part of ours if there is one."""
+        self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
 
     def resumed_at(self, step: int) -> None:
         """The snapshot of `step` is there already."""
@@ -268,7 +274,7 @@ class Snapshots:
             TrainingUnsupported: no resume could make the model so. Or something is in no image, and the job requires
                 that each resume is exact.
         """
-        framework = self._framework
+        framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()
         beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         if not place.finished and (misfit := self._late.misfit(beside["modules"])):
@@ -283,6 +289,8 @@ class Snapshots:
             **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
+        if orders:
+            state[KEY]["gradients"] = orders
         lost = [*self._python.news(), *self._data.news(), *framework.lost()]
         self._uncarried.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):

@@ -1,0 +1,132 @@
+"""
+In which order DDP adds gradients up.
+
+Ranks add their gradients bucket by bucket, and from three ranks on the place of a gradient in its bucket decides which
+ranks' values are added first. Once, after the first backward pass, DDP makes its buckets anew, in the order in which
+the gradients came. A trainer that resumes has not had that pass: its first step would be added up in other buckets, and
+differ in the last bit. So a snapshot has that order, and a resumed DDP begins with the buckets that follow from it.
+
+What is used of DDP are private names of torch 2.13: `_build_params_for_reducer`, `_build_debug_param_to_name_mapping`,
+`_bucket_config`, `_comm_hooks`, and `_ddp_init_helper`, which unpickling a DDP calls too.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from torch import Tensor, distributed, nn
+
+Order: TypeAlias = list[int]
+"""The numbers of parameters, as DDP counts those that it trains, in the order of their first gradients."""
+
+DECIDES_FROM = 3
+"""Ranks: two values give one sum in either order."""
+_ASSIGNS = "_compute_bucket_assignment_by_size"
+
+
+class DdpBuckets:
+    """Those of each DDP that trains parameters of `module`, on `ranks` ranks."""
+
+    def __init__(self, module: nn.Module, ranks: int) -> None:
+        self._module = module
+        self._matters = ranks >= DECIDES_FROM
+        self._orders: list[Order] = []
+        self._recorders: list[_Recorder] = []
+
+    def begin(self, orders: Sequence[Order]) -> None:
+        """
+        Before the first step, with what the snapshot has: nothing where the training begins. What is not as it was
+        begins as it is made.
+        """
+        self._orders = []
+        for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
+            parameters, sparse = wrapper._build_params_for_reducer()
+            known = list(orders[number]) if number < len(orders) else []
+            self._orders.append(known)
+            if sorted(known) == list(range(len(parameters))):
+                _begin_with(wrapper, parameters, sparse, known)
+            else:
+                known.clear()
+                self._recorders.append(_Recorder(parameters, known))
+
+    def dump(self) -> list[Order]:
+        """As of now; an order is whole once a backward pass is done."""
+        self._recorders = [each for each in self._recorders if not each.is_done()]
+        return [list(order) for order in self._orders]
+
+
+class _Recorder:
+    """Writes down in which order the first gradients come."""
+
+    def __init__(self, parameters: Sequence[Tensor], order: Order) -> None:
+        self._order = order
+        self._handles: list[Any] = []
+        for number, parameter in enumerate(parameters):
+            register: Any = parameter.register_post_accumulate_grad_hook
+            self._handles.append(register(self._hook(number)))
+
+    def _hook(self, number: int) -> Callable[[Tensor], None]:
+        """A function of this module: by that it is known as ours, and no hook of the script."""
+
+        def came(_: Tensor) -> None:
+            if number not in self._order:
+                self._order.append(number)
+
+        return came
+
+    def is_done(self) -> bool:
+        """If so its hooks are gone. One that removed itself while it is called would end the process."""
+        if len(self._order) < len(self._handles):
+            return False
+        for handle in self._handles:
+            handle.remove()
+        return True
+
+
+def _wrappers_of(module: nn.Module) -> list[Any]:
+    """
+    Those that make their buckets anew, in the order of their first parameters. Each framework keeps them elsewhere, so
+    all objects are looked at.
+    """
+    place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
+    found = {}
+    for each in gc.get_objects():
+        if issubclass(type(each), nn.parallel.DistributedDataParallel):
+            first = min((place[id(one)] for one in each.parameters() if id(one) in place), default=None)
+            if first is not None and (each.static_graph or not each.find_unused_parameters):
+                found[first] = each
+    return [found[first] for first in sorted(found)]
+
+
+def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], order: Order) -> None:
+    names, static = wrapper._build_debug_param_to_name_mapping(parameters), wrapper.static_graph
+    wrapper.static_graph = False  # the new reducer has to be told
+    with _made_by(order, _limits_of(wrapper._bucket_config)):
+        wrapper._ddp_init_helper(parameters, sparse, names, static)
+    register: Any = vars(distributed)["_register_comm_hook"]
+    for hook, state in wrapper._comm_hooks:
+        register(wrapper.reducer, state, hook)
+
+
+def _limits_of(config: Any) -> list[int]:
+    """How large the buckets are that DDP makes anew, in bytes; the last limit holds for all that follow."""
+    return list(config.per_bucket_bytes_caps) or [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
+
+
+@contextmanager
+def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
+    """DDP asks one function for its buckets, and takes them in the opposite order."""
+    original: Any = vars(distributed)[_ASSIGNS]
+
+    def assign(parameters: Sequence[Tensor], _: Sequence[int], sparse: Sequence[bool]) -> Any:
+        buckets, sizes = original([parameters[number] for number in order], limits, sparse, order)
+        return list(reversed(buckets)), list(reversed(sizes))
+
+    setattr(distributed, _ASSIGNS, assign)
+    try:
+        yield
+    finally:
+        setattr(distributed, _ASSIGNS, original)
