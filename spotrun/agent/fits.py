@@ -50,7 +50,7 @@ def told_to_trainer(node: Node, image: Image | None) -> Resume:
         fresh=image is None,
         files=files,
         fit=1 if image is None else image.commit.event.fit,
-        exact=node.spec.checkpoint.exact == "require",
+        exact=node.spec.checkpoint.exact != "tell",
     )
 
 

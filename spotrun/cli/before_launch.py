@@ -33,7 +33,7 @@ from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.market.quotes import Quotes
-from spotrun.market.wishes import not_listed, too_dear, unmet, wishes_of
+from spotrun.market.wishes import not_in_choice, not_listed, too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.report.unattended import attended_to, left_alone
@@ -114,7 +114,7 @@ def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError | Spec
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
     """What a job asks for and its cloud never rents out; None if there is no such thing."""
     offered = _offered_for(spec)
-    found = _not_listed(spec, offered) or unmet(offered, wishes_of(spec.resources))
+    found = _not_named(spec, offered) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "
     return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
 
@@ -124,12 +124,17 @@ def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
     Raises:
         SpecInvalid: one of the types that the job lists is not among what was offered, nor among all that there is.
     """
-    if _not_listed(spec, offered) is None:
+    if _not_named(spec, offered) is None:
         return
     cloud = cloud_of(spec)
     everything = cloud.driver(cloud.of_any_type(spec), clock_of(spec)).offerings(must_see=())
-    if (found := _not_listed(spec, everything)) is not None:
+    if (found := _not_named(spec, everything)) is not None:
         raise SpecInvalid(found.message, hint=found.suggestion, key=found.at)
+
+
+def _not_named(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
+    """One of several types or kinds, each of which the job names for itself."""
+    return _not_listed(spec, offered) or not_in_choice(offered, spec.resources)
 
 
 def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:

@@ -45,7 +45,10 @@ def doctor(
 
     found = []
     wish = Wish(
-        () if region is None else (region,), accelerators, () if instance_type is None else (instance_type,), image
+        () if region is None else (region,),
+        () if accelerators is None else (accelerators,),
+        () if instance_type is None else (instance_type,),
+        image,
     )
     for finding in findings(subjects or [], store, wish):
         if not as_json:

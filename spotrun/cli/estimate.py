@@ -69,7 +69,7 @@ def _quotes(rented: Rented) -> Quotes:
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_named
 
-    wish = Wish(() if rented.region is None else (rented.region,), None, (rented.instance_type,))
+    wish = Wish(() if rented.region is None else (rented.region,), (), (rented.instance_type,))
     found = cloud_named(rented.cloud).offers(wish)
     if not found.quotes:
         where = "" if rented.region is None else f" in {rented.region}"

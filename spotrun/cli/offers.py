@@ -13,8 +13,10 @@ from spotrun.errors import NotInstalled, SpecInvalid
 def offers(
     cloud: Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Whose offers to show.")] = "aws",
     accelerators: Annotated[
-        str | None,
-        typer.Option("--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators."),
+        list[str] | None,
+        typer.Option(
+            "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Repeatable."
+        ),
     ] = None,
     instance_type: Annotated[
         list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Repeatable.")
@@ -52,23 +54,24 @@ def offers(
     from spotrun.report import quotes as shown
     from spotrun.spec.values import read_accelerators
 
-    wanted = None
-    if accelerators is not None:
-        wanted = str(read_flag("--accelerators", read_accelerators, accelerators, "write it like A10G:1"))
+    advice, named = "write it like A10G:1", accelerators or ()
+    wanted = tuple(str(read_flag("--accelerators", read_accelerators, each, advice)) for each in named)
     wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
     try:
         found = cloud_named(cloud).offers(wish)
     except NotInstalled as lacking:
         lacking.hint = f"{lacking.hint}, or see what this machine simulates: spotrun offers --cloud local"
         raise
-    if not found.quotes:
-        wishes = wishes_by_flags(wish.regions, wish.instance_types, wish.accelerators)
+    there = {quote.offering.accelerators.casefold() for quote in found.quotes}
+    absent = [kind for kind in wanted if kind.casefold() not in there]
+    if absent or not found.quotes:
+        wishes = wishes_by_flags(wish.regions, wish.instance_types, absent[:1])
         everything = cloud_named(cloud).offers(Wish(wish.regions)).quotes or cloud_named(cloud).offers(Wish()).quotes
         missing = unmet([quote.offering for quote in everything], wishes)
         reason, hint = (missing.message, missing.suggestion) if missing else ("nothing is offered there", None)
-        for kind in (*wish.instance_types, *([] if wanted is None else [wanted])):
+        for kind in (*wish.instance_types, *absent[:1]):
             if (never := cloud_named(cloud).never_rented(kind)) is not None:
-                reason, hint = never.message, hint if kind == wanted else never.suggestion
+                reason, hint = never.message, hint if kind in absent else never.suggestion
         raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "ask in another --region")
     if as_json:
         print_json(shown.as_json(found, sort))

@@ -30,6 +30,7 @@ def validate(
     from spotrun.market.accelerators import meant_by
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
+    from spotrun.spec.values import Accelerators
 
     if schema:
         print_json(json_schema())
@@ -45,9 +46,10 @@ def validate(
     if unread is not None:
         say(f"note: {unread}")
     if not simulated:
-        cloud, asked = spec.resources.cloud, spec.resources.accelerators
-        if asked is not None and (meant := meant_by(asked.name)) is not None:
-            say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
+        for asked in spec.resources.kinds:
+            if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:
+                say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
+        cloud = spec.resources.cloud
         say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
     if as_json:
         print_json(spec.to_dict())

@@ -25,8 +25,8 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.events import BillingRule
 from spotrun.spec.clouds import CloudRules
+from spotrun.spec.kinds import ANY_OF, AnyOf, read_kinds
 from spotrun.spec.model import ResourcesSpec, RunSpec
-from spotrun.spec.values import read_accelerators
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
@@ -44,7 +44,7 @@ class Wish(NamedTuple):
     """What a person wants to rent, by flags. In `doctor` they win over the job."""
 
     regions: tuple[str, ...] = ()
-    accelerators: str | None = None
+    accelerators: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
     image: str | None = None
     rates: str | None = None
@@ -64,9 +64,9 @@ class Wish(NamedTuple):
             "region": next(iter(self.regions), None),
             "instance_type": next(iter(self.instance_types), None),
         }
-        if self.accelerators is not None:
+        if self.accelerators:
             try:
-                changes["accelerators"] = read_accelerators(self.accelerators)
+                changes["accelerators"] = read_kinds(self.accelerators)
             except Unreadable as error:
                 raise SpecInvalid(f"--accelerators: {error}", hint=f"name one kind, like {like}") from error
         resources = ResourcesSpec() if spec is None else spec.resources
@@ -262,10 +262,11 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
     """A refusal of each type and accelerator of a job that its cloud never rents out."""
-    one, accelerators = spec.resources.instance_type, spec.resources.accelerators
+    one, key = spec.resources.instance_type, ("resources", "accelerators")
+    several = isinstance(spec.resources.accelerators, AnyOf)
     named: list[tuple[tuple[str | int, ...], object]] = [
         (("resources", "instance_type"), one),
-        (("resources", "accelerators"), accelerators),
+        *(((*key, ANY_OF, index) if several else key, kind) for index, kind in enumerate(spec.resources.kinds)),
         *(((cloud.name, "instance_types", index), name) for index, name in enumerate(cloud.types_listed(spec))),
     ]
     for at, kind in named:

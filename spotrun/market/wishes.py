@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from spotrun.market.accelerators import PEAK_TFLOPS
+from spotrun.market.kinds import is_of, kind_among
 from spotrun.offering import CapacityType, Offering
+from spotrun.spec.kinds import ANY_OF, AnyOf, Kind, NamedType
 from spotrun.spec.model import ResourcesSpec
 from spotrun.units import Amount, Unreadable
 
@@ -41,15 +43,36 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
         "region": (resources.region, lambda found: found.region),
         "zone": (resources.zone, lambda found: found.zone),
         "instance_type": (resources.instance_type, lambda found: found.instance_type),
-        "accelerators": (resources.accelerators, lambda found: found.accelerators),
     }
     for key, (wanted, has) in names.items():
         if wanted is not None:
             yield named(("resources", key), (str(wanted),), has)
+    if isinstance(resources.accelerators, AnyOf):
+        yield _any_of(resources.accelerators)
+    elif resources.accelerators is not None:
+        yield _of_kind_named(("resources", "accelerators"), resources.accelerators)
     if resources.cpus is not None:
         yield _sized("cpus", resources.cpus, lambda found: found.cpus)
     if resources.memory is not None:
         yield _sized("memory", resources.memory, lambda found: found.memory_gib)
+
+
+def _any_of(choice: AnyOf) -> Wish:
+    key, words = ("resources", "accelerators"), f"accelerators {choice}"
+    return Wish(key, words, lambda found: kind_among(found, choice.kinds) is not None, lambda found: found.accelerators)
+
+
+def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Wish:
+    word = "instance_type" if isinstance(kind, NamedType) else "accelerators"
+    return Wish(key, f"{word} {kind}", lambda found: is_of(found, kind), lambda found: getattr(found, word))
+
+
+def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
+    """The first kind of a choice that nobody has, whatever the others are; None if each is there, or there is none."""
+    kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
+    key = ("resources", "accelerators", ANY_OF)
+    wishes = (_of_kind_named((*key, index), kind) for index, kind in enumerate(kinds))
+    return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
 
 def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
@@ -59,15 +82,15 @@ def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequenc
 
 
 def wishes_by_flags(
-    regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: str | None = None
+    regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Wish]:
     """What a person asks for on the command line: one of each that is named."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
         yield named(("--instance-type",), instance_types, lambda found: found.instance_type)
-    if accelerators is not None:
-        yield named(("--accelerators",), (accelerators,), lambda found: found.accelerators)
+    if accelerators:
+        yield named(("--accelerators",), accelerators, lambda found: found.accelerators)
 
 
 def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Wish:

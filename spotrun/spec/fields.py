@@ -17,6 +17,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from spotrun.secrets.reference import REFERENCE_PATTERN
 from spotrun.spec import values
 from spotrun.spec.condition import EXAMPLE
+from spotrun.spec.kinds import KINDS_MAX, AnyOf, read_kinds
 from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
 from spotrun.spec.patterns import read_pattern
 from spotrun.spec.values import clean_text, matching, one_of
@@ -197,20 +198,34 @@ TimeScale = Annotated[float, PlainValidator(values.read_time_scale), _number(1, 
 NodeCount = Annotated[
     int, PlainValidator(values.read_num_nodes), WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 16})
 ]
+_KIND_TEXT = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*(:\s*\d+)?$"}
+_COUNTED = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "integer", "minimum": 1}}
+_KIND_LIST = {"type": "array", "minItems": 1, "maxItems": KINDS_MAX, "items": {"anyOf": [_KIND_TEXT, _COUNTED]}}
+_ANY_OF = {
+    "type": "object",
+    "required": ["any_of"],
+    "properties": {"any_of": _KIND_LIST},
+    "additionalProperties": False,
+}
 AcceleratorCount = Annotated[
     values.Accelerators,
     PlainValidator(values.read_accelerators),
     as_text,
-    _either(
-        {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*(:\s*\d+)?$"},
-        {
-            "type": "object",
-            "minProperties": 1,
-            "maxProperties": 1,
-            "additionalProperties": {"type": "integer", "minimum": 1},
-        },
-    ),
+    _either(_KIND_TEXT, {**_COUNTED, "maxProperties": 1}),
 ]
+
+
+def _kinds_text(value: Any) -> Any:
+    return {"any_of": [str(kind) for kind in value.kinds]} if isinstance(value, AnyOf) else value and str(value)
+
+
+Kinds = Annotated[
+    values.Accelerators | AnyOf,
+    PlainValidator(read_kinds),
+    PlainSerializer(_kinds_text),
+    _either(_KIND_TEXT, _COUNTED, _KIND_LIST, _ANY_OF),
+]
+"""One kind of instances, or a choice of several."""
 Baseline = Annotated[
     str,
     PlainValidator(values.read_baseline),
@@ -232,7 +247,11 @@ CapacityKind = Annotated[
 Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max")), _choice("min", "max")]
 StrategyName = Annotated[str, PlainValidator(values.read_strategy), _choice(*values.STRATEGY_NAMES)]
 NewsKind = Annotated[str, PlainValidator(one_of(*values.NEWS_KINDS)), _choice(*values.NEWS_KINDS)]
-Exactness = Annotated[Literal["tell", "require"], PlainValidator(one_of("tell", "require")), _choice("tell", "require")]
+Exactness = Annotated[
+    Literal["tell", "require", "bits"],
+    PlainValidator(one_of("tell", "require", "bits")),
+    _choice("tell", "require", "bits"),
+]
 RetryEvent = Annotated[Literal["error"], PlainValidator(one_of("error")), _choice("error")]
 MarketKind = Annotated[
     Literal["calm", "generated"], PlainValidator(one_of("calm", "generated")), _choice("calm", "generated")

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
 from spotrun.errors import SpecInvalid, SpotrunError, found
+from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
@@ -126,6 +127,7 @@ def _resolved(
         _take_run(draft)
         _take_use_spot(draft)
         _take_outputs(draft)
+        _spell_choice(draft)
         _take_arguments(draft, arguments)
         apply_overrides(draft, overrides)
         resolve_paths(draft, default_store)
@@ -146,6 +148,7 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
         draft = _Draft(path, _document(path)) if error.key else None
         if draft is not None and not draft.hopeless():
             _take_use_spot(draft)
+            _spell_choice(draft)
             apply_overrides(draft, overrides or {})
             problem = draft.place(None, Problem(error.key, error.message))
             if problem.line is None or draft.document.positions:  # a script has no lines with keys
@@ -357,6 +360,22 @@ def _take_outputs(draft: _Draft) -> None:
         draft.spelled[("outputs", "files")] = ("outputs",)
         unreadable = draft.document.unreadable
         unreadable |= {("outputs", "files", *key[1:]) for key in unreadable if key[:1] == ("outputs",)}
+
+
+def _spell_choice(draft: _Draft) -> None:
+    """
+    Each kind of a choice is known by its place in `any_of`, also where SkyPilot's forms are written. One is
+    `{T4:1, V100:1}`, which YAML reads as names without values.
+    """
+    resources, key = draft.data.get("resources"), ("resources", "accelerators")
+    value = resources.get("accelerators") if isinstance(resources, dict) else None
+    if isinstance(value, dict):
+        for name in [name for name, count in value.items() if ":" in name and count == ""]:
+            value[name] = None
+            draft.forget((*key, name))
+    with contextlib.suppress(Unreadable):
+        for index, (at, _) in enumerate(entries_of(value) or []):
+            draft.spelled[(*key, ANY_OF, index)] = (*key, *at)
 
 
 def _take_arguments(draft: _Draft, arguments: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from spotrun.secrets.reference import Reference, resolved
 from spotrun.spec import fields
 from spotrun.spec.clouds import CloudRules, KnownCloud, find_cloud
 from spotrun.spec.condition import FIGURE_NAMES
+from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
@@ -140,8 +141,11 @@ class ResourcesSpec(Model):
     cloud: KnownCloud = Field(
         default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
     )
-    accelerators: fields.AcceleratorCount | None = Field(
-        default=None, description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100."
+    accelerators: fields.Kinds | None = Field(
+        default=None,
+        description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. A choice of several, "
+        "{any_of: [T4:1, A10G:1, c5.xlarge]}, is decided by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} "
+        "are choices too. An entry may be an instance type, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -159,6 +163,13 @@ class ResourcesSpec(Model):
     max_price: fields.Usd | None = Field(
         default=None, description="The highest price to rent at, in US dollars per hour and instance: 2.50."
     )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds that `accelerators` names, in its order; none if any will do."""
+        if isinstance(self.accelerators, AnyOf):
+            return self.accelerators.kinds
+        return () if self.accelerators is None else (self.accelerators,)
 
 
 class KeepBestSpec(Model):
@@ -216,7 +227,9 @@ class CheckpointSpec(Model):
         default="tell",
         description="What to do when something changes in training that no checkpoint can hold, such as a socket or an "
         "environment of a library: `tell` names it in the log, in `status`, in `why` and in the report; `require` ends "
-        "the run there.",
+        "the run there. `bits` does so too, and where `resources.accelerators` is a choice, the kind of instance that "
+        "made the first checkpoint trains to the end: on another kind, samples and their order are the same, and bits "
+        "need not be.",
     )
 
 
@@ -707,6 +720,14 @@ class RunSpec(Model):
             train = "node trains" if most == 1 else "nodes train"
             reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
             raise Unreadable(reason, f"write {most}", at=("num_nodes",))
+        return self
+
+    @model_validator(mode="after")
+    def _a_choice_keeps_no_deadline(self, info: ValidationInfo) -> RunSpec:
+        if self.policy.deadline is not None and len(self.resources.kinds) > 1 and info.context != STORED:
+            advice = f"name one kind, like {self.resources.kinds[0]}, or remove policy.deadline"
+            reason = "is a choice of kinds, whose speeds are not known yet when a deadline has to be promised"
+            raise Unreadable(reason, advice, at=("resources", "accelerators"))
         return self
 
     @model_validator(mode="after")

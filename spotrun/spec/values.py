@@ -492,7 +492,7 @@ def read_accelerators(value: object) -> Accelerators:
     if isinstance(value, Accelerators):
         return value
     if isinstance(value, list) or (isinstance(value, dict) and len(value) > 1):
-        raise Unreadable("a choice of accelerators is known, but not built yet", "name one, like V100:1")
+        raise Unreadable("is a choice, and only one kind belongs here", "name one, like V100:1")
     name, count = next(iter(value.items()), ("", 1)) if isinstance(value, dict) else _split(value)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name, re.ASCII):
         raise Unreadable(f"{shown(value)!r} names no accelerator", "write it like V100:1")

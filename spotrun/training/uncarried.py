@@ -49,4 +49,4 @@ class Uncarried:
         if self._required:
             first = next(iter(new.values()))
             more = f", and so have {len(new) - 1} more" if len(new) > 1 else ""
-            unsupported.reject(self._agent, f"by step {step} {first}{more}; checkpoint.exact is require", HINT)
+            unsupported.reject(self._agent, f"by step {step} {first}{more}; checkpoint.exact forbids it", HINT)

@@ -60,7 +60,7 @@ def test_p29_who_needs_all_regions_is_told_of_the_one_that_fails(account: Guarde
 
 def test_p29_quotes_of_the_other_region_are_told_with_a_note(account: GuardedAccount, both: AwsDriver) -> None:
     account.closed = {WEST: ("OptInRequired", 401)}
-    found = read_quotes(BOTH, ManualClock(datetime.now(UTC)), None)
+    found = read_quotes(BOTH, ManualClock(datetime.now(UTC)), ())
     assert {each.offering.region for each in found.quotes} == {REGION}
     assert any(WEST in note and "OptInRequired" in note for note in found.notes)
 

@@ -99,7 +99,7 @@ def live_through_a_run(account: GcpAccount, clock: ManualClock) -> None:
     assert accounts.runs() == [UID]
     accounts.remove(UID)
     assert [*GcpDriver(NAMED, clock).offerings()]
-    assert read_quotes(CONFIG, clock, None).quotes
+    assert read_quotes(CONFIG, clock, ()).quotes
     assert bands_known(CONFIG, clock)
 
 

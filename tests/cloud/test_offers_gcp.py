@@ -68,7 +68,7 @@ def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GceServer, clock:
     changed = midnight(clock, 40)
     gce.project.charges.steps[L4, IOWA] = [Step(changed, Decimal("0.42"))]
 
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     spot = of(found, L4, SPOT)
     assert {quote.offering.zone for quote in spot} == {"us-central1-a", "us-central1-b", "us-central1-c"}
@@ -81,7 +81,7 @@ def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GceServer, clock:
 
 
 def test_each_type_is_asked_for_once_in_a_region_however_many_zones_it_has(gce: GceServer, clock: ManualClock) -> None:
-    read_quotes(NAMED, clock, None)
+    read_quotes(NAMED, clock, ())
 
     assert asked(gce, HISTORY) == 4, "prices and preemptions of two types"
 
@@ -92,7 +92,7 @@ def test_on_demand_is_the_sum_of_skus_where_the_catalog_answers(gce: GceServer, 
     dearer.append(sku("Nvidia Tesla A100 GPU running in Americas", "GPU", "3.5"))
     gce.handlers[SKUS] = lambda _: {"skus": dearer}
 
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     [quote] = {quote.offering.price_usd_per_hour for quote in of(found, A100, ON_DEMAND)}
     assert quote == Decimal("4.239477")
@@ -106,13 +106,13 @@ def test_parts_are_read_once_for_all_regions(gce: GceServer, clock: ManualClock)
     gce.recover()
     gce.handlers[SKUS] = lambda _: {"skus": on_demand_skus()}
 
-    read_quotes(GcpConfig(regions=(IOWA, OREGON), instance_types=(L4,)), clock, None)
+    read_quotes(GcpConfig(regions=(IOWA, OREGON), instance_types=(L4,)), clock, ())
 
     assert asked(gce, SKUS) == 1
 
 
 def test_without_the_catalog_the_shipped_prices_are_told(gce: GceServer, clock: ManualClock) -> None:
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     assert any(note.startswith("prices of us-central1 are from the shipped table: ") for note in found.notes)
     assert {quote.on_demand_usd_per_hour for quote in of(found, A100, SPOT)} == {Decimal("3.673385")}
@@ -123,7 +123,7 @@ def test_where_the_past_is_denied_spot_has_its_listed_price_and_the_reason_is_to
 ) -> None:
     gce.fail(HISTORY, answers.forbidden("compute.advice.capacityHistory", "projects/acme-training"), times=None)
 
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     assert {quote.offering.price_usd_per_hour for quote in of(found, L4, SPOT)} == {Decimal("0.397336")}
     assert all(not quote.history and quote.interruption_band is None for quote in found.quotes)
@@ -134,7 +134,7 @@ def test_where_the_past_is_denied_spot_has_its_listed_price_and_the_reason_is_to
 
 
 def test_the_share_that_google_took_is_a_band_and_the_note_says_of_what(gce: GceServer, clock: ManualClock) -> None:
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     assert {quote.interruption_band for quote in of(found, L4, SPOT)} == {"5-10%"}
     assert {quote.interruption_band for quote in of(found, L4, ON_DEMAND)} == {None}
@@ -146,7 +146,7 @@ def test_room_is_what_the_tightest_quota_leaves(gce: GceServer, clock: ManualClo
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 3, IOWA)
     gce.project.set_quota("GPUS_ALL_REGIONS", 5)
 
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     assert {quote.room for quote in of(found, L4, SPOT)} == {3}
     assert {quote.room for quote in of(found, L4, ON_DEMAND)} == {5}
@@ -155,7 +155,7 @@ def test_room_is_what_the_tightest_quota_leaves(gce: GceServer, clock: ManualClo
 def test_unknown_quotas_are_no_zero(gce: GceServer, clock: ManualClock) -> None:
     gce.fail("compute.regions.list", Refusal(503, "backendError", "down"), times=None)
 
-    found = read_quotes(NAMED, clock, None)
+    found = read_quotes(NAMED, clock, ())
 
     assert {quote.room for quote in found.quotes} == {None}
     assert any(note.startswith("quotas are unknown: ") for note in found.notes)
@@ -163,9 +163,9 @@ def test_unknown_quotas_are_no_zero(gce: GceServer, clock: ManualClock) -> None:
 
 def test_by_its_gpu_only_such_types_are_quoted_and_by_nothing_all_with_gpus(gce: GceServer, clock: ManualClock) -> None:
     everywhere = GcpConfig(regions=(IOWA,))
-    by_gpu = read_quotes(everywhere, clock, "l4:1")
+    by_gpu = read_quotes(everywhere, clock, ("l4:1",))
     asked_before = asked(gce, HISTORY)
-    all_gpus = read_quotes(everywhere, clock, None)
+    all_gpus = read_quotes(everywhere, clock, ())
 
     assert {quote.offering.instance_type for quote in by_gpu.quotes} == {"g2-standard-4", "g2-standard-8"}
     assert all(quote.offering.accelerators for quote in all_gpus.quotes)
@@ -175,12 +175,12 @@ def test_by_its_gpu_only_such_types_are_quoted_and_by_nothing_all_with_gpus(gce:
 
 
 def test_a_region_that_fails_is_left_out_and_all_that_fail_are_an_error(gce: GceServer, clock: ManualClock) -> None:
-    found = read_quotes(GcpConfig(regions=(IOWA, "mars-north1"), instance_types=(L4,)), clock, None)
+    found = read_quotes(GcpConfig(regions=(IOWA, "mars-north1"), instance_types=(L4,)), clock, ())
     assert {quote.offering.region for quote in found.quotes} == {IOWA}
 
     gce.fail("compute.machineTypes.list", Refusal(503, "backendError", "down"), times=None)
     with pytest.raises(CloudError, match="machine types"):
-        read_quotes(NAMED, clock, None)
+        read_quotes(NAMED, clock, ())
 
 
 def test_bands_of_a_job_are_those_of_the_types_that_it_names(gce: GceServer, clock: ManualClock) -> None:

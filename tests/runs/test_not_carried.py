@@ -138,7 +138,7 @@ def test_a_training_that_has_to_be_exact_ends_at_the_first_change(zygote: Zygote
     (first, *_) = places(agent).items()
     assert first in LOST.items()
     assert f"{first[0]} has changed and is in no checkpoint: {first[1]}" in refused.reason
-    assert "checkpoint.exact is require" in refused.reason
+    assert "checkpoint.exact forbids it" in refused.reason
     assert "docs/checkpoints.md" in refused.hint
     assert not agent.told(Finished)
 

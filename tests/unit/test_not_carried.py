@@ -215,7 +215,7 @@ def test_a_training_that_has_to_be_exact_ends_there_and_says_what_to_do() -> Non
     assert "by step 5 module.link has changed and is in no checkpoint: socket.socket, and so have 1 more" in (
         refusal.reason
     )
-    assert "checkpoint.exact is require" in refusal.reason
+    assert "checkpoint.exact forbids it" in refusal.reason
     assert "checkpoints.md" in refusal.hint
 
 

@@ -72,7 +72,7 @@ def test_capital_letters_make_no_difference(offered: list[Offering], wanted: dic
 
 
 def test_flags_are_named_as_they_were_written(offered: list[Offering]) -> None:
-    found = unmet(offered, wishes_by_flags(["us-east-1", "mars"], ["p3.2xlarge"], "T4:1"))
+    found = unmet(offered, wishes_by_flags(["us-east-1", "mars"], ["p3.2xlarge"], ["T4:1"]))
     assert found is not None
     assert found.at == ("--accelerators",)
     assert "nothing with --region us-east-1 or mars, --instance-type p3.2xlarge is offered" in found.message

@@ -197,7 +197,7 @@ class Aws(Cloud):
         with _sdk():
             from spotrun.clouds.aws.quotes import read_quotes
         config = replace(config_of(spec.resources, spec.aws), instance_types=tuple(types))
-        return read_quotes(config, self.clock(spec), None)
+        return read_quotes(config, self.clock(spec), ())
 
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         with _sdk():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -22,10 +22,10 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.units import some_of
 
 
-def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
+def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
     The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
-    with exactly these.
+    with exactly any of these.
 
     Raises:
         CloudError: no region answers. One that fails, a refused price list or quota is only a note.
@@ -39,16 +39,17 @@ def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Qu
     return Quotes(at=clock.now(), quotes=quotes, notes=tuple(notes))
 
 
-def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
+def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     now = clock.now()
     kinds = Catalog(region, config, clock).types.values()
     able = [kind for kind in kinds if config.instance_types or kind.accelerators]
-    wanted = [kind for kind in able if accelerators is None or kind.accelerators.casefold() == accelerators.casefold()]
+    names = {each.casefold() for each in accelerators}
+    wanted = [kind for kind in able if not names or kind.accelerators.casefold() in names]
     if not wanted:
         return Quotes(at=now, quotes=())
-    names = tuple(kind.name for kind in wanted)
-    catalog = Catalog(region, replace(config, instance_types=names), clock)
-    spot = spot_prices(region, names, now - LOOKED_BACK)
+    types = tuple(kind.name for kind in wanted)
+    catalog = Catalog(region, replace(config, instance_types=types), clock)
+    spot = spot_prices(region, types, now - LOOKED_BACK)
     room, refused = _room(region, {kind.name: kind.cpus for kind in wanted})
     quotes = tuple(_quote(offering, spot, catalog.price_list, room) for offering in catalog.rented_out())
     return Quotes(at=now, quotes=quotes, notes=tuple(_notes(region.name, quotes, spot, catalog.price_list, refused)))

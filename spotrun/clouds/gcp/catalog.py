@@ -214,8 +214,8 @@ class Catalog:
                 yield kind.name, Placed(kind, machine_of(row))
 
     def _is_wanted(self, kind: InstanceType) -> bool:
-        wanted = self._config.accelerators
-        return bool(self._config.instance_types) or not wanted or kind.accelerators.casefold() == wanted.casefold()
+        config = self._config
+        return bool(config.instance_types) or not config.accelerators or config.wants(kind.accelerators, kind.name)
 
     def _read_price_list(self) -> PriceList:
         machines = {name: each.machine for placed in self._placed.get().values() for name, each in placed.items()}

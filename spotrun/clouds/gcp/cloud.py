@@ -160,7 +160,7 @@ class Gcp(Cloud):
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
         config = replace(config_of(spec.resources, spec.gcp), instance_types=tuple(types))
-        return _quotes(config, self.clock(spec), None)
+        return _quotes(config, self.clock(spec), ())
 
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         with _sdk():
@@ -203,7 +203,7 @@ def _identities(config: GcpConfig, clock: Clock) -> Identities:
     return RunAccounts(Google(clock), clock, config.project)
 
 
-def _quotes(config: GcpConfig, clock: Clock, accelerators: str | None) -> Quotes:
+def _quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     with _sdk():
         from spotrun.clouds.gcp.quotes import read_quotes
     return read_quotes(config, clock, accelerators)

@@ -16,19 +16,24 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     Where to rent, and what surrounds an instance.
 
     `project` is None where the login says which. `instance_types` narrows what is offered; if it is empty,
-    `accelerators` do; if both are, every x86_64 type is. `image` is the path of an image or of a family. The subnetwork
-    has the same name in each region.
+    `accelerators` do, among which may be names of types; if both are, every x86_64 type is. `image` is the path of an
+    image or of a family. The subnetwork has the same name in each region.
     `service_account` is the address of an account for all runs; without it each run has its own.
     """
 
     regions: tuple[str, ...]
     project: str | None = None
     instance_types: tuple[str, ...] = ()
-    accelerators: str = ""
+    accelerators: tuple[str, ...] = ()
     image: str = ""
     subnetwork: str = "spotrun"
     service_account: str | None = None
     volume_gib: int = VOLUME_GIB
+
+    def wants(self, accelerators: str, instance_type: str) -> bool:
+        """Whether a type that has these accelerators is one of those that `accelerators` name."""
+        names = {each.casefold() for each in self.accelerators}
+        return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
     def account_of(self, run_uid: str, project: str) -> str:
         """The address of the service account that a run's instances have."""
@@ -52,7 +57,7 @@ def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
         project=gcp.project,
         regions=_in_small_letters(gcp.regions if region is None else (region,)),
         instance_types=_in_small_letters(gcp.instance_types if kind is None else (kind,)),
-        accelerators="" if resources.accelerators is None else str(resources.accelerators),
+        accelerators=tuple(map(str, resources.kinds)),
         image=gcp.image,
         subnetwork=gcp.subnetwork,
         service_account=gcp.service_account,

@@ -175,7 +175,7 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """Of all types, so that what there is can be told where there is none of what the job wants."""
-        everything = replace(self._config, instance_types=(), accelerators="")
+        everything = replace(self._config, instance_types=(), accelerators=())
         return {
             region: Catalog(self._google, self._project, region, everything, self._clock, dict)
             for region in self._config.regions

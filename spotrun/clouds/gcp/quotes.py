@@ -6,7 +6,7 @@ The project needs no network of ours.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -40,10 +40,10 @@ class _Asked(NamedTuple):
     limits: Limits | None
 
 
-def read_quotes(config: GcpConfig, clock: Clock, accelerators: str | None) -> Quotes:
+def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
     The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
-    with exactly these.
+    with exactly any of these.
 
     Raises:
         CloudError: no region answers, or there is no project. One region that fails, refused price lists, histories or
@@ -51,7 +51,7 @@ def read_quotes(config: GcpConfig, clock: Clock, accelerators: str | None) -> Qu
     """
     google = Google(clock)
     project = google.project(config.project)
-    config = config if accelerators is None else replace(config, accelerators=accelerators)
+    config = replace(config, accelerators=tuple(accelerators)) if accelerators else config
     limits, refused = _limits(google, project)
     asked, regions = _Asked(google, project, config, limits), Regions(config.regions, clock)
     catalogs_by_region = catalogs(google, project, config, clock)
@@ -73,9 +73,8 @@ def _in_region(asked: _Asked, region: str, catalog: Catalog, clock: Clock) -> Qu
 
 
 def _is_wanted(offering: Offering, config: GcpConfig) -> bool:
-    wanted = config.accelerators.casefold()
-    if wanted:
-        return offering.accelerators.casefold() == wanted
+    if config.accelerators:
+        return config.wants(offering.accelerators, offering.instance_type)
     return bool(config.instance_types or offering.accelerators)
 
 

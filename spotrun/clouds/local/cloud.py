@@ -104,7 +104,7 @@ class Local(Cloud):
         return self._everything().quotes(wish.accelerators, wish.instance_types, wish.regions)
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        return self.driver(spec, self.clock(spec)).quotes(None, types, ())
+        return self.driver(spec, self.clock(spec)).quotes((), types, ())
 
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         return findings_of("local cloud", self._alive)

@@ -96,8 +96,8 @@ class LocalDriver:
             if not settling.ends(folder, self._log, within_s=settling.END_WITHIN_S):
                 settling.end_by_force(folder, self._log)
 
-    def quotes(self, accelerators: str | None, types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """The prices of offerings with exactly those accelerators, of any of the types, in any of the regions."""
+    def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
+        """The prices of offerings with any of those accelerators, of any of the types, in any of the regions."""
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]

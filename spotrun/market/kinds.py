@@ -1,0 +1,19 @@
+"""Which of the kinds that a job takes an offering is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotrun.offering import Offering
+from spotrun.spec.kinds import Kind, NamedType
+
+
+def is_of(offering: Offering, kind: Kind) -> bool:
+    """In small or capital letters."""
+    has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
+    return has.casefold() == str(kind).casefold()
+
+
+def kind_among(offering: Offering, kinds: Sequence[Kind]) -> Kind | None:
+    """The first of these that it is; None if it is none."""
+    return next((kind for kind in kinds if is_of(offering, kind)), None)

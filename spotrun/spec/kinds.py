@@ -1,0 +1,95 @@
+"""Which kinds of instances a job takes: one by its accelerators, or a choice of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spotrun.spec.values import Accelerators, is_instance_type, kind_of, read_accelerators
+from spotrun.units import Unreadable, shown
+
+KINDS_MAX = 20
+ANY_OF = "any_of"
+_FORM = "write it like {any_of: [T4:1, V100:1]}"
+
+
+@dataclass(frozen=True)
+class NamedType:
+    """One instance type, by the name that its cloud gives it: `c5.xlarge`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Kind = Accelerators | NamedType
+"""What an instance has to have, or to be. Instances of one kind are taken to train equally fast."""
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """A choice: an instance of any of these kinds may train, and the first is what the others are compared with."""
+
+    kinds: tuple[Kind, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.kinds))
+
+
+def read_kinds(value: object) -> Accelerators | AnyOf:
+    """
+    One kind, or a choice: `{any_of: […]}`, and what SkyPilot writes for it, a list or a mapping of several names. A
+    choice of one kind of accelerators is that kind.
+    """
+    if isinstance(value, AnyOf):
+        return value
+    entries = entries_of(value)
+    if entries is None:
+        return read_accelerators(value)
+    kinds = tuple(_read(entry, at) for at, entry in entries)
+    if not kinds:
+        raise Unreadable("is an empty choice", "name one kind or more, like [T4:1, V100:1]")
+    if len(kinds) > KINDS_MAX:
+        raise Unreadable(f"has {len(kinds)} kinds, and at most {KINDS_MAX} are allowed", "remove some")
+    names = [str(kind).casefold() for kind in kinds]
+    for index, (at, _) in enumerate(entries):
+        if names[index] in names[:index]:
+            raise Unreadable(f"{shown(kinds[index])} is there twice", "remove one of them", at=at)
+    only = kinds[0]
+    return only if len(kinds) == 1 and isinstance(only, Accelerators) else AnyOf(kinds)
+
+
+Entries = list[tuple[tuple[str | int, ...], object]]
+"""Each with its key below that of the choice."""
+
+
+def entries_of(value: object) -> Entries | None:
+    """The kinds of a choice as they were written; None if only one kind is."""
+    match value:
+        case {"any_of": chosen, **others}:
+            if others:
+                raise Unreadable(f"{ANY_OF} stands alone", _FORM)
+            if not isinstance(chosen, list | tuple):
+                raise Unreadable(f"must be a list, not {kind_of(chosen)}", _FORM, at=(ANY_OF,))
+            return [((ANY_OF, index), entry) for index, entry in enumerate(chosen)]
+        case list() | tuple():
+            return [((index,), entry) for index, entry in enumerate(value)]
+        case dict() if len(value) > 1 or None in value.values():
+            return list(_of_mapping(value))
+    return None
+
+
+def _of_mapping(value: dict[object, object]) -> Iterator[tuple[tuple[str | int, ...], object]]:
+    """`{V100: 1, T4: 2}`; and `{V100:1, T4:2}`, which YAML reads as names without values."""
+    for name, count in value.items():
+        yield (str(name),), name if count is None else {name: count}
+
+
+def _read(entry: object, at: tuple[str | int, ...]) -> Kind:
+    try:
+        if isinstance(entry, str) and is_instance_type(entry):
+            return NamedType(entry)
+        return read_accelerators(entry)
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(*at, *error.at)) from error
