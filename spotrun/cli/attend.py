@@ -35,6 +35,7 @@ from spotrun.policy.deadline import unreachable
 from spotrun.policy.facts import Facts
 from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.policy.least_budget import least_budget_usd
+from spotrun.policy.throughput import works_of_hours
 from spotrun.report import limits, offers, terminal
 from spotrun.report.folding import say
 from spotrun.report.live import view_for
@@ -59,7 +60,10 @@ def show_plan(spec: RunSpec) -> None:
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)
     chosen = _first_choice(spec, unborn, world)
-    offers.show([each for each in world.offerings if may_be_asked(each, spec.resources)], chosen)
+    facts = Facts.at_birth(unborn, spec, world)
+    asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
+    work = works_of_hours(facts, asked)
+    offers.show(sorted(asked, key=work.__getitem__) if work else asked, chosen, work=work)
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")

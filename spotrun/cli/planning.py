@@ -20,6 +20,7 @@ from spotrun.policy.deadline import unreachable
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import of_first_choice
 from spotrun.run.events import RunCreated
 from spotrun.simulation.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.simulation.measured import Measured, measured
@@ -81,21 +82,24 @@ def planned(
     if not any(may_be_asked(each, spec.resources) for each in world.offerings):
         raise no_choice(spec, world.offerings)
     source = _source(spec, world, traces, published_as, price_history)
+    facts = Facts.at_birth(unborn, told, world)
+    ranked = considered(facts)
+    offerings, times = of_first_choice(facts, ranked[0].offering)
     found = forecast_of(
         spec,
-        world.offerings,
-        expected,
+        offerings,
+        expected / times,
         time_left,
         lifetimes,
         epochs=known.epochs if spec.policy.expected_work is None else None,
         measured=known,
         seed=seed,
         source=source,
-        considered=considered(Facts.at_birth(unborn, told, world)),
+        considered=ranked,
         created=unborn.created,
         progressed=progressed,
     )
-    return Planned(found, spec, world.offerings, unborn.created, known, source)
+    return Planned(found, spec, offerings, unborn.created, known, source)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:

@@ -21,6 +21,7 @@ from spotrun.policy.pools import name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
 from spotrun.policy.rests import why_none
+from spotrun.policy.throughput import choice, times_first
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
@@ -136,7 +137,8 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
         return Wait(reason="no spot pool to ask yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
     kept = to_the_second(facts.now - state.current.started_at)
-    return Chosen(spot[0], f"on-demand was kept for {kept}, and ${dearer} an hour may be saved")
+    saved = "a sample costs less there" if choice(facts) else f"${dearer} an hour may be saved"
+    return Chosen(spot[0], f"on-demand was kept for {kept}, and {saved}")
 
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
@@ -174,7 +176,8 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
     if not cheaper:
         return f"the cheapest of {len(spot)} spot pools that may be asked"
     far = all(transfer(facts, found.region) != NO_TRANSFER for found in cheaper)
-    why = "are far from the bucket" if far else "would last less"
+    slow = any(times_first(facts, found) < times_first(facts, spot[0]) for found in cheaper)
+    why = "train less for a dollar" if slow else "are far from the bucket" if far else "would last less"
     return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones {why}"
 
 

@@ -13,6 +13,7 @@ from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import just_lost
 from spotrun.policy.ranking import on_demand_now, spot_now
+from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.spec.model import RunSpec
 from spotrun.units import format_duration, to_the_cent
 
@@ -39,7 +40,16 @@ def considered(facts: Facts) -> list[Considered]:
     ]
     named = {each.offering for each in asked}
     rest = [Considered(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
-    return asked + rest
+    told = [*asked, *rest]
+    return [msgspec.structs.replace(each, why=each.why + _of_speed(each.offering, facts)) for each in told]
+
+
+def _of_speed(offering: Offering, facts: Facts) -> str:
+    """What is believed of a kind that is not the first of a choice."""
+    first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
+    if kind is None or kind == first:
+        return ""
+    return f"; taken for {times_first(facts, offering):.2g} x {first}"
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
@@ -71,14 +81,18 @@ def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot:
         return no_spot if first else "if the one before has none"
     if first:
         cheaper = [other for other in order if other.price_usd_per_hour < offering.price_usd_per_hour]
-        return f"asked first: {_why_not_those(cheaper, facts)}"
+        return f"asked first: {_why_not_those(cheaper, offering, facts)}"
     before = order[: order.index(offering)]
+    if times_first(facts, offering) != times_first(facts, order[0]):
+        return "if those before have none: it is expected to train less for a dollar"
     if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
         return "if those before have none, or lost our instance"
     return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
 
 
-def _why_not_those(cheaper: list[Offering], facts: Facts) -> str:
+def _why_not_those(cheaper: list[Offering], offering: Offering, facts: Facts) -> str:
+    if any(times_first(facts, each) < times_first(facts, offering) for each in cheaper):
+        return "the most training for a dollar, by published speeds"
     if not cheaper:
         return "the cheapest spot"
     far = "is far from the bucket, " if any(_far(each, facts) for each in cheaper) else ""

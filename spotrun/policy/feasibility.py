@@ -13,7 +13,7 @@ from spotrun.intervals import COMMIT_GAP, DRAIN_MARGIN_S, DRAIN_SAFETY, auto_int
 from spotrun.market.observations import Fate, Observation
 from spotrun.market.world import World
 from spotrun.policy import assumptions
-from spotrun.policy.workload import measured_pace
+from spotrun.policy.pace import measured_pace
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.units import Steps, bounded, to_the_second

@@ -22,6 +22,7 @@ from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE
 from spotrun.policy.patience import age
 from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
+from spotrun.policy.throughput import another_kind, times_first
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO, to_nano
@@ -65,6 +66,7 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
     launched = with_good_image(facts.state, offering)
     if launched != offering:
         reason = f"{reason}; with {launched.image}, which has trained here, as {offering.image} has failed"
+    reason += another_kind(facts, offering)
     intent = ev.LaunchIntended(
         offering=launched,
         time_to_live_s=life.total_seconds(),
@@ -117,7 +119,7 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(facts) + HANDOVER_BEFORE_END)
     if state.created.budget_usd is not None and ceiling > 0:
-        needed = life_needed(facts)
+        needed = life_needed(facts, offering)
         if needed is not None:
             life, least = min(life, NEEDED_TIMES * needed), min(least, needed)
         life = min(life, _share(facts, offering, ceiling, least, count))
@@ -138,7 +140,7 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
     still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
-    needed = life_needed(facts)
+    needed = life_needed(facts, offering)
     if needed is not None and not _ample(facts, offering, ceiling):
         if whole < needed and _money_comes_back(facts.state, offering):
             return timedelta()
@@ -161,8 +163,9 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     life = affordable_life(facts, ceiling, offering.region, held_usd) / LIVES_IN_A_BUDGET
     if not life:
         return False
-    starts = 1 + work.left_s / (life - kept_for_handover(state, life)).total_seconds()
-    expected = bounded(work.left_s + starts * changeover(state))
+    left_s = work.left_s / times_first(facts, offering)
+    starts = 1 + left_s / (life - kept_for_handover(state, life)).total_seconds()
+    expected = bounded(left_s + starts * changeover(state))
     return affordable_life(facts, price, offering.region, held_usd) >= AMPLE * expected
 
 
@@ -208,17 +211,18 @@ def affordable_life(
     return bounded(int(hours * SECONDS_PER_HOUR))
 
 
-def life_needed(facts: Facts) -> timedelta | None:
+def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
     """How long one instance would live to do the work that is left, from its start to its end; None while unknown."""
     work = workload(facts)
     if work is None:
         return None
-    return bounded(work.left_s + work.doubt_s + changeover(facts.state)) + LAST_MINUTES
+    training_s = (work.left_s + work.doubt_s) / times_first(facts, offering)
+    return bounded(training_s + changeover(facts.state)) + LAST_MINUTES
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """Whether the budget allows all the work that is left to be done there; if either is unknown, it does."""
-    needed, price = life_needed(facts), offering.price_usd_per_hour
+    needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
     return affordable_life(facts, price, offering.region) >= needed
@@ -254,7 +258,8 @@ def _makes_way(facts: Facts, current: Attempt, offering: Offering) -> bool:
     if not hurried or current.leaving or nearly_over(facts, current) or _on_demand(state, current):
         return False
     launches = {name.launch for name in current.names}
-    needed, freed_usd = life_needed(facts), sum((_unspent_usd(facts, state.launches[each]) for each in launches), ZERO)
+    freed_usd = sum((_unspent_usd(facts, state.launches[each]) for each in launches), ZERO)
+    needed = life_needed(facts, offering)
     if needed is None:
         return False
     return affordable_life(facts, offering.price_usd_per_hour, offering.region, freed_usd) >= needed

@@ -1,12 +1,14 @@
 """
 Which offerings may be asked for now, and in which order: the least dollars per hour of progress first.
 
-    price per hour of progress = price now * (1 + changeover / life) + commits of an hour + start / life
+    price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
 The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
 The price is that of all instances that train together; what crosses regions does so once.
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
 just lost, refused any run, was said to be in danger, or is where a request was rejected, comes last whatever it costs.
+The speed is 1, unless the job names a choice of kinds: then an hour of progress is one of the first kind's, and so
+dollars per sample decide.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
 from spotrun.policy.rests import rests, within_price, zones_at_fault
+from spotrun.policy.throughput import times_first
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Launch, RunState
@@ -82,7 +85,7 @@ def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, start
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (changeover(facts.state), there.start_usd) if starts else (0.0, 0.0)
     by_the_hour = facts.size * float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
-    return by_the_hour + start_usd * SECONDS_PER_HOUR / life_s
+    return (by_the_hour + start_usd * SECONDS_PER_HOUR / life_s) / times_first(facts, offering)
 
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:

@@ -32,6 +32,7 @@ from spotrun.policy.money import life_needed, life_of
 from spotrun.policy.pools import at_risk, just_lost
 from spotrun.policy.ranking import expected_lives, horizon_s, spot_now
 from spotrun.policy.situation import on_demand_usd_per_hour
+from spotrun.policy.throughput import times_first
 from spotrun.policy.workload import rework_max_s
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Attempt, RunState
@@ -114,7 +115,7 @@ def _affordable(facts: Facts, found: Offering) -> bool:
     assert current is not None
     if life is None or facts.state.created.budget_usd is None:
         return life is not None
-    left, needed = life_left(facts, current), life_needed(facts)
+    left, needed = life_left(facts, current), life_needed(facts, found)
     return life >= (left / 2 if needed is None else min(left, needed))
 
 
@@ -132,7 +133,7 @@ def priced(facts: Facts, found: Offering) -> Move | None:
     if left_s <= 2 * changeover_s:
         return None
     stays = state.launch_of(current).intent.offering
-    here, there = usd_per_hour(facts, stays), usd_per_hour(facts, found)
+    here, there = (usd_per_hour(facts, each) / times_first(facts, each) for each in (stays, found))
     time = max(there, on_demand_usd_per_hour(facts))
     lives = expected_lives(facts, [found, stays])
     dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[stays.pool])

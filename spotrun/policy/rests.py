@@ -28,6 +28,7 @@ from spotrun.policy.launches import (
     words_of_refusal,
 )
 from spotrun.policy.patience import since_opened
+from spotrun.policy.throughput import bound_kind, kind_of
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
@@ -47,7 +48,10 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 def within_price(facts: Facts) -> list[Offering]:
-    return [found for found in facts.world.offerings if affordable(found, facts.spec.resources.max_price)]
+    """What the job allows: no dearer than max_price, and of the kind that exact bits bind it to."""
+    bound = bound_kind(facts)
+    allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
+    return [found for found in allowed if affordable(found, facts.spec.resources.max_price)]
 
 
 def rests(facts: Facts, offering: Offering) -> bool:

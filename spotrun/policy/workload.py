@@ -1,39 +1,25 @@
-"""
-How much work is left, by what was measured: the pace of the steps so far, and the steps that remain.
-
-A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
-snapshots, and the last word of its agent. So the pace includes what validation, checkpoints and slow spells take.
-"""
+"""How much work is left, by what was measured: the pace of the steps so far, and the steps that remain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta
-from itertools import pairwise
-from math import sqrt
+from datetime import timedelta
 
 import msgspec
 
 from spotrun.account.timeline import Activity, spent, timeline
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market.hazard import observed_hazard
-from spotrun.market.world import World
 from spotrun.policy import assumptions
 from spotrun.policy.facts import Facts, once
-from spotrun.run.state import RunState
+from spotrun.policy.pace import Pace, measured_pace
+from spotrun.policy.throughput import choice, pace_on_first
 from spotrun.units import Steps, bounded
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Seconds per step, and by which share of itself that may be wrong."""
-
-    step_s: float
-    doubt: float
 
 
 class Workload(msgspec.Struct, frozen=True):
     """
     Training that is left, in seconds of training on one instance; `doubt_s` more at worst. None is beyond ten years.
+    Where the run may choose between kinds of instances, it is one of the first kind.
 
     `done_s` is what was done already, `rework_s` the most that one loss without notice undoes.
     """
@@ -77,46 +63,7 @@ def step_reached(facts: Facts) -> int:
 
 @once
 def pace(facts: Facts) -> Pace | None:
-    return measured_pace(facts.state, facts.world)
-
-
-def measured_pace(state: RunState, world: World) -> Pace | None:
-    """The mean over all stretches. Its doubt is twice the standard error of it, within the assumed bounds."""
-    stretches = list(_stretches(state, world))
-    steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
-    if steps < assumptions.STEPS_MIN or seconds <= 0:
-        return None
-    mean = seconds / steps
-    if len(stretches) < assumptions.STRETCHES_MIN:
-        return Pace(mean, assumptions.WORK_DOUBT)
-    spread = sqrt(sum(n * (s / n - mean) ** 2 for n, s in stretches) / steps)
-    error = 2 * spread / mean / sqrt(len(stretches))
-    return Pace(mean, max(error, assumptions.WORK_DOUBT_MIN))
-
-
-def _stretches(state: RunState, world: World) -> Iterator[tuple[int, float]]:
-    """Steps and seconds of each."""
-    for marks in _marks(state, world).values():
-        for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
-            if next_step > step:
-                yield next_step - step, max(0.0, (next_at - at).total_seconds())
-
-
-def _marks(state: RunState, world: World) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
-    """When each trainer that made a step was at which: by attempt and incarnation."""
-    found = {
-        (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
-        for attempt in state.attempts.values()
-        for trainer in attempt.trainers
-        if trainer.started_at is not None
-    }
-    for commit in state.commits:
-        if (marks := found.get((commit.event.attempt, commit.event.incarnation))) is not None:
-            marks.append((commit.event.step, commit.event.taken_at))
-    seen = world.step_seen
-    if seen is not None and seen.attempt in state.attempts and (trainers := state.attempts[seen.attempt].trainers):
-        found.get((seen.attempt, trainers[-1].incarnation), []).append((seen.step, seen.at))
-    return found
+    return pace_on_first(facts) if choice(facts) else measured_pace(facts.state, facts.world)
 
 
 def _trained_s(facts: Facts) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -11,26 +13,39 @@ from spotrun.offering import Offering
 from spotrun.report.tables import FiguresTable, dollars, print_figures
 
 ROWS_MAX = 15
+NO_CHOICE: Mapping[Offering, Decimal] = MappingProxyType({})
+_SAME = "$ for the same: what an hour of the first kind trains, by published speeds until the run has measured them"
 
 
-def show(offerings: Sequence[Offering], chosen: Offering, console: Console | None = None) -> None:
+def show(
+    offerings: Sequence[Offering],
+    chosen: Offering,
+    console: Console | None = None,
+    work: Mapping[Offering, Decimal] = NO_CHOICE,
+) -> None:
     """Print them; it needs no terminal."""
-    print_figures(offerings_table(offerings, chosen), console)
+    print_figures(offerings_table(offerings, chosen, work), console)
 
 
-def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> RenderableType:
-    """The first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest."""
+def offerings_table(
+    offerings: Sequence[Offering], chosen: Offering, work: Mapping[Offering, Decimal] = NO_CHOICE
+) -> RenderableType:
+    """
+    The first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest. `work` has what is expected
+    to be paid on each for the training that an hour brings on the first kind of a choice.
+    """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]
     simulated = " (simulated prices)" if chosen.simulated else ""
-    heads = ("", "zone", "type", "capacity", "accelerators", "$/h")
+    heads = ("", "zone", "type", "capacity", "accelerators", "$/h", *(("$ for\nthe same",) if work else ()))
     table = FiguresTable(f"Offerings considered{simulated}", heads, texts=(0, 1, 2, 3, 4), repeated=4, gap=2)
     for offering in shown:
-        table.add_row(_cells(offering, offering == chosen))
+        same = [dollars(work[offering]).removeprefix("$")] if work else []
+        table.add_row([*_cells(offering, offering == chosen), *same])
     if len(shown) == len(offerings):
-        return table
+        return Group(table, Text(_SAME, style="dim")) if work else table
     more = f"and {len(offerings) - len(shown)} more; `spotrun offers --cloud {chosen.cloud}` shows them all"
-    return Group(table, Text(more, style="dim"))
+    return Group(table, Text("\n".join([more, *([_SAME] if work else [])]), style="dim"))
 
 
 def _cells(offering: Offering, ticked: bool) -> list[str]:

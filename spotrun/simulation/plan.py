@@ -30,6 +30,8 @@ from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration
 
 NOTHING_MEASURED = Measured()
+SEVERAL = 2
+"""A choice has this many kinds or more."""
 ANYWHERE = SpotPools("any", (), (), ())
 
 
@@ -119,8 +121,18 @@ def plan(
     budget = spec.budget.max_usd
     budget_usd = None if budget is None else float(budget)
     rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
-    assumed = _assumed(spec, made_of, measured, source)
+    assumed = _assumed(spec, made_of, measured, source) + _of_one_kind(spec, offerings)
     return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed, _repeats(spec, work, measured))
+
+
+def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
+    if len(spec.resources.kinds) < SEVERAL or not offerings:
+        return ""
+    told, first = offerings[0].accelerators or offerings[0].instance_type, spec.resources.kinds[0]
+    return (
+        f" The forecast is of {told} alone, which costs least by published speeds; expected_work is taken for that on "
+        f"{first}. A run measures, and may change."
+    )
 
 
 def _repeats(spec: RunSpec, work: timedelta, measured: Measured) -> Repeats | None:

@@ -114,11 +114,12 @@ class History:
         on_demand: str = "3.60",
         image: str = "",
         zone: str = "local-a",
+        **offered: Any,
     ) -> int:
         """Ask for an instance: a standby where an attempt is current."""
         return self.write(
             ev.LaunchIntended(
-                offering=replace(offering(capacity_type, price, zone), image=image),
+                offering=replace(offering(capacity_type, price, zone), image=image, **offered),
                 time_to_live_s=86_400,
                 price_ceiling_usd_per_hour=Decimal(on_demand),
                 on_demand_usd_per_hour=Decimal(on_demand),
@@ -306,9 +307,10 @@ class History:
         price: str = "0.36",
         walk_back: int = 0,
         setup: ev.SetUp | None = None,
+        **offered: Any,
     ) -> int:
         """From nothing to the first step in 100 s: 10 s until it is billed, 50 s boot, 25 s setup, 15 s restore."""
-        launch = self.launch(capacity_type, price)
+        launch = self.launch(capacity_type, price, **offered)
         self.after(10).record(launch)
         booted_at = self.after(50).now
         self.after(25).start(launch, booted_at, setup)

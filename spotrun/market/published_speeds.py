@@ -1,0 +1,62 @@
+"""
+How fast instances are believed to train before a run has measured it: by figures that others have published.
+
+A training is limited by arithmetic or by memory, and nobody knows beforehand by which. So the belief lies half way:
+
+    speed = sqrt(TFLOPS * GB/s)                      relative to that of a V100
+    speed = published samples/s of a training        where there is such a figure, relative to the V100's
+    several accelerators = count ** SCALING
+
+For ResNet-50 the first says that an A100 is 2.1 times a V100, and 1.9 was measured. Other trainings may be off by a
+factor of three: `spotrun.policy.throughput` says how that is weighed, and measures.
+"""
+
+from __future__ import annotations
+
+from math import log, sqrt
+
+from spotrun.market.accelerators import PEAK_TFLOPS
+from spotrun.offering import Offering
+
+GB_PER_S = {
+    "T4": 320.0,
+    "V100": 900.0,
+    "A10G": 600.0,
+    "A100": 1555.0,
+    "L4": 300.0,
+    "L40S": 864.0,
+    "H100": 3350.0,
+    "H200": 4800.0,
+    "B200": 8000.0,
+}
+"""Bandwidth of an accelerator's memory, on 2026-11-25, by the data sheets that PEAK_TFLOPS names; A100 of 40 GB."""
+TRAINED = {"V100": 1270.0, "A100": 2375.0}
+"""
+Images per second of ResNet-50 v1.5 on one GPU, in mixed precision with XLA, read on 2026-11-25:
+https://github.com/NVIDIA/DeepLearningExamples/blob/master/TensorFlow/Classification/ConvNets/resnet50v1.5/README.md
+"""
+SCALING = log(9510 / 1270) / log(8)
+"""There, eight V100 of one machine train 9,510 images per second, and one 1,270."""
+CPU_TFLOPS, CPU_GB_PER_S = 0.1, 3.0
+"""
+Of one virtual CPU, which is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3 GHz; and its share
+of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs. https://aws.amazon.com/ec2/instance-types/c5/, 2026-11-25.
+"""
+_REFERENCE = "V100"
+
+
+def published_speed(offering: Offering) -> float | None:
+    """Of an instance, as times that of one V100; None if nothing is published of its accelerators."""
+    if not offering.accelerators:
+        return _half_way(CPU_TFLOPS * max(1, offering.cpus), CPU_GB_PER_S * max(1, offering.cpus))
+    name, _, count = offering.accelerators.upper().partition(":")
+    known = name if name in GB_PER_S else name.partition("-")[0]
+    if known not in GB_PER_S:
+        return None
+    trained = TRAINED.get(known)
+    one = _half_way(PEAK_TFLOPS[known], GB_PER_S[known]) if trained is None else trained / TRAINED[_REFERENCE]
+    return float(one * int(count or 1) ** SCALING)
+
+
+def _half_way(tflops: float, gb_per_s: float) -> float:
+    return sqrt(tflops * gb_per_s / PEAK_TFLOPS[_REFERENCE] / GB_PER_S[_REFERENCE])

@@ -1,0 +1,75 @@
+"""
+How fast a run's steps went, by what its agents have said.
+
+A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
+snapshots, and the last word of its agent. So the pace includes what validation, checkpoints and slow spells take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import pairwise
+from math import sqrt
+
+import msgspec
+
+from spotrun.market.world import World
+from spotrun.policy import assumptions
+from spotrun.run.state import Attempt, RunState
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Seconds per step, and by which share of itself that may be wrong."""
+
+    step_s: float
+    doubt: float
+
+
+def any_attempt(attempt: Attempt) -> bool:
+    """Count each of them."""
+    return True
+
+
+def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
+    """
+    The mean over all stretches of the attempts that count. Its doubt is twice the standard error of it, within the
+    assumed bounds.
+    """
+    stretches = list(_stretches(state, world, counts))
+    steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
+    if steps < assumptions.STEPS_MIN or seconds <= 0:
+        return None
+    mean = seconds / steps
+    if len(stretches) < assumptions.STRETCHES_MIN:
+        return Pace(mean, assumptions.WORK_DOUBT)
+    spread = sqrt(sum(n * (s / n - mean) ** 2 for n, s in stretches) / steps)
+    error = 2 * spread / mean / sqrt(len(stretches))
+    return Pace(mean, max(error, assumptions.WORK_DOUBT_MIN))
+
+
+def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:
+    """Steps and seconds of each."""
+    for marks in _marks(state, world, counts).values():
+        for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
+            if next_step > step:
+                yield next_step - step, max(0.0, (next_at - at).total_seconds())
+
+
+def _marks(
+    state: RunState, world: World, counts: Callable[[Attempt], bool]
+) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
+    """When each trainer that made a step was at which: by attempt and incarnation."""
+    found = {
+        (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
+        for attempt in state.attempts.values()
+        for trainer in attempt.trainers
+        if trainer.started_at is not None and counts(attempt)
+    }
+    for commit in state.commits:
+        if (marks := found.get((commit.event.attempt, commit.event.incarnation))) is not None:
+            marks.append((commit.event.step, commit.event.taken_at))
+    seen = world.step_seen
+    if seen is not None and seen.attempt in state.attempts and (trainers := state.attempts[seen.attempt].trainers):
+        found.get((seen.attempt, trainers[-1].incarnation), []).append((seen.step, seen.at))
+    return found

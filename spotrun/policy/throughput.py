@@ -1,0 +1,154 @@
+"""
+How fast each kind of a choice trains: by published figures at first, then by what this run has measured.
+
+Only ratios of published figures are believed. That of two kinds is right within RATIO_DOUBT in 19 of 20 cases: the
+logarithm of each speed has the spread of a normal distribution. Once one kind was measured, its steps per second say
+what the published figures of the others are worth here. Of a measured kind its own steps alone count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from math import exp, log, sqrt
+from statistics import fmean
+
+import msgspec
+
+from spotrun.market.kinds import is_of, kind_among
+from spotrun.market.published_speeds import published_speed
+from spotrun.offering import Offering
+from spotrun.policy.facts import Facts, once
+from spotrun.policy.pace import Pace, measured_pace
+from spotrun.run.state import Attempt, RunState
+from spotrun.spec.kinds import Kind
+
+RATIO_DOUBT = 3.0
+"""The published ratio of two kinds may be wrong by this factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
+PRIOR_SPREAD = log(RATIO_DOUBT) / 2 / sqrt(2)
+UNPUBLISHED = 1.0
+"""A kind of which nothing is published is taken for a V100."""
+
+
+CHANGED = "the same samples in the same order, in bits that may differ"
+"""What a change of kinds leaves of a training."""
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """`times` that of the first kind of the choice, and the spread of its logarithm."""
+
+    times: float
+    spread: float
+    measured: Pace | None = None
+
+    @property
+    def low(self) -> float:
+        """Of an interval that holds the truth in 19 of 20 cases."""
+        return self.times * exp(-2 * self.spread)
+
+    @property
+    def high(self) -> float:
+        return self.times * exp(2 * self.spread)
+
+
+@once
+def choice(facts: Facts) -> tuple[Kind, ...]:
+    """The kinds between which the run may choose; none if it may not."""
+    kinds = facts.spec.resources.kinds
+    return kinds if len(kinds) > 1 else ()
+
+
+def kind_of(facts: Facts, offering: Offering) -> Kind | None:
+    return kind_among(offering, choice(facts))
+
+
+@once
+def bound_kind(facts: Facts) -> Kind | None:
+    """The kind that made the first checkpoint, where the job wants the same bits to the end; None if any may train."""
+    if facts.spec.checkpoint.exact != "bits" or not choice(facts):
+        return None
+    state = facts.state
+    made = (state.launch_of(state.attempts[commit.event.attempt]).intent.offering for commit in state.commits)
+    return next((kind_of(facts, offering) for offering in made), None)
+
+
+@once
+def speeds(facts: Facts) -> Mapping[Kind, Speed]:
+    """Of each kind of the choice."""
+    kinds = choice(facts)
+    believed = {kind: _believed(facts.world.offerings, kind) for kind in kinds}
+    paces = {kind: pace for kind in kinds if (pace := pace_on(facts, kind)) is not None}
+    worth = fmean(-log(pace.step_s) - log(believed[kind]) for kind, pace in paces.items()) if paces else 0.0
+    steps = {kind: 1 / paces[kind].step_s if kind in paces else believed[kind] * exp(worth) for kind in kinds}
+    unknown = PRIOR_SPREAD * sqrt(1 + (1 / len(paces) if paces else 0))
+    return {
+        kind: Speed(
+            steps[kind] / steps[kinds[0]], paces[kind].doubt / 2 if kind in paces else unknown, paces.get(kind)
+        )
+        for kind in kinds
+    }
+
+
+def times_first(facts: Facts, offering: Offering) -> float:
+    """How many times as fast as the first kind of the choice it is expected to train; 1 where there is no choice."""
+    kind = kind_of(facts, offering)
+    return 1.0 if kind is None else speeds(facts)[kind].times
+
+
+def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
+    """USD for what an hour of the first kind trains, by the price alone; empty where there is no choice."""
+    if not choice(facts):
+        return {}
+    return {each: each.price_usd_per_hour / Decimal(times_first(facts, each)) for each in offerings}
+
+
+def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
+    """What is offered of the kind that is asked first, and how many times as fast as the first kind it should train."""
+    kind, offerings = kind_of(facts, first), facts.world.offerings
+    if kind is None:
+        return offerings, 1.0
+    return [each for each in offerings if kind_of(facts, each) == kind], times_first(facts, first)
+
+
+def another_kind(facts: Facts, offering: Offering) -> str:
+    """What to say of an instance of another kind than the one that made the newest checkpoint."""
+    latest, kind = facts.state.latest_commit(), kind_of(facts, offering)
+    if latest is None or kind is None:
+        return ""
+    before = kind_of(facts, facts.state.launch_of(facts.state.attempts[latest.event.attempt]).intent.offering)
+    return "" if before in (None, kind) else f"; {kind} after {before}: {CHANGED}"
+
+
+def pace_on(facts: Facts, kind: Kind) -> Pace | None:
+    """None until its steps were measured."""
+    state = facts.state
+    return measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
+
+
+def pace_on_first(facts: Facts) -> Pace | None:
+    """Of the first kind of the choice, as far as any was measured: by the kind that is known best."""
+    known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
+    if not known:
+        return None
+    pace, speed = min(known, key=lambda each: each[1].spread)
+    return Pace(pace.step_s * speed.times, pace.doubt)
+
+
+def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:
+    """Those whose instances made a step, in the order in which they did first."""
+    stepped = (state.launch_of(each).intent.offering for each in state.attempts.values() if _steps(each))
+    return list(dict.fromkeys(kind for each in stepped if (kind := kind_among(each, kinds)) is not None))
+
+
+def _steps(attempt: Attempt) -> bool:
+    return any(trainer.started_at is not None or trainer.began_at is not None for trainer in attempt.trainers)
+
+
+def _believed(offerings: Sequence[Offering], kind: Kind) -> float:
+    """By what is published of the cheapest instance of it."""
+    of_kind = min((each for each in offerings if is_of(each, kind)), key=_price, default=None)
+    return UNPUBLISHED if of_kind is None else published_speed(of_kind) or UNPUBLISHED
+
+
+def _price(offering: Offering) -> tuple[Decimal, str]:
+    return offering.price_usd_per_hour, offering.instance_type
