@@ -26,6 +26,9 @@ from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 from spotrun.units import count_of
 
+CHANGED = "the same samples in the same order, in bits that may differ"
+"""What a change of types leaves of a training."""
+
 
 @dataclass(frozen=True)
 class Account(Bill):
@@ -185,11 +188,25 @@ def assumptions(state: RunState) -> str:
         parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
+    if len(types := types_trained(state)) > 1:
+        parts.append(f"trained on {' and '.join(types)}: {CHANGED}")
     if state.pauses:
         parts.append("while it was stopped, the run's clock stood still")
     if created.time_scale != 1:
         parts.append(f"times are run time, {created.time_scale:g} x as fast as the wall clock")
     return "; ".join(parts)
+
+
+def types_trained(state: RunState) -> list[str]:
+    """The accelerators, or the types without any, that made steps for a job with a choice of them, in their order."""
+    if not isinstance(state.created.job("resources").get("accelerators"), dict):
+        return []
+    used = (
+        state.launch_of(attempt).intent.offering
+        for attempt in state.attempts.values()
+        if any(trainer.started_at is not None for trainer in attempt.trainers)
+    )
+    return list(dict.fromkeys(each.accelerators or each.instance_type for each in used))
 
 
 def _egress(state: RunState) -> str:

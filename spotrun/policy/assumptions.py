@@ -21,6 +21,8 @@ The share of a set-up's time that a later instance of the run needs to fetch and
 (spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s, and 6 s in a second run
 (benchmarks/setups.py, on two cores).
 """
+TRIAL = timedelta(minutes=3)
+"""From the first step on a kind of instance until it is known how fast it trains: three stretches between commits."""
 WORK_DOUBT = 0.25
 """What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03

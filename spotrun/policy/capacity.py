@@ -9,19 +9,31 @@ from math import inf
 import msgspec
 
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy import kind_moves
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
 from spotrun.policy.gangs import fill, lacking, standing_by
+from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
 from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.pools import name_of
-from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
+from spotrun.policy.ranking import (
+    is_of_dearer_kind,
+    on_demand_now,
+    on_demand_work,
+    spot_launches,
+    spot_now,
+    spot_offerings,
+    spot_work,
+    trial_of,
+    worthwhile_spot,
+)
 from spotrun.policy.recommendation import REASON, move_in_time
 from spotrun.policy.rests import why_none
-from spotrun.policy.throughput import choice, times_first
+from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
@@ -84,8 +96,11 @@ def keep_going(facts: Facts) -> Iterator[Action]:
 
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
-    """A standby for what trains, if the cloud recommended one and it pays."""
+    """A standby for what trains, if the cloud recommended one and it pays; or of another kind, if that does."""
     move = move_in_time(facts)
+    if move is None and (other := move_to_another_kind(facts)) is not None:
+        yield from intend(facts, other.offering, f"{kind_moves.REASON}: {other.because}")
+        return
     if move is None or (facts.state.created.deadline_at is not None and not leaves_time_to_move(facts)):
         return
     yield from intend(facts, move.offering, f"{REASON}: {move.because}")
@@ -153,11 +168,13 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     policy, rule = spec.resources.spot_policy, patience(spec)
     on_demand = [] if policy == "spot" else on_demand_now(facts)
     spot = [] if policy == "on-demand" else spot_now(facts)
+    missing, dying = now - _capacity_missing_since(facts), _dying(facts)
+    if spot and is_of_dearer_kind(facts, spot[0]):
+        return _dearer_kind(facts, spot[0], on_demand, missing, dying=dying)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(facts):
         return Chosen(on_demand[0], "spot lasts so briefly that an hour of progress costs less on demand")
     if policy == "auto" and spot_offerings(facts):
         on_demand = [found for found in on_demand if pays_for_all(facts, found)]
-    missing, dying = now - _capacity_missing_since(facts), _dying(facts)
     missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(facts)
     place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
@@ -169,7 +186,21 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     return Wait(reason=why_none(facts, CapacityType.ON_DEMAND if policy == "on-demand" else CapacityType.SPOT))
 
 
+def _dearer_kind(
+    facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
+) -> Chosen | Wait:
+    """A wait for spot of a better kind costs nothing; after it, what costs less of another kind and on-demand."""
+    if missing < facts.spec.policy.on_demand_after and not dying:
+        return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
+    work = on_demand_work(facts)
+    if on_demand and work[on_demand[0]] <= spot_work(facts)[spot]:
+        return Chosen(on_demand[0], f"no spot for {to_the_second(missing)} of a kind that costs less")
+    return Chosen(spot, f"no spot for {to_the_second(missing)} of a better kind")
+
+
 def _why_spot(facts: Facts, spot: list[Offering]) -> str:
+    if (trial := trial_of(facts, spot[0])) is not None:
+        return trial.because
     if len(spot) == 1:
         return "the only spot pool that may be asked"
     cheaper = [found for found in spot if found.price_usd_per_hour < spot[0].price_usd_per_hour]

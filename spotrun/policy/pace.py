@@ -20,10 +20,11 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Seconds per step, and by which share of itself that may be wrong."""
+    """Seconds per step, and by which share of itself that may be wrong; from so many `steps`."""
 
     step_s: float
     doubt: float
+    steps: int = 0
 
 
 def any_attempt(attempt: Attempt) -> bool:
@@ -42,10 +43,10 @@ def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], boo
         return None
     mean = seconds / steps
     if len(stretches) < assumptions.STRETCHES_MIN:
-        return Pace(mean, assumptions.WORK_DOUBT)
+        return Pace(mean, assumptions.WORK_DOUBT, steps)
     spread = sqrt(sum(n * (s / n - mean) ** 2 for n, s in stretches) / steps)
     error = 2 * spread / mean / sqrt(len(stretches))
-    return Pace(mean, max(error, assumptions.WORK_DOUBT_MIN))
+    return Pace(mean, max(error, assumptions.WORK_DOUBT_MIN), steps)
 
 
 def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:

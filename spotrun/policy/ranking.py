@@ -22,7 +22,8 @@ from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
 from spotrun.policy.rests import rests, within_price, zones_at_fault
-from spotrun.policy.throughput import times_first
+from spotrun.policy.throughput import choice, kind_of, speeds, times_first
+from spotrun.policy.trials import Trial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Launch, RunState
@@ -40,14 +41,61 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
-    asked, lost, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), set(just_lost(facts)), horizon_s(facts)
-    last = _asked_last(facts, lost)
-    return sorted(asked, key=lambda found: (last(found), _price_of_progress(facts, found, all_work)))
+    asked, last = on_demand_work(facts), _asked_last(facts, set(just_lost(facts)))
+    chooses = choice(facts) and facts.spec.resources.spot_policy == "on-demand"
+    tier = _tiers(facts, asked, asked) if chooses else _no_tiers
+    return sorted(asked, key=lambda found: (tier(found), last(found), asked[found]))
 
 
 def spot_now(facts: Facts) -> list[Offering]:
-    """The spot offerings worth asking for now, best first."""
-    return list(_spot_by_progress(facts))
+    """
+    The spot offerings worth asking for now, best first. Where there is a choice, those of a kind on trial come first,
+    then those of the best kind and of kinds that cost about the same.
+    """
+    asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
+    tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
+    return sorted(asked, key=lambda found: (tier(found), last(found), asked[found]))
+
+
+def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
+    """Whether another kind of spot is preferred, of which none may be asked now or all came before."""
+    return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
+
+
+TRIED, PREFERRED, DEARER = 0, 1, 2
+"""The tiers of kinds."""
+ABOUT = 1.1
+"""A kind that costs this many times what the best one does is no worse than a wait for that."""
+
+
+def _no_tiers(_: Offering) -> int:
+    return PREFERRED
+
+
+def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
+    """The tier of each offering that may be `asked`, of a choice. `work` has those too whose pools rest."""
+    trial = worth_a_trial(facts, work, asked)
+    known = best_known(facts, work)
+    best, cheapest = known or begun_with(facts, work), cheapest_of_kinds(facts, work)
+
+    def tier(offering: Offering) -> int:
+        kind = kind_of(facts, offering)
+        if kind is None or best is None:
+            return PREFERRED
+        if trial is not None and kind == trial.kind:
+            return TRIED
+        sure = kind == best or (known is not None and speeds(facts)[kind].measured is not None)
+        return PREFERRED if sure and work[cheapest[kind]] <= ABOUT * work[cheapest[best]] else DEARER
+
+    return tier
+
+
+def trial_of(facts: Facts, offering: Offering) -> Trial | None:
+    """The trial for which this spot offering comes first."""
+    if not choice(facts):
+        return None
+    trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
+    return trial if trial is not None and trial.kind == kind_of(facts, offering) else None
 
 
 def worthwhile_spot(facts: Facts) -> list[Offering]:
@@ -57,16 +105,29 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
-    return [found for found, usd in _spot_by_progress(facts).items() if usd < limit]
+    work = spot_work(facts)
+    return [found for found in spot_now(facts) if work[found] < limit]
 
 
-def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
-    """What may be asked for now, best first, each with its price of progress."""
-    last = _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
+def spot_work(facts: Facts) -> dict[Offering, float]:
+    """What spot may be asked for now, each with its price of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
-    usd = {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
-    return {found: usd[found] for found in sorted(asked, key=lambda found: (last(found), usd[found]))}
+    return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
+
+
+def all_spot_work(facts: Facts) -> dict[Offering, float]:
+    """The same of all spot that the job allows, whether or not its pool may be asked just now."""
+    allowed = [found for found in spot_offerings(facts) if reservable(facts, found)]
+    lives = expected_lives(facts, allowed)
+    return {found: _price_of_progress(facts, found, lives[found.pool]) for found in allowed}
+
+
+def on_demand_work(facts: Facts) -> dict[Offering, float]:
+    """The same on demand."""
+    all_work = horizon_s(facts)
+    asked = _may_be_asked(facts, CapacityType.ON_DEMAND)
+    return {found: _price_of_progress(facts, found, all_work) for found in asked}
 
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:

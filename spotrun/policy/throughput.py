@@ -1,7 +1,7 @@
 """
 How fast each kind of a choice trains: by published figures at first, then by what this run has measured.
 
-Only ratios of published figures are believed. That of two kinds is right within RATIO_DOUBT in 19 of 20 cases: the
+Only ratios of published figures are believed. Each figure is right within PUBLISHED_DOUBT in 19 of 20 cases: the
 logarithm of each speed has the spread of a normal distribution. Once one kind was measured, its steps per second say
 what the published figures of the others are worth here. Of a measured kind its own steps alone count.
 """
@@ -15,6 +15,7 @@ from statistics import fmean
 
 import msgspec
 
+from spotrun.account.summary import CHANGED
 from spotrun.market.kinds import is_of, kind_among
 from spotrun.market.published_speeds import published_speed
 from spotrun.offering import Offering
@@ -23,15 +24,11 @@ from spotrun.policy.pace import Pace, measured_pace
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.kinds import Kind
 
-RATIO_DOUBT = 3.0
-"""The published ratio of two kinds may be wrong by this factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
-PRIOR_SPREAD = log(RATIO_DOUBT) / 2 / sqrt(2)
+PUBLISHED_DOUBT = 3.0
+"""A published speed may be wrong by this factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
+PRIOR_SPREAD = log(PUBLISHED_DOUBT) / 2
 UNPUBLISHED = 1.0
 """A kind of which nothing is published is taken for a V100."""
-
-
-CHANGED = "the same samples in the same order, in bits that may differ"
-"""What a change of kinds leaves of a training."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -54,8 +51,8 @@ class Speed(msgspec.Struct, frozen=True):
 @once
 def choice(facts: Facts) -> tuple[Kind, ...]:
     """The kinds between which the run may choose; none if it may not."""
-    kinds = facts.spec.resources.kinds
-    return kinds if len(kinds) > 1 else ()
+    wanted = facts.spec.resources
+    return wanted.kinds if wanted.is_choice else ()
 
 
 def kind_of(facts: Facts, offering: Offering) -> Kind | None:
@@ -82,9 +79,7 @@ def speeds(facts: Facts) -> Mapping[Kind, Speed]:
     steps = {kind: 1 / paces[kind].step_s if kind in paces else believed[kind] * exp(worth) for kind in kinds}
     unknown = PRIOR_SPREAD * sqrt(1 + (1 / len(paces) if paces else 0))
     return {
-        kind: Speed(
-            steps[kind] / steps[kinds[0]], paces[kind].doubt / 2 if kind in paces else unknown, paces.get(kind)
-        )
+        kind: Speed(steps[kind] / steps[kinds[0]], paces[kind].doubt / 2 if kind in paces else unknown, paces.get(kind))
         for kind in kinds
     }
 
@@ -131,7 +126,7 @@ def pace_on_first(facts: Facts) -> Pace | None:
     if not known:
         return None
     pace, speed = min(known, key=lambda each: each[1].spread)
-    return Pace(pace.step_s * speed.times, pace.doubt)
+    return Pace(pace.step_s * speed.times, pace.doubt, pace.steps)
 
 
 def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:

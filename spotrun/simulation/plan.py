@@ -30,8 +30,6 @@ from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration
 
 NOTHING_MEASURED = Measured()
-SEVERAL = 2
-"""A choice has this many kinds or more."""
 ANYWHERE = SpotPools("any", (), (), ())
 
 
@@ -126,7 +124,7 @@ def plan(
 
 
 def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
-    if len(spec.resources.kinds) < SEVERAL or not offerings:
+    if not spec.resources.is_choice or not offerings:
         return ""
     told, first = offerings[0].accelerators or offerings[0].instance_type, spec.resources.kinds[0]
     return (

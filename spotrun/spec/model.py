@@ -165,6 +165,11 @@ class ResourcesSpec(Model):
     )
 
     @property
+    def is_choice(self) -> bool:
+        """Whether instances of several kinds may train."""
+        return len(self.kinds) > 1
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds that `accelerators` names, in its order; none if any will do."""
         if isinstance(self.accelerators, AnyOf):
@@ -724,7 +729,7 @@ class RunSpec(Model):
 
     @model_validator(mode="after")
     def _a_choice_keeps_no_deadline(self, info: ValidationInfo) -> RunSpec:
-        if self.policy.deadline is not None and len(self.resources.kinds) > 1 and info.context != STORED:
+        if self.policy.deadline is not None and self.resources.is_choice and info.context != STORED:
             advice = f"name one kind, like {self.resources.kinds[0]}, or remove policy.deadline"
             reason = "is a choice of kinds, whose speeds are not known yet when a deadline has to be promised"
             raise Unreadable(reason, advice, at=("resources", "accelerators"))

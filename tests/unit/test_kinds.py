@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from spotrun.market.world import World, suitable
 from spotrun.offering import Offering
 from spotrun.policy.facts import Facts
 from spotrun.policy.ranking import on_demand_now, spot_now
-from spotrun.policy.throughput import PRIOR_SPREAD, another_kind, choice, speeds, works_of_hours
+from spotrun.policy.throughput import PRIOR_SPREAD, PUBLISHED_DOUBT, another_kind, choice, speeds, works_of_hours
 from spotrun.policy.workload import pace, workload
 from spotrun.spec.file import load_spec
 from spotrun.spec.kinds import AnyOf, NamedType
@@ -150,7 +151,7 @@ def test_one_measured_kind_says_how_many_steps_a_second_the_others_should_make()
     assert other.measured is None
     assert other.times == pytest.approx((published_speed(offered(V100)) or 0) / (published_speed(offered(T4)) or 1))
     assert other.spread > PRIOR_SPREAD
-    assert other.high / other.times == pytest.approx(3, rel=0.01)
+    assert other.high / other.times == pytest.approx(PUBLISHED_DOUBT ** sqrt(2), rel=0.01)
 
 
 def test_the_work_left_is_that_on_the_first_kind() -> None:

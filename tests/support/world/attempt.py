@@ -60,7 +60,9 @@ class SimulatedAttempt:
             step=0 if newest is None else newest.event.step,
         )
         journal.resumed(0, self._resumed, _meeting(state, journal.attempt))
-        self.trainer = SimulatedTrainer(surroundings.training, self._resumed.step, surroundings.now_s + restore_s)
+        there = state.launches[state.attempts[journal.attempt].launch].intent.offering.instance_type
+        training = surroundings.training.on(there)
+        self.trainer = SimulatedTrainer(training, self._resumed.step, surroundings.now_s + restore_s)
         self._committed_s = -inf if newest is None else surroundings.moment_s(newest.at)
         committed_s = None if newest is None else self._committed_s
         hazard = observed_hazard(state, surroundings.clock.now())

@@ -1,0 +1,105 @@
+"""
+Whether to leave an instance that trains for one of another kind: for a kind that is known to cost less per sample, or
+to try one of which that is not known.
+
+A standby is started beside what trains, so the move costs its start and a handover. What it saves, it saves only until
+the instance would have been lost anyway: then the next one is of the best kind without any move. Between two measured
+kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+import msgspec
+
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import assumptions
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.facts import Facts
+from spotrun.policy.pools import at_risk, just_lost
+from spotrun.policy.ranking import expected_lives, on_demand_work, spot_work
+from spotrun.policy.throughput import choice, kind_of, speeds, times_first
+from spotrun.policy.trials import Work, best_known, cheapest_of_kinds, worth_a_trial
+from spotrun.policy.workload import workload
+from spotrun.run.billing import SECONDS_PER_HOUR
+from spotrun.run.state import Attempt
+
+REASON = "standby: another kind of instance"
+
+
+class KindMove(msgspec.Struct, frozen=True):
+    """A move to an `offering` of another kind."""
+
+    offering: Offering
+    because: str
+
+
+def move_to_another_kind(facts: Facts) -> KindMove | None:
+    """What to start a standby of; None if what trains is to go on."""
+    current = facts.state.current
+    if not choice(facts) or current is None or not _may_be_left(facts, current):
+        return None
+    here = facts.state.launch_of(current).intent.offering
+    trouble = {*just_lost(facts), *at_risk(facts)}
+    asked = spot_work(facts) if here.capacity_type is CapacityType.SPOT else on_demand_work(facts)
+    work = {each: usd for each, usd in asked.items() if each.pool not in trouble or each.pool == here.pool}
+    return _known_to_be_cheaper(facts, work, here) or _worth_a_trial(facts, work, here)
+
+
+def _may_be_left(facts: Facts, current: Attempt) -> bool:
+    """It trains, and its kind's speed is known."""
+    kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
+    return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
+
+
+def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
+    """Hours of the first kind that it would still do; None while nothing is known of the work that is left."""
+    left = workload(facts)
+    if left is None:
+        return None
+    left_h = left.left_s / SECONDS_PER_HOUR
+    if here.capacity_type is not CapacityType.SPOT:
+        return left_h
+    life_s = expected_lives(facts, [here])[here.pool]
+    return min(left_h, life_s / SECONDS_PER_HOUR * times_first(facts, here))
+
+
+def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove | None:
+    best, kind, left_h = best_known(facts, work), kind_of(facts, here), _work_until_lost_h(facts, here)
+    if best is None or kind is None or best == kind or left_h is None:
+        return None
+    there = cheapest_of_kinds(facts, work)[best]
+    doubt = exp(speeds(facts)[kind].spread + speeds(facts)[best].spread)
+    stays_usd, moves_usd = _usd_here(facts, work, here), work[there]
+    saved = (stays_usd / doubt - moves_usd) * left_h
+    if saved <= _move_usd(facts, here, there):
+        return None
+    times = stays_usd / moves_usd if moves_usd else 0.0
+    return KindMove(there, f"a sample costs {times:.1f} x as much on {kind} as on {best}, by what was measured")
+
+
+def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
+    """Its start, and a handover, in which neither of the two trains."""
+    handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
+    to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
+    return (to_usd * changeover(facts.state) + (to_usd + from_usd) * handover_s) / SECONDS_PER_HOUR
+
+
+def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
+    """Only from the best that is known: else there is a move to that, or none pays."""
+    left_h = _work_until_lost_h(facts, here)
+    if best_known(facts, work) != kind_of(facts, here) or left_h is None:
+        return None
+    trial = worth_a_trial(facts, work, work, until_start_h=left_h)
+    return None if trial is None else KindMove(cheapest_of_kinds(facts, work)[trial.kind], trial.because)
+
+
+def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
+    """For the same work where it trains, at today's price. Its pool may be one that is not to be asked now."""
+    offered = next((each for each in work if each.pool == here.pool), None)
+    if offered is not None:
+        return work[offered]
+    kind = kind_of(facts, here)
+    assert kind is not None
+    return float(here.price_usd_per_hour) / speeds(facts)[kind].times

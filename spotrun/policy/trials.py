@@ -1,0 +1,166 @@
+"""
+Which kind of a choice is tried although another one is known, or believed, to be cheaper.
+
+Only a kind that was tried has a known speed. To try kind j while kind i is the best that is known may save
+
+    E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
+
+where the logarithm of c_j has the spread of what is believed of its speed; if their intervals do not overlap, that is
+next to nothing. If j turns out to be dearer, the trial and the way back were paid for in vain. At an interruption the
+changeover to j is paid anyway. While an instance trains it is not, and the trial could wait for the next interruption:
+so what it saves is only what is saved until then.
+
+All trials together may lose EXPLORED of what the run costs, way back included. The first kind of the list is what a job
+would have asked for without a choice. So a trial of it is never too dear, and a kind that costs more an hour than it
+does is not begun with, unless it is cheaper by any belief, or what it might lose is known to be within that share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import erf, exp, log, sqrt
+
+import msgspec
+
+from spotrun.market.kinds import kind_among
+from spotrun.offering import Offering
+from spotrun.policy import assumptions
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.facts import Facts
+from spotrun.policy.throughput import choice, kind_of, speeds, trained_kinds
+from spotrun.policy.workload import pace, workload
+from spotrun.run.billing import SECONDS_PER_HOUR
+from spotrun.spec.kinds import Kind
+from spotrun.units import to_the_cent
+
+EXPLORED = 0.02
+"""The share of a run's cost that trials may lose."""
+
+Work = Mapping[Offering, float]
+"""USD for the work of an hour on the first kind, of each offering that may be asked."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One kind that is worth a try: what that is expected to save, and what it loses if it is the dearer one."""
+
+    kind: Kind
+    saves_usd: float
+    loses_usd: float
+
+    @property
+    def because(self) -> str:
+        saved, lost = to_the_cent(self.saves_usd), to_the_cent(self.loses_usd)
+        return f"{self.kind} is tried: it is expected to save {saved}, and loses {lost} if it does not"
+
+
+def begun_with(facts: Facts, work: Work) -> Kind | None:
+    """The kind of a run that has measured none: the cheapest by what is believed that may not lose too much."""
+    cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
+    if first not in cheapest:
+        return None
+    left = workload(facts)
+    whole_usd = 0.0 if left is None else work[cheapest[first]] * _hours(left.left_s)
+    for kind in sorted(cheapest, key=lambda kind: work[cheapest[kind]]):
+        no_dearer = cheapest[kind].price_usd_per_hour <= cheapest[first].price_usd_per_hour
+        certain = work[cheapest[first]] > work[cheapest[kind]] * exp(2 * _spread(facts, kind, first))
+        if no_dearer or certain or _trial_usd(facts, cheapest[kind], cheapest[first], starts=2) <= EXPLORED * whole_usd:
+            return kind
+    return first
+
+
+def worth_a_trial(facts: Facts, work: Work, asked: Work, until_start_h: float | None = None) -> Trial | None:
+    """
+    The unknown kind among those `asked` whose trial promises most; None if none pays, or nothing is known of the work
+    that is left. None for `until_start_h` means that an instance is started anyway; else what trains would do so much
+    before the next start.
+    """
+    found = list(_trials(facts, work, asked, until_start_h))
+    return max(found, key=lambda trial: trial.saves_usd - trial.loses_usd, default=None)
+
+
+def best_known(facts: Facts, work: Work) -> Kind | None:
+    """The cheapest of the kinds that were measured and may be asked."""
+    cheapest = cheapest_of_kinds(facts, work)
+    known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
+    return min(known, key=lambda kind: work[cheapest[kind]], default=None)
+
+
+def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
+    """The offering of each kind that is cheapest by its work."""
+    found: dict[Kind, Offering] = {}
+    for offering in sorted(work, key=work.__getitem__, reverse=True):
+        if (kind := kind_of(facts, offering)) is not None:
+            found[kind] = offering
+    return found
+
+
+def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) -> Iterator[Trial]:
+    best, left, kinds = best_known(facts, work), workload(facts), cheapest_of_kinds(facts, work)
+    if best is None or left is None:
+        return
+    here_usd, left_h, starts = work[kinds[best]], _hours(left.left_s), 1 if until_start_h is None else 2
+    allowed_usd = EXPLORED * (_paid_usd(facts) + here_usd * left_h) - lost_usd(facts, best, here_usd)
+    for kind, offering in cheapest_of_kinds(facts, asked).items():
+        if speeds(facts)[kind].measured is not None or kind in trained_kinds(facts.state, choice(facts)):
+            continue
+        spread = _spread(facts, kind, best)
+        gain_usd = expected_gain(here_usd, asked[offering], spread)
+        saves_usd = gain_usd * (left_h if until_start_h is None else until_start_h)
+        loses_usd = _trial_usd(facts, offering, kinds[best], starts)
+        worse = _phi(log(asked[offering] / here_usd) / spread) if here_usd > 0 else 1.0
+        certain_usd = 0.0 if starts == 1 else _start_usd(facts, offering)
+        affordable = loses_usd <= allowed_usd or kind == choice(facts)[0]
+        if affordable and saves_usd > certain_usd + worse * (loses_usd - certain_usd):
+            yield Trial(kind, saves_usd, loses_usd)
+
+
+def _spread(facts: Facts, one: Kind, other: Kind) -> float:
+    """Of the logarithm of the ratio of their speeds."""
+    return sqrt(speeds(facts)[one].spread ** 2 + speeds(facts)[other].spread ** 2)
+
+
+def expected_gain(known: float, believed: float, spread: float) -> float:
+    """E[max(0, known - x)] of an x whose logarithm is normal, with its median at `believed`."""
+    if known <= 0 or believed <= 0:
+        return 0.0
+    edge = log(known / believed) / spread
+    return known * _phi(edge) - believed * exp(spread * spread / 2) * _phi(edge - spread)
+
+
+def _phi(z: float) -> float:
+    """The share of a normal distribution below z."""
+    return 0.5 * (1 + erf(z / sqrt(2)))
+
+
+def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
+    """What it loses at most, if `tried` makes no progress at all: the trial, and of two starts the one there too."""
+    there_usd = float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds())
+    return there_usd + _start_usd(facts, known) + (_start_usd(facts, tried) if starts > 1 else 0.0)
+
+
+def _start_usd(facts: Facts, offering: Offering) -> float:
+    return float(offering.price_usd_per_hour) * _hours(changeover(facts.state))
+
+
+def _hours(seconds: float) -> float:
+    return seconds / SECONDS_PER_HOUR
+
+
+def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
+    """What trials have cost so far beyond the same work on the best kind; the kind that was begun with was no trial."""
+    tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
+    return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)
+
+
+def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
+    """For instances so far: all of them, or those of one kind."""
+    rule, kinds = facts.state.created.billing, choice(facts)
+    launches = facts.state.launches.values()
+    counted = (each for each in launches if kind is None or kind_among(each.intent.offering, kinds) == kind)
+    return float(sum(each.cost_until(facts.now, rule) for each in counted))
+
+
+def _made_h(facts: Facts, kind: Kind) -> float:
+    """Hours of the first kind that a kind has done."""
+    made, first = speeds(facts)[kind].measured, pace(facts)
+    return 0.0 if made is None or first is None else _hours(made.steps * first.step_s)
