@@ -40,7 +40,7 @@ from tests.support.world import SimulatedWorld, Training
 
 TYPES = {"T4:1": "g4dn.xlarge", "A10G:1": "g5.xlarge", "V100:1": "p3.2xlarge", "A100:1": "a2-highgpu-1g"}
 ZONES_TAKEN = ZONES[:3]
-STEP_S, LONGEST, IDLE_S = 1.0, 40, 60.0
+STEP_S, LONGEST, IDLE_S = 1.0, 40, 180.0
 """A job that takes LONGEST times as long as that is given up."""
 Kind = Literal["calm", "generated"]
 
