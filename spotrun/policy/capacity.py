@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from math import inf
@@ -148,12 +149,21 @@ def kept_since(state: RunState, current: Attempt) -> datetime:
 def _return_choice(facts: Facts) -> Chosen | Wait:
     state, spot = facts.state, worthwhile_spot(facts)
     assert state.current is not None
+    if choice(facts):
+        spot = _least_refused_first(state, state.current, spot)
     if not spot:
         return Wait(reason="no spot pool to ask yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
     kept = to_the_second(facts.now - state.current.started_at)
     saved = "a sample costs less there" if choice(facts) else f"${dearer} an hour may be saved"
     return Chosen(spot[0], f"on-demand was kept for {kept}, and {saved}")
+
+
+def _least_refused_first(state: RunState, current: Attempt, spot: list[Offering]) -> list[Offering]:
+    """On-demand is the dearest of all: spot of a kind that is not the best is asked before the best refuses again."""
+    beside = (each for each in state.launches.values() if each.intent.standby_for == current.number)
+    refusals = Counter(each.intent.offering.pool for each in beside if refused(each))
+    return sorted(spot, key=lambda found: refusals[found.pool])
 
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:

@@ -17,9 +17,10 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.ranking import all_spot_work, spot_now, spot_work, trial_of
 from spotrun.policy.trials import EXPLORED, begun_with, best_known, expected_gain, lost_usd, worth_a_trial
+from spotrun.run import events as ev
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
-from tests.support.decisions import spec
+from tests.support.decisions import decided, events_of, spec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
 from tests.support.world import CalmMarket, SimulatedWorld, Training
 
@@ -189,6 +190,21 @@ def test_a_wait_for_the_better_kind_comes_before_a_dearer_one() -> None:
     assert isinstance(found, Chosen)
     assert found.offering.accelerators == T4
     assert found.offering.capacity_type is ON_DEMAND
+
+
+def test_from_on_demand_spot_of_another_kind_is_asked_before_the_best_kind_refuses_again() -> None:
+    history = History()
+    for kind, step_s in ((T4, 1.0), (A10G, 1.2)):
+        launch = begins(history, kind)
+        lost(trains(history, step_s), launch)
+    history.running(ON_DEMAND, "0.526", accelerators=T4, instance_type=TYPES[T4])
+    history.after(700)
+    history.close(history.launch(SPOT, "0.16", accelerators=T4, instance_type=TYPES[T4]))
+    history.after(700)
+    market = (offered(T4), offered(A10G), offered(T4, ON_DEMAND))
+    actions = decided(history, wanted(T4, A10G), market=market, steps_total=72_000.0)
+    intents = [event for event in events_of(actions) if isinstance(event, ev.LaunchIntended)]
+    assert [each.offering.accelerators for each in intents] == [A10G]
 
 
 # -- whole runs in markets whose speeds nobody tells ------------------------------------------------------------------
