@@ -50,7 +50,7 @@ class Ending:
         self._trainers.close()
         names = ", ".join(map(str, missing))
         self._journal.ended(
-            Cause.INTERRUPTED, self._trainers.last_step, f"{names} not reached", lossy=True, missing=missing
+            Cause.EXTERNAL, self._trainers.last_step, f"{names} not reached", lossy=True, missing=missing
         )
         self._go(f"{names} not reached")
 

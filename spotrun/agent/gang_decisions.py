@@ -62,7 +62,7 @@ def stays(state: RunState, attempt: Attempt) -> bool:
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
     lost = any(member.gone is not None or member.condemned is not None for member in state.members_of(attempt))
-    return lost or attempt.end.cause is Cause.INTERRUPTED
+    return lost or bool(attempt.end.missing) or attempt.end.cause is Cause.INTERRUPTED
 
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:

@@ -5,9 +5,6 @@ Ranks add their gradients bucket by bucket, and from three ranks on the place of
 ranks' values are added first. Once, after the first backward pass, DDP makes its buckets anew, in the order in which
 the gradients came. A trainer that resumes has not had that pass: its first step would be added up in other buckets, and
 differ in the last bit. So a snapshot has that order, and a resumed DDP begins with the buckets that follow from it.
-
-What is used of DDP are private names of torch 2.13: `_build_params_for_reducer`, `_build_debug_param_to_name_mapping`,
-`_bucket_config`, `_comm_hooks`, and `_ddp_init_helper`, which unpickling a DDP calls too.
 """
 
 from __future__ import annotations
@@ -17,14 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, distributed, nn
 
 Order: TypeAlias = list[int]
 """The numbers of parameters, as DDP counts those that it trains, in the order of their first gradients."""
 
+PRIVATE_NAMES = (
+    "_build_params_for_reducer",
+    "_build_debug_param_to_name_mapping",
+    "_bucket_config",
+    "_comm_hooks",
+    "_ddp_init_helper",
+)
+"""Of a DDP of torch 2.13. Unpickling one calls the last of them too."""
 DECIDES_FROM = 3
 """Ranks: two values give one sum in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
+
+
+class NamesMoved(Exception):
+    """This torch has not the names that are needed."""
 
 
 class DdpBuckets:
@@ -40,9 +50,14 @@ class DdpBuckets:
         """
         Before the first step, with what the snapshot has: nothing where the training begins. What is not as it was
         begins as it is made.
+
+        Raises:
+            NamesMoved
         """
         self._orders = []
         for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
+            if moved := [name for name in PRIVATE_NAMES if not hasattr(wrapper, name)]:
+                raise NamesMoved(f"torch {torch.__version__} has moved {', '.join(moved)} of DDP")
             parameters, sparse = wrapper._build_params_for_reducer()
             known = list(orders[number]) if number < len(orders) else []
             self._orders.append(known)

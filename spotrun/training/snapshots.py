@@ -23,7 +23,7 @@ from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
 from spotrun.training.counting import Counting
 from spotrun.training.data.training_data import TrainingData
-from spotrun.training.ddp_buckets import DdpBuckets
+from spotrun.training.ddp_buckets import DdpBuckets, NamesMoved
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
@@ -127,7 +127,10 @@ class Snapshots:
 
     def begin(self, resumed: State | None) -> None:
         """Before the first step, with the snapshot's part of ours if there is one."""
-        self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
+        try:
+            self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
+        except NamesMoved as moved:
+            unsupported.reject(self._agent, str(moved), "install torch 2.13.0, or a newer spotrun")
 
     def resumed_at(self, step: int) -> None:
         """The snapshot of `step` is there already."""

@@ -183,7 +183,7 @@ def test_a_member_that_freezes_ends_the_attempt_and_is_named(start: Start):
     for process in carrying("SPOTRUN_INSTANCE_ID", second.instance_id):
         os.kill(process.pid, signal.SIGSTOP)
     ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
-    assert (ended.cause, ended.missing) == (Cause.INTERRUPTED, (MemberName(1, 1),))
+    assert (ended.cause, ended.missing) == (Cause.EXTERNAL, (MemberName(1, 1),))
     taken(run, second)
     (third,) = run.launch_members(1)
     completes(run, first, third)

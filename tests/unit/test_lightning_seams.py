@@ -14,6 +14,7 @@ import pytest
 import spotrun
 from spotrun.lightning import unsupported
 from spotrun.lightning.connectors import averaging, names, pruning, saving
+from spotrun.training import ddp_buckets
 from spotrun.training.log_files import mlflow_files, text_logs
 from tests.support.repository import ROOT as REPOSITORY
 
@@ -46,11 +47,12 @@ def private_names(paths: Iterator[Path]) -> dict[str, str]:
 
 def test_private_names_of_lightning_are_used_in_one_place() -> None:
     """Training knows the loggers' own as well, as a checkpoint holds their files."""
+    of_torch = OF_TORCH | OF_TORCHMETRICS | {*ddp_buckets.PRIVATE_NAMES}
     of_loggers = {*text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES} | OF_MLFLOW
     for paths, allowed in (
         (LIGHTNING.glob("*.py"), set()),
         ((TRAINING / "log_files").glob("*.py"), of_loggers),
-        ((path for path in TRAINING.rglob("*.py") if path.parent.name != "log_files"), OF_TORCH | OF_TORCHMETRICS),
+        ((path for path in TRAINING.rglob("*.py") if path.parent.name != "log_files"), of_torch),
     ):
         elsewhere = private_names(paths)
         assert {name: place for name, place in elsewhere.items() if name not in allowed} == {}
