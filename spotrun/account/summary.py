@@ -36,6 +36,8 @@ class Account(Bill):
 
     epoch: int | None
     times: Mapping[Activity, timedelta]
+    size: int = 1
+    """So many instances train together."""
 
     @property
     def productive(self) -> timedelta:
@@ -59,8 +61,11 @@ class Account(Bill):
 
     @property
     def goodput(self) -> float | None:
-        """Productive over paid seconds; above 1 if the cloud did not bill some. None if nothing was paid."""
-        return self.productive / self.paid if self.paid else None
+        """
+        Productive over paid seconds, those of all instances; above 1 if the cloud did not bill some. None if nothing
+        was paid.
+        """
+        return self.size * self.productive / self.paid if self.paid else None
 
     @property
     def usd_per_productive_hour(self) -> Decimal | None:
@@ -126,7 +131,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     names = [*(epoch for epoch, _ in completions), None]
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
     *epochs, rest = [
-        Account(**vars(part), epoch=epoch, times=time) for part, epoch, time in zip(parts, names, times, strict=True)
+        Account(**vars(part), epoch=epoch, times=time, size=created.size)
+        for part, epoch, time in zip(parts, names, times, strict=True)
     ]
     return RunSummary(
         run=f"{created.name}-{created.uid}",
@@ -136,7 +142,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         ended_at=None if state.terminal is None else state.terminal.at,
         epochs=tuple(epochs),
         rest=rest,
-        total=Account(**vars(bills[-1]), epoch=None, times=spent(spans)),
+        total=Account(**vars(bills[-1]), epoch=None, times=spent(spans), size=created.size),
         interruptions=interruptions(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         ordinals=state.ordinals(),

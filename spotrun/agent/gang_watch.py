@@ -58,9 +58,12 @@ class GangWatch:
         return late or silent_members(self._others.seen, now_s, self._scale)
 
     def ended_elsewhere(self, trainer: Trainer) -> TrainerOfOther | None:
-        """The first other trainer that has ended, if this one does not end by itself because of it."""
-        ended = self._ended(trainer)
-        if trainer.finished is not None or not ended:
+        """
+        The first other trainer that has ended with an error, if this one does not end by itself because of it. One that
+        ended well has done its part.
+        """
+        ended = [one for one in self._ended(trainer) if one.exit_code]
+        if not ended:
             return None
         waited_s = (self._clock.now() - ended[0].at).total_seconds()
         return ended[0] if waited_s >= max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * self._scale) else None

@@ -143,8 +143,7 @@ class Membership:
         name = self._node.assignment
         journal = AttemptJournal(self._node.recorder, name.launch, name.instance_id, self._node.booted_at)
         journal.attempt = attempt.number
-        assert self._failure is not None
-        journal.ended(Cause.USER_ERROR, 0, self._failure, missing=())
+        journal.ended(Cause.USER_ERROR, 0, f"{self._failure} (on {self._name})", missing=())
         raise PowerOff("the set-up has failed")
 
     def _part_in(self, attempt: Attempt) -> AttemptLoop | Following:

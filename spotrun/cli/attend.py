@@ -64,6 +64,9 @@ def show_plan(spec: RunSpec) -> None:
     asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
     work = works_of_hours(facts, asked)
     offers.show(sorted(asked, key=work.__getitem__) if work else asked, chosen, work=work)
+    if spec.num_nodes > 1:
+        all_of_them = spec.num_nodes * chosen.price_usd_per_hour
+        say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from typing import Any
 
 from spotrun.training import unsupported
@@ -36,11 +37,22 @@ def watch(package: str) -> None:
     trainer_class.fit = fit
 
 
+def nodes_of_job() -> int:
+    return int(os.environ.get("SPOTRUN_NUM_NODES", "1"))
+
+
 def refuse_others(trainer: Any) -> None:
     """
     Raises:
-        TrainingUnsupported: other processes than this one would train.
+        TrainingUnsupported: other processes than this one would train, or on another number of nodes: those that are
+            not there would be waited for.
     """
+    if trainer.num_nodes != nodes_of_job():
+        unsupported.reject(
+            claim() or Follower(),
+            f"the Trainer's num_nodes is {trainer.num_nodes}, and the job's is {nodes_of_job()}",
+            'leave it out, or write num_nodes=int(os.environ["SPOTRUN_NUM_NODES"]), and num_nodes into the job',
+        )
     launcher = trainer.strategy.launcher
     if launcher is None or is_a(launcher, TRAINS_HERE_TOO):
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +23,6 @@ def _takes_its_batches_itself(trainer: Any) -> bool:
 
 
 _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
-    (
-        lambda t: t.num_nodes != int(os.environ.get("SPOTRUN_NUM_NODES", "1")),
-        Problem(
-            "the Trainer's num_nodes is not that of the job",
-            'leave it out, or write num_nodes=int(os.environ["SPOTRUN_NUM_NODES"]); the job has num_nodes too',
-        ),
-    ),
     (
         lambda t: type(t.strategy).__name__ not in ("SingleDeviceStrategy", "DDPStrategy"),
         Problem(

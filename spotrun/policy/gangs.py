@@ -28,6 +28,8 @@ from spotrun.units import count_of, to_the_second
 
 WINDOW_MIN = timedelta(minutes=10)
 """So long a ready member is kept at least, although nobody has use for it (protocol 45)."""
+SPEAKS_WITHIN = timedelta(seconds=60)
+"""So long a member that an attempt did not reach may take to say that it is ready, before another one is asked for."""
 TIMES_MISSING = 2
 """A member that so many attempts in a row did not reach is cut off (protocol 39)."""
 
@@ -39,7 +41,8 @@ def available(state: RunState) -> list[MemberName]:
 
 def lacking(facts: Facts) -> int:
     """How many have to be asked for, so that the run goes on. 0 while an attempt trains that was not told to go."""
-    return max(0, facts.size - len(available(facts.state)))
+    missed = _missed(facts)
+    return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
 
 
 def idle(state: RunState) -> list[MemberName]:
@@ -84,6 +87,16 @@ def dismiss(facts: Facts) -> Iterator[Action]:
         window = at_least_real(_window(state), state)
         unused = [name for name in idle(state) if facts.now - _idle_since(state, name) > window]
         yield from _released(unused, f"nobody has had use for it for {to_the_second(window)}")
+
+
+def _missed(facts: Facts) -> set[MemberName]:
+    """Whom the newest attempt did not reach, and who has said nothing since for a while."""
+    state = facts.state
+    newest = state.attempts.values()[-1] if state.attempts else None
+    if newest is None or newest.end is None or facts.now - newest.end.known_at < at_least_real(SPEAKS_WITHIN, state):
+        return set()
+    words = {name: state.member(name).ready for name in newest.end.missing}
+    return {name for name, ready in words.items() if ready is None or ready.after != state.last_end}
 
 
 def _offered(facts: Facts, pool: Pool) -> Offering | None:

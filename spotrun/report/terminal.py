@@ -133,7 +133,8 @@ def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
 def goodput(summary: RunSummary) -> str:
     """The share of the paid time that was training."""
     total = summary.total
-    paid = f"Goodput {percent(total.goodput)}: {short_duration(total.productive)} of {short_duration(total.paid)} paid"
+    trained = short_duration(total.size * total.productive)
+    paid = f"Goodput {percent(total.goodput)}: {trained} of {short_duration(total.paid)} paid"
     hour, what = total.usd_per_productive_hour, "a kept hour" if summary.plain else "an hour of training"
     return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} {what}."
 

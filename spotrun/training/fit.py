@@ -64,8 +64,8 @@ from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
 
 SIZE_WAY_OUT = (
-    "leave num_nodes and devices out of the Trainer, or give it the devices of one instance and "
-    'num_nodes=int(os.environ["SPOTRUN_NUM_NODES"])'
+    "start a process on each accelerator of each node, as torchrun does (docs/gangs.md); a Trainer of Lightning does "
+    "so by itself, if it is given no num_nodes and the devices of one node"
 )
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
@@ -164,7 +164,7 @@ class Fit:
         """The state. All of it has arrived, except for what optimizers keep."""
         image: Any = memory.image
         state: State
-        state, meta = read_image(image, memory.need, self._files.folder)
+        state, meta = read_image(image, memory.need, self._files.of_checkpoints)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = revived(tensors.owned(state[KEY]))
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:

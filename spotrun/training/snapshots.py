@@ -256,7 +256,7 @@ class Snapshots:
             "step": state[STEP],
             "spotrun": spotrun.__version__,
             "framework": f"{self._framework.name} {self._framework.version}",
-            "work": self._files.folder,
+            "work": self._files.of_checkpoints,
             **machine.facts(),
         }
         try:

@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Begins gangs of two members that train for 60 steps, with a checkpoint after each fifth one."""
     runs: list[AgentRun] = []
 
-    def begin(scale: float = 10.0, size: int = 2, **job: Any) -> AgentRun:
+    def begin(scale: float = 10.0, size: int = 2, setup: str = "", **job: Any) -> AgentRun:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
         text = json.dumps({"steps": STEPS, "epoch_steps": 30, "step_s": 0.05, "trace": str(folder / "trace")} | job)
@@ -43,6 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             train={"script": "gang_trainer.py", "args": [text]},
             num_nodes=size,
             checkpoint={"every": f"{EVERY} steps"},
+            **({"setup": setup} if setup else {}),
         )
         runs.append(run)
         return run
@@ -202,6 +203,24 @@ def test_the_mistake_of_a_script_is_told_with_its_member(start: Start, rank: int
         node.powers_off(WITHIN_S)
 
 
+def test_a_member_that_has_nothing_to_do_ends_nobody(start: Start):
+    """Whatever else ends well beside the lead has done its part."""
+    run = start(alone=True, scale=60.0, step_s=0.2)
+    for node in run.launch_members(2):
+        node.powers_off(WITHIN_S)
+    assert run.wait_for(ev.RunCompleted).step == STEPS
+    assert run.seen(ev.TrainerExited) == []
+
+
+def test_a_set_up_that_fails_names_its_member(start: Start):
+    run = start(setup='test "$SPOTRUN_MEMBER" = 0 || exit 3')
+    for node in run.launch_members(2):
+        node.powers_off(WITHIN_S)
+    ended = run.wait_for(ev.AttemptEnded)
+    assert ended.cause is Cause.USER_ERROR
+    assert "(on 1.1)" in ended.detail
+
+
 def test_nobody_trains_before_all_are_ready(start: Start):
     run = start()
     (first,) = run.launch_members(1)
@@ -235,8 +254,8 @@ def lightning(tmp_path: Path) -> Iterator[Start]:
         run = AgentRun(
             folder,
             scale=10.0,
-            files={"tiny.py": (JOBS / "tiny.py").read_text()},
-            train={"script": "tiny.py", "args": ["--epochs", "2", "--step-s", "0.05", *args]},
+            files={name: (JOBS / name).read_text() for name in ("quick.py", "fast_imports.py", "tiny.py")},
+            train={"script": "quick.py", "args": ["--epochs", "2", "--step-s", "0.05", "--keep", *args]},
             num_nodes=2,
             checkpoint={"every": "2 steps"},
             envs={"TRACE": str(folder / "lines")},
@@ -256,12 +275,13 @@ def lines(run: AgentRun) -> list[str]:
 
 
 def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightning: Start):
+    """It keeps its best checkpoints: all ranks have to agree which they are, in the folder of the lead."""
     calm = lightning("calm")
     for node in calm.launch_members(2):
         node.powers_off(WITHIN_S)
     run = lightning("disturbed")
     first, second = run.launch_members(2)
-    eventually(lambda: any(line.startswith("5 ") for line in lines(run)), WITHIN_S)
+    eventually(lambda: any(line.startswith("8 ") for line in lines(run)), WITHIN_S)
     taken(run, first)
     (third,) = run.launch_members(1)
     second.powers_off(WITHIN_S)

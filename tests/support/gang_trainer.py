@@ -1,6 +1,7 @@
 """
 A trainer of a gang without torch: agent_trainer.py whose ranks meet where their agents say, and do each step together.
-As with gloo, whoever loses the connection to another rank fails at once. Rank R fails at `fail_at[R]`.
+As with gloo, whoever loses the connection to another rank fails at once. Rank R fails at `fail_at[R]`. With `alone`
+ranks other than 0 have nothing to do, and end at once.
 
     python gang_trainer.py '{"steps": 40, …}'
 
@@ -32,15 +33,21 @@ def fails(job: dict, step: int) -> None:
 class Lead(Trainer):
     """Rank 0. It does no step before the others have said that they are there, and none without them."""
 
+    others: tuple[socket.socket, ...] = ()
+
     def run(self) -> None:
-        with socket.create_server(PLACE) as server:
-            server.settimeout(MEETS_WITHIN_S)
-            self.others = [server.accept()[0] for _ in range(SIZE - 1)]
-        for other in self.others:
-            assert other.recv(1000).decode() == os.environ[GANG], "not of this gang"
+        if not self.job.get("alone"):
+            self.meet()
         super().run()
         for other in self.others:
             other.sendall(b"end\n")
+
+    def meet(self) -> None:
+        with socket.create_server(PLACE) as server:
+            server.settimeout(MEETS_WITHIN_S)
+            self.others = tuple(server.accept()[0] for _ in range(SIZE - 1))
+        for other in self.others:
+            assert other.recv(1000).decode() == os.environ[GANG], "not of this gang"
 
     def do_step(self) -> None:
         for other in self.others:
@@ -81,7 +88,7 @@ def _connected() -> socket.socket:
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
-    if RANK:
+    if RANK and not arguments.get("alone"):
         follow(arguments)
-    else:
+    elif RANK == 0:
         Lead(arguments).run()

@@ -241,6 +241,17 @@ def test_rule_39_a_lead_whom_nobody_reached_is_the_one_that_is_cut_off(history: 
     assert (type(condemned), condemned.member) == (ev.InstanceCondemned, 0)
 
 
+def test_who_was_missed_is_asked_for_anew_unless_it_says_that_it_is_ready(history: GangHistory) -> None:
+    names = training(history)
+    history.end_without(names[2])
+    history.ready(*names[:2])
+    assert intended(decided(history, instances=shown(history, *names))) == []
+    ((count, gang, zone),) = intended(decided(history.after(91), instances=shown(history, *names)))
+    assert (count, gang, zone) == (1, history.state.attempts.values()[-1].number, "local-a")
+    history.ready(names[2])
+    assert intended(decided(history, instances=shown(history, *names))) == []
+
+
 def test_a_run_that_has_ended_leaves_none_of_its_members(history: GangHistory) -> None:
     names = history.ask(SIZE + 1)
     history.exist(*names)

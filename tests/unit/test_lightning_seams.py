@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import spotrun
-from spotrun.lightning import unsupported
+from spotrun.lightning import launched, unsupported
 from spotrun.lightning.connectors import averaging, names, pruning, saving
 from spotrun.training import ddp_buckets
 from spotrun.training.log_files import mlflow_files, text_logs
+from spotrun.training.unsupported import TrainingUnsupported
 from tests.support.repository import ROOT as REPOSITORY
 
 ROOT = Path(spotrun.__file__).parent
@@ -82,6 +83,18 @@ def test_the_entry_points_cost_nothing_elsewhere() -> None:
     """
     environment = {"PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize(("job", "script"), [("2", 1), ("2", 3), (None, 2)])
+def test_another_number_of_nodes_is_refused_before_their_processes_meet(
+    monkeypatch: pytest.MonkeyPatch, job: str | None, script: int
+) -> None:
+    monkeypatch.delenv("SPOTRUN_NUM_NODES", raising=False)
+    if job is not None:
+        monkeypatch.setenv("SPOTRUN_NUM_NODES", job)
+    with pytest.raises(TrainingUnsupported, match=f"num_nodes is {script}, and the job's is {job or 1}"):
+        launched.refuse_others(SimpleNamespace(num_nodes=script, strategy=SimpleNamespace(launcher=None)))
+    launched.refuse_others(SimpleNamespace(num_nodes=int(job or 1), strategy=SimpleNamespace(launcher=None)))
 
 
 @pytest.mark.parametrize("finder", ["BatchSizeFinder", "LearningRateFinder"])

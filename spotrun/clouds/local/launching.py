@@ -23,6 +23,7 @@ from spotrun.clouds.local.settling import as_seen, settled, was_cut_short
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.units import count_of
 
 START_WITHIN_S = 30.0
 """How long a supervisor may take to start, in system time; on an idle machine it takes 0.2 s."""
@@ -93,7 +94,7 @@ class Launcher:
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
         if net is None:
-            self._refuse(request, _no_capacity(request.offering))
+            self._refuse(request, _no_capacity(request.offering, request.count))
         return net
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
@@ -181,11 +182,11 @@ class Launcher:
         if not self._market.rents(pool):
             self._refuse(request, CloudError(f"the local cloud does not rent out {request.offering}"))
         if pool.capacity_type is CapacityType.SPOT and script.spot_is_gone():
-            self._refuse(request, _no_capacity(request.offering))
+            self._refuse(request, _no_capacity(request.offering, request.count))
         if not self._market.has_capacity(pool, self._clock.now()):
-            self._refuse(request, _no_capacity(request.offering))
+            self._refuse(request, _no_capacity(request.offering, request.count))
         if not self._has_room(request):
-            self._refuse(request, _no_capacity(request.offering))
+            self._refuse(request, _no_capacity(request.offering, request.count))
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """Whether its pool has room for all that are asked for, beside those of this run that live."""
@@ -264,9 +265,10 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
         raise CloudError(f"the launch token of {instance.instance_id} was used before, for another request")
 
 
-def _no_capacity(offering: Offering) -> InsufficientCapacity:
+def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:
+    members = "" if count is None else f" for {count_of(count, 'member')} at once"
     return InsufficientCapacity(
-        f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}",
+        f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}{members}",
         hint="add a zone or type under resources, or set spot_policy: auto",
     )
 

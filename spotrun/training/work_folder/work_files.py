@@ -19,7 +19,9 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 class WorkFiles:
     """
     The files of one training. On ranks other than 0 it knows what that process has open, and nothing more; without a
-    `rule` no files belong to checkpoints. Of a gang's members only the lead has files that belong to them.
+    `rule` no files belong to checkpoints. Of a gang's members only the lead has files that belong to them, and paths in
+    a state are in its folder, `of_checkpoints`: Lightning gives all ranks the folder of rank 0. The `folder` of this
+    process is elsewhere then.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -27,7 +29,8 @@ class WorkFiles:
         self._ranks = ranks
         self._rule = rule
         self._of_another_machine = WORK in os.environ
-        self.folder = "" if rule is None else os.path.realpath(os.environ.get(WORK, rule.work))
+        self.of_checkpoints = "" if rule is None else os.path.realpath(rule.work)
+        self.folder = os.path.realpath(os.environ[WORK]) if rule and self._of_another_machine else self.of_checkpoints
         self._open = None if rule is None else OpenFiles(self.folder)
         self._flushed: list[Opened] = []
         self._freezer: Freezer | None = None

@@ -9,6 +9,7 @@ import time
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--fail-on-rank", type=int, default=-1, help="in the fourth step")
     parser.add_argument("--num-nodes", type=int, help="of a gang; spotrun says it where this does not")
+    parser.add_argument("--keep", action="store_true", help="the best checkpoint, in the work folder")
     parser.add_argument("--frozen", action="store_true", help="most of the model stays as it is")
     args = parser.parse_args()
     pl.seed_everything(7, verbose=False)
@@ -82,11 +84,14 @@ def main() -> None:
         max_epochs=args.epochs,
         accelerator="cpu",
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=args.keep,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[FailAt(args.fail_at)] if args.fail_at >= 0 else [FailAt(3, args.fail_on_rank)],
+        callbacks=[
+            FailAt(args.fail_at) if args.fail_at >= 0 else FailAt(3, args.fail_on_rank),
+            *([ModelCheckpoint("kept", monitor="val_loss", save_top_k=2, save_last=True)] if args.keep else []),
+        ],
         **({} if args.num_nodes is None else {"num_nodes": args.num_nodes}),
     )
     trainer.fit(Net(args.width, args.step_s, args.frozen), train, DataLoader(Noisy(16), batch_size=8))
