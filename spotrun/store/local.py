@@ -25,7 +25,8 @@ from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
-WRITE_TRIES = 10
+WRITE_TRIES = 1000
+"""Each may meet another delete of the emptied folder; a busy machine lets two writers meet often."""
 
 
 class LocalStore:
