@@ -107,11 +107,11 @@ class Outcome:
     wrong: tuple[str, ...]
 
 
-def plan(seed: int, last: int) -> list[Kill]:
+def plan(seed: int, size: Size = ALONE) -> list[Kill]:
     """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
     rng = random.Random(seed)
     count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * rng.random() ** 6)
-    steps = sorted(rng.sample(range(min(4, last // 10), last - last // 6), count))
+    steps = sorted(rng.sample(range(4, size.steps - size.steps // 6), count))
     return [Kill(step, rng.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
@@ -144,7 +144,7 @@ def _through_kills(
 ) -> tuple[subprocess.Popen[str], list[Kill]]:
     """The runner after the last of them, and the kills that there was time for."""
     uploads, done, rng = Uploads(sandbox), [], random.Random(f"members {seed}")
-    for kill in plan(seed, size.steps):
+    for kill in plan(seed, size):
         if not _reached(sandbox, runner, uploads, kill):
             break
         if kill.target == "runner":
