@@ -22,9 +22,9 @@ def chaos(
     member: MemberOption = None,
 ) -> None:
     """
-    Interrupt the instance that a run trains on, as a spot market would; of several nodes, that of rank 0.
+    Interrupt the instance that a run trains on, as a spot market would.
 
-    Works on the local cloud only.
+    Works on the local cloud only. Of several nodes it is that of rank 0, unless --member names another.
     """
     from spotrun.cli.runs import open_run
     from spotrun.units import format_duration, parse_duration

@@ -33,7 +33,9 @@ def logs(
     member: MemberOption = None,
 ) -> None:
     """
-    Show what the training printed, attempt by attempt; of several nodes, what rank 0 has printed.
+    Show what the training printed, attempt by attempt.
+
+    Of several nodes it is what rank 0 has printed, unless --member names another.
 
     A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
     a run whose ledger is damaged is shown too, before the error.

@@ -29,7 +29,9 @@ def ssh(
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
 ) -> None:
     """
-    Open a shell on the instance where a run trains; of several nodes, on that of rank 0.
+    Open a shell on the instance where a run trains.
+
+    Of several nodes it is that of rank 0, unless --member names another.
 
     On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
     """
