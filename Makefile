@@ -7,7 +7,7 @@
 # make mutations 1,000 random changes of each kind of stored object: does every command end with a figure or one error? (half an hour)
 # make secrets 1,000 secrets in all forms, whole and broken, through log, ledger, status, terminal, news and page: is one read? (ten minutes)
 # make accidents   each call to AWS with each error code, once, for a while and for ever: is the bill right, and nothing left? (a quarter of an hour)
-# make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
+# make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (ten minutes)
 # make commands      ten ways in which commands keep their state, each through three losses (four minutes)
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
