@@ -720,8 +720,9 @@ class RunSpec(Model):
 
     @model_validator(mode="after")
     def _its_cloud_has_as_many_members(self, info: ValidationInfo) -> RunSpec:
-        most = self.cloud.members_max
-        if self.num_nodes > most and info.context != STORED:
+        if self.num_nodes == 1 or info.context == STORED:
+            return self
+        if self.num_nodes > (most := self.cloud.members_max):
             train = "node trains" if most == 1 else "nodes train"
             reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
             raise Unreadable(reason, f"write {most}", at=("num_nodes",))
