@@ -40,14 +40,17 @@ class MemberStands(Enum):
 
 
 def stands(state: RunState, name: MemberName) -> MemberStands:
-    """By the ledger (protocol 33 to 35). Who was named and has not read it is in the current attempt, and trains."""
+    """
+    By the ledger (protocol 33 to 35). Who was named and has not read it is in the current attempt, and trains. Who is
+    to replace those that train says so meanwhile: a runner tells them to hand over once a whole gang stands ready.
+    """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
         return MemberStands.LEAVE
     if launch.closed is not None or not state.member(name).wanted:
         return MemberStands.LEAVE
-    if state.current is not None:
-        return MemberStands.TRAIN if name in state.current.names else MemberStands.WAIT
+    if state.current is not None and name in state.current.names:
+        return MemberStands.TRAIN
     if state.stop_requested:
         return MemberStands.WAIT
     ready = state.member(name).ready

@@ -49,6 +49,22 @@ def test_a_member_says_ready_once_after_each_end():
     assert stands(history.state, one) is MemberStands.SAY_READY
 
 
+def test_members_that_are_to_replace_a_gang_say_so_while_it_trains():
+    """The runner tells the gang on demand to hand over once a whole one on spot stands ready."""
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    history.ready(one, two)
+    trains = history.start_gang([one, two])
+    newcomer, *_ = history.ask(2, for_gang=trains)
+    history.exist(newcomer)
+    assert stands(history.state, newcomer) is MemberStands.SAY_READY
+    history.ready(newcomer)
+    assert stands(history.state, newcomer) is MemberStands.WAIT
+    history.end_without(two)
+    assert stands(history.state, newcomer) is MemberStands.SAY_READY, "the word was of an earlier end"
+
+
 @pytest.mark.parametrize("said", ["condemned", "released", "gone"])
 def test_who_is_not_wanted_leaves(said: str):
     history = GangHistory(2)
