@@ -34,7 +34,7 @@ class Beginnings(OfAttempt):
             found = put_state_back(self._node, self._journal.attempt, self._files, choice)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
-        self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation))
+        self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation), self._trainers.arrange())
         self._saver.resume_source = found.commit.number
         trainer = self._started(incarnation)
         self._node.status.change(phase="train")
@@ -53,13 +53,14 @@ class Beginnings(OfAttempt):
         """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
         tidy(self._node, self._journal.attempt)
         self._keeper.rest()
+        meet = self._trainers.arrange()
         trainer = self._started(incarnation)
         try:
             beginning = newest_checkpoint(self._node, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         resumed = beginning.event(self._journal.attempt, incarnation)
-        self._journal.resumed(incarnation, resumed, self._trainers.meet)
+        self._journal.resumed(incarnation, resumed, meet)
         self._saver.resume_source = resumed.commit
         phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)

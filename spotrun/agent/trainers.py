@@ -14,12 +14,12 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    `spare` was started before the takeover and waits in its set-up. In a gang this member has a `place`, and `meet` is
-    where its newest trainer finds the others.
+    `spare` was started before the takeover and waits in its set-up. In a gang this member has a `place`, and each
+    trainer is started where `arrange` has told that it finds the others.
     """
 
     def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
-        self.meet: Meeting | UnsetType = UNSET
+        self._meet: Meeting | UnsetType = UNSET
         self._place = place
         self._node = node
         self._spare = spare
@@ -40,12 +40,17 @@ class Trainers:
         self._current = Trainer(self._node, process, meets)
         return self._current
 
+    def arrange(self) -> Meeting | UnsetType:
+        """Where the next trainer finds the others of its gang."""
+        if self._place is not None:
+            self._meet = self._place.new_meeting()
+        return self._meet
+
     def _met_at(self, incarnation: int) -> dict[str, str]:
         """What it is told of the others of its gang."""
-        if self._place is None:
+        if self._place is None or self._meet is UNSET:
             return {}
-        self.meet = meet = self._place.new_meeting()
-        return self._place.variables(incarnation, meet)
+        return self._place.variables(incarnation, self._meet)
 
     def _taken_spare(self, incarnation: int) -> TrainerProcess | None:
         spare, self._spare = self._spare, None

@@ -221,6 +221,32 @@ def test_a_set_up_that_fails_names_its_member(start: Start):
     assert "(on 1.1)" in ended.detail
 
 
+def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
+    counts = """for n in $(seq 60); do
+        test "$(cat out/n 2>/dev/null || echo 0)" -ge $n || { echo $n > out/n.new; mv out/n.new out/n; sleep 0.3; }
+    done"""
+    (tmp_path / "run").mkdir()
+    run = AgentRun(
+        tmp_path / "run",
+        train={"run": f"mkdir -p out; {counts}", "state": ["out"]},
+        num_nodes=2,
+        checkpoint={"every": "30s"},
+    )
+    try:
+        first, second = run.launch_members(2)
+        saved = run.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
+        assert not saved.has_image
+        taken(run, second)
+        (third,) = run.launch_members(1)
+        for node in (first, third):
+            node.powers_off(WITHIN_S)
+        run.wait_for(ev.RunCompleted)
+        assert run.seen(ev.ResumedFrom)[-1].commit is not None
+        assert run.state.voids == ()
+    finally:
+        run.close()
+
+
 def test_nobody_trains_before_all_are_ready(start: Start):
     run = start()
     (first,) = run.launch_members(1)
