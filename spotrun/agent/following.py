@@ -16,10 +16,9 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.put_back import FilesOfCommit
+from spotrun.agent.put_back import as_uploaded
 from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
-from spotrun.errors import SpotrunError
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.state import Attempt
 from spotrun.trainer_link import WORK
@@ -74,23 +73,12 @@ class Following:
         self._end()
         newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
-        self._tidy()
+        as_uploaded(self._node, self._number)  # no checkpoint has files of this member
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
         self._node.assignment.training_mark.touch()
         self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))
         self._node.status.change(phase="train")
-
-    def _tidy(self) -> None:
-        """No checkpoint has files of this member: each of its trainers finds the work folder as it was uploaded."""
-        if not self._node.assignment.training_mark.exists():
-            return
-        files = FilesOfCommit(self._node, None, {})
-        try:
-            files.fetch()
-            files.put((), self._number)
-        except SpotrunError as error:
-            self._node.note(f"what an earlier trainer has written could not be removed: {error}")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from spotrun.agent.others import Seen
+from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
 from spotrun.run.gang import Gang, MemberName, Seat
 from spotrun.run.state import Attempt, RunState
@@ -22,8 +23,6 @@ ENDS_WITHIN_S = 10.0
 """Run time for which the others' trainers may outlive the lead's; they end at once where they notice it."""
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
-
-
 BEGINS_WITHIN_S = 60.0
 """Run time after the lead's trainer has begun within which the others tell that theirs have (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
@@ -117,10 +116,8 @@ def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: i
     """Those of this incarnation, the first one first."""
     found = []
     for name, each in seen.items():
-        trainer = None if each.status is None else each.status.trainer
-        if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
-            continue
-        if trainer.exit_code is not None and trainer.at is not None:
+        trainer = _trainer_of(each, attempt, incarnation)
+        if trainer is not None and trainer.exit_code is not None and trainer.at is not None:
             found.append(TrainerOfOther(name, trainer.exit_code, trainer.at, trainer.reason))
     return sorted(found, key=lambda one: one.at)
 
@@ -149,9 +146,12 @@ def missing_at_start(
     """Whose agents have not told in time that they have begun the trainer of this incarnation (protocol 39)."""
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
-    return tuple(name for name, each in seen.items() if not _has_begun(each, attempt, incarnation))
+    return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)
 
 
-def _has_begun(seen: Seen, attempt: int, incarnation: int) -> bool:
+def _trainer_of(seen: Seen, attempt: int, incarnation: int) -> MembersTrainer | None:
+    """What its agent has told of that one, if it has begun it."""
     trainer = None if seen.status is None else seen.status.trainer
-    return trainer is not None and (trainer.attempt, trainer.incarnation) == (attempt, incarnation)
+    if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
+        return None
+    return trainer

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from spotrun.agent import gang_decisions
 from spotrun.agent.attempt import AttemptLoop
-from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
 from spotrun.agent.ending import await_the_cloud
 from spotrun.agent.following import Following
 from spotrun.agent.gang_decisions import MemberStands
@@ -29,8 +29,6 @@ from spotrun.run.state import Attempt, RunState
 
 TURN_S = 0.1
 """System time between two looks at what the recorder has read."""
-APPEND_WITHIN_S = 3700.0
-"""System time; longer than the recorder's own patience."""
 
 
 class Membership:

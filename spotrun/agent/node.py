@@ -60,11 +60,6 @@ class Assignment:
         return MemberName(self.launch, self.member or 0)
 
     @property
-    def place(self) -> str:
-        """What its log is stored under."""
-        return str(self.name) if self.member else str(self.launch)
-
-    @property
     def work(self) -> Path:
         return self.folder / "work"
 
@@ -111,7 +106,7 @@ class Node:
         """
         clock = clock_from_environment()
         store = open_store(assignment.run_uri)
-        ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.place}", clock)
+        ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.name.place}", clock)
         created = ledger.refresh().created
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
@@ -131,7 +126,7 @@ class Node:
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
             heartbeat=Heartbeat(store, clock, assignment.name, status, console),
-            shipper=LogShipper(store, clock, console, assignment.place),
+            shipper=LogShipper(store, clock, console, assignment.name.place),
             watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
         )
 

@@ -183,7 +183,13 @@ class FilesOfCommit:
 
 def tidy(node: Node, attempt: int) -> None:
     """A training that begins anew where another one has begun finds the work folder as it was uploaded."""
-    if not node.assignment.training_mark.exists() or node.recorder.state.latest_commit() is not None:
+    if node.recorder.state.latest_commit() is None:
+        as_uploaded(node, attempt)
+
+
+def as_uploaded(node: Node, attempt: int) -> None:
+    """Remove what earlier trainers have written into the work folder, if there were any."""
+    if not node.assignment.training_mark.exists():
         return
     files = FilesOfCommit(node, None, {})
     try:

@@ -48,9 +48,9 @@ def logs(
         opened = open_run(run, store)
     except LedgerDamaged:
         if (found := nameless(run, store)) is not None:
-            _Output(found.store, "logs/").print_new(None)
+            _Output(found.store).print_new(None)
         raise
-    output = _Output(opened.store, "logs/", _only(opened, attempt, member))
+    output = _Output(opened.store, _only(opened, attempt, member))
     while True:
         state, damage = opened.read_whole_part()
         output.print_new(state)
@@ -87,12 +87,12 @@ _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
 class _Output:
     """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
 
-    def __init__(self, store: Store, prefix: str, only: MemberName | None = None) -> None:
+    def __init__(self, store: Store, only: MemberName | None = None) -> None:
         """Of `only` that member, or of each that is shown."""
         self.told: set[str] = set()
         self._only = only
         self._store = store
-        self._prefix = prefix
+        self._prefix = "logs/" if only is None else f"logs/{only.place}/"
         self._title = ""
         self._in_line = False
 
@@ -111,7 +111,7 @@ class _Output:
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
         """Of a gang those that have had rank 0: the others say the same, or nothing."""
         if self._only is not None or state is None or not state.of_gangs:
-            return self._only in (None, name)
+            return True
         if name.launch in state.launches and state.launches[name.launch].attempt is None:
             return name.member == 0
         return any(attempt.names[0] == name for attempt in state.attempts.values())

@@ -102,7 +102,7 @@ Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 def agent_key(launch: int, member: int = 0) -> str:
     """Where the agent of one instance of a launch writes."""
-    return f"{FOLDER}agent-{launch}.{member}.json" if member else f"{FOLDER}agent-{launch}.json"
+    return f"{FOLDER}agent-{MemberName(launch, member).place}.json"
 
 
 def name_in(key: str) -> MemberName | None:

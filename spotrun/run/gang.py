@@ -29,6 +29,11 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
     def __str__(self) -> str:
         return f"{self.launch}.{self.member}"
 
+    @property
+    def place(self) -> str:
+        """What its log and its status are stored under. The first one's are where those of a lone instance are."""
+        return str(self) if self.member else str(self.launch)
+
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """A member's place in an attempt. Its processes have the ranks from `rank` on."""
