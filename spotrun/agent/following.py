@@ -111,7 +111,7 @@ class Following:
                 attempt=self._number,
                 incarnation=exited.incarnation,
                 exit_code=exited.exit_code,
-                at=self._node.clock.now(),
+                at=exited.at,
                 reason=str(words)[:REASON_MAX],
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from spotrun.agent.others import Seen
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
 from spotrun.run.gang import Gang, MemberName, Seat
+from spotrun.run.reasons import lost_a_peer
 from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
@@ -23,6 +24,8 @@ ENDS_WITHIN_S = 10.0
 """Run time for which the others' trainers may outlive the lead's; they end at once where they notice it."""
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
+TOLD_WITHIN_S = 30.0
+"""Run and system time within which a member tells of the trainer whose loss has ended the lead's."""
 BEGINS_WITHIN_S = 60.0
 """Run time after the lead's trainer has begun within which the others tell that theirs have (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
@@ -103,8 +106,8 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
     return Gang(members=tuple(seats), world=rank, batches=(1,) * rank)
 
 
-class TrainerOfOther(NamedTuple):
-    """How the trainer of another member has ended, and when."""
+class EndedTrainer(NamedTuple):
+    """How the trainer of a member has ended, and when."""
 
     name: MemberName
     exit_code: int
@@ -112,14 +115,22 @@ class TrainerOfOther(NamedTuple):
     reason: str
 
 
-def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[TrainerOfOther]:
+def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[EndedTrainer]:
     """Those of this incarnation, the first one first."""
     found = []
     for name, each in seen.items():
         trainer = _trainer_of(each, attempt, incarnation)
         if trainer is not None and trainer.exit_code is not None and trainer.at is not None:
-            found.append(TrainerOfOther(name, trainer.exit_code, trainer.at, trainer.reason))
+            found.append(EndedTrainer(name, trainer.exit_code, trainer.at, trainer.reason))
     return sorted(found, key=lambda one: one.at)
+
+
+def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
+    """
+    Whose end is the reason of all: the first one's. A rank that failed because it lost another one was not the first,
+    whatever the clocks say: they are of two machines, and a process may be long in ending.
+    """
+    return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
 def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) -> tuple[MemberName, ...]:
@@ -128,14 +139,20 @@ def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) 
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
-def are_settled(seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float) -> bool:
+def are_settled(
+    seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
+) -> bool:
     """
     Whether enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers have, or
-    those that live on stand in a collective call and do not notice, or somebody is silent.
+    those that live on stand in a collective call and do not notice, or somebody is silent. If the lead's has `lost`
+    another one and none has ended yet, there is one that is about to be told of.
     """
     if ended == len(seen) or silent_members(seen, now_s, scale):
         return True
-    waited_s, limit_s = now_s - since_s, max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * scale)
+    limit_s = max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * scale)
+    if lost and not ended:
+        limit_s = TOLD_WITHIN_S * max(1.0, scale)
+    waited_s = now_s - since_s
     all_heard = all(each.since_s > since_s for each in seen.values())
     return waited_s >= limit_s and all_heard
 

@@ -12,17 +12,20 @@ from collections.abc import Sequence
 from spotrun.agent.gang_decisions import (
     ENDS_WITHIN_MIN_S,
     ENDS_WITHIN_S,
-    TrainerOfOther,
+    EndedTrainer,
     are_settled,
     ended_trainers,
+    has_the_reason,
     missing_at_start,
     silent_members,
 )
+from spotrun.agent.inbox import Exited
 from spotrun.agent.node import Node
 from spotrun.agent.others import Others
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.trainer import Trainer
 from spotrun.run.gang import MemberName
+from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """Run time without a step, or five steps' time, after which a member that says nothing is missed (protocol 44)."""
@@ -33,6 +36,7 @@ class GangWatch:
     def __init__(self, node: Node, place: PlaceInGang) -> None:
         self._clock = node.clock
         self._attempt = place.attempt
+        self._name = node.assignment.name
         self._others = Others(node.store, node.clock, place.others)
         self._began_s = self._clock.monotonic()
         self._exited_s: float | None = None
@@ -57,7 +61,7 @@ class GangWatch:
             return late
         return late or silent_members(self._others.seen, now_s, self._scale)
 
-    def ended_elsewhere(self, trainer: Trainer) -> TrainerOfOther | None:
+    def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
         The first other trainer that has ended with an error, if this one does not end by itself because of it. One that
         ended well has done its part.
@@ -68,21 +72,23 @@ class GangWatch:
         waited_s = (self._clock.now() - ended[0].at).total_seconds()
         return ended[0] if waited_s >= max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * self._scale) else None
 
-    def knows_why(self, trainer: Trainer) -> bool:
-        """Whether enough is known of the others, now that this trainer has ended."""
+    def knows_why(self, trainer: Trainer, reason: str) -> bool:
+        """Whether enough is known of the others, now that this trainer has ended for that reason."""
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s
             self._others.look_closely()
         ended = len(self._ended(trainer))
-        return are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale)
+        return are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale, lost=lost_a_peer(reason))
 
-    def first_to_end(self, trainer: Trainer) -> TrainerOfOther | None:
-        """The other trainer that ended before this one with an error; None if this one was the first."""
+    def has_the_reason(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
+        """The other trainer whose error is the reason of all; None if it is this one's."""
         failed = [one for one in self._ended(trainer) if one.exit_code]
-        return failed[0] if failed and trainer.exited_at is not None and failed[0].at < trainer.exited_at else None
+        own = EndedTrainer(self._name, exited.exit_code, exited.at, reason)
+        first = has_the_reason([own, *failed])
+        return None if first is own else first
 
-    def _ended(self, trainer: Trainer) -> Sequence[TrainerOfOther]:
+    def _ended(self, trainer: Trainer) -> Sequence[EndedTrainer]:
         return ended_trainers(self._others.seen, self._attempt, trainer.number)
 
     @property

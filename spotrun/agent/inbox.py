@@ -33,12 +33,13 @@ class Said:
 @dataclass(frozen=True)
 class Exited:
     """
-    Trainer `incarnation` and its whole process group are gone. All that it said is in the inbox already. `ended_well`:
-    with exit code 0, or, after SIGTERM, as a program ends that has caught it.
+    Trainer `incarnation`, which ended `at` that time, and its whole process group are gone. All that it said is in the
+    inbox already. `ended_well`: with exit code 0, or, after SIGTERM, as a program ends that has caught it.
     """
 
     incarnation: int
     exit_code: int
+    at: datetime
     ended_well: bool = False
 
 

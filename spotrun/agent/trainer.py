@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import NamedTuple
 
 from spotrun import trainer_link
@@ -106,7 +105,6 @@ class Trainer:
         self.fit_wanted: int | None = None
         self.terminated = self.has_begun = self.trained_again = False
         self.exited: Exited | None = None
-        self.exited_at: datetime | None = None
         self.hung = False
         self.stalled_s = 0.0
         self._node = node
@@ -362,7 +360,7 @@ class Trainer:
         return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
 
     def ended(self, exited: Exited) -> None:
-        self.exited, self.exited_at = exited, self._node.clock.now()
+        self.exited = exited
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""

@@ -37,7 +37,7 @@ class TrainerEnds(OfAttempt):
             self._ending.completed(trainer.final, step)
         if self._drain.draining_s is not None:
             self._ending.drained_short("the trainer ended before its final snapshot")
-        if self._gang is not None and not self._gang.knows_why(trainer):
+        if self._gang is not None and not self._gang.knows_why(trainer, str(self._own_end(trainer.exited)[2])):
             return
         self._end_without_missing()
         self._restart_or_give_up(trainer.exited)
@@ -70,12 +70,12 @@ class TrainerEnds(OfAttempt):
 
     def _restart_or_give_up(self, exited: Exited) -> None:
         trainer = self._trainer
-        code = decisions.FAILED if trainer.trained_again else exited.exit_code
-        cause = decisions.exit_cause(code, hung=trainer.hung)
-        words = decisions.exit_words(code, cause, trainer.last_output())
-        if self._gang is not None and (first := self._gang.first_to_end(trainer)) is not None:
-            code, cause = first.exit_code, decisions.exit_cause(first.exit_code, hung=False)
-            words = decisions.ExitWords(f"on {first.name}", first.reason)
+        code, cause, words = self._own_end(exited)
+        if self._gang is not None:
+            first = self._gang.has_the_reason(exited, trainer, str(words))
+            if first is not None:
+                code, cause = first.exit_code, decisions.exit_cause(first.exit_code, hung=False)
+                words = decisions.ExitWords(f"on {first.name}", first.reason)
         event = self._journal.trainer_exited(trainer.number, cause, code, trainer.last_step, str(words))
         reason = self._why_give_up(event)
         if reason is not None:
@@ -92,6 +92,13 @@ class TrainerEnds(OfAttempt):
         self._beginnings.training(
             trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest)
         )
+
+    def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
+        """The exit code, the cause and the words of this member's own trainer."""
+        trainer = self._trainer
+        code = decisions.FAILED if trainer.trained_again else exited.exit_code
+        cause = decisions.exit_cause(code, hung=trainer.hung)
+        return code, cause, decisions.exit_words(code, cause, trainer.last_output())
 
     def _why_give_up(self, exited: TrainerExited) -> str | None:
         max_restarts = self._node.spec.retry.max_restarts

@@ -226,6 +226,7 @@ class TrainerProcess:
 
     def _wait(self, process: subprocess.Popen[bytes], entrance: Entrance) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        ended_at = self._clock.now()
         entrance.close()
         groups.kill_group(process.pid)
         groups.end_each(lambda: _started_for(entrance.address))
@@ -240,7 +241,7 @@ class TrainerProcess:
                 self._link.close()
         termination = self._termination
         ended_well = exit_code == 0 if termination is None else termination.ended_well(exit_code)
-        self._inbox.put(Exited(self.incarnation, exit_code, ended_well))
+        self._inbox.put(Exited(self.incarnation, exit_code, ended_at, ended_well))
 
 
 def _state_dir(node: Node) -> Path:

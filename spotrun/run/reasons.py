@@ -25,6 +25,12 @@ _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
 """torchrun says by this that a process failed, and that process has said why."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
+_LOST_A_PEER = re.compile(
+    r"closed by peer|reset by peer|broken pipe|caused pair closure|connection was likely closed"
+    r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
+    re.IGNORECASE,
+)
+"""What gloo, the store of torch.distributed and NCCL say on the ranks that live on."""
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
@@ -41,6 +47,11 @@ def reason_in(output: str, *, killed: bool = False) -> str:
     if killed:
         return shortened(_fatal(lines))
     return shortened(_exception(lines) or _last_words(lines))
+
+
+def lost_a_peer(reason: str) -> bool:
+    """Whether a rank failed because another one had gone: the reason of their end is then that one's."""
+    return _LOST_A_PEER.search(reason) is not None
 
 
 def in_one_line(detail: str) -> str:

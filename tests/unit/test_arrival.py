@@ -152,7 +152,7 @@ def test_nothing_that_a_replaced_trainer_has_said_is_taken_for_its_successors() 
         return Said(incarnation, ArenasWanted(size_bytes=7), datetime.now(UTC), 0.0)
 
     inbox, lost = Inbox(), NoticesLost("silence")
-    letters = [said(0), lost, said(1), Exited(1, -9), said(0)]
+    letters = [said(0), lost, said(1), Exited(1, -9, datetime.now(UTC)), said(0)]
     for letter in letters:
         inbox.put(letter)
     forget(inbox, 1)

@@ -8,10 +8,12 @@ import pytest
 
 from spotrun.agent.gang_decisions import (
     ANOTHER_STARTS_AFTER_S,
+    EndedTrainer,
     MemberStands,
     are_settled,
     ended_trainers,
     gang_to_start,
+    has_the_reason,
     missing_at_start,
     ready_members,
     silent_members,
@@ -150,6 +152,18 @@ def test_the_first_trainer_to_end_is_told_first_and_another_incarnation_is_not()
     assert ended_trainers(known, 4, 0) == []
 
 
+@pytest.mark.parametrize("first", [ONE, TWO])
+def test_the_reason_is_not_that_of_a_rank_that_lost_another_one(first: MemberName):
+    """Whichever of the two has come to its end first, by the clocks of two machines."""
+    second = TWO if first == ONE else ONE
+    lost = "RuntimeError: [pair.cc:547] Connection closed by peer [127.77.0.3]:4211 (exit code 1)"
+    later = START + timedelta(seconds=1)
+    ended = [EndedTrainer(first, 1, START, lost), EndedTrainer(second, 1, later, "ValueError: 7")]
+    assert has_the_reason(ended).name == second
+    assert has_the_reason([one._replace(reason=lost) for one in ended]).name == first
+    assert has_the_reason([one._replace(reason="KeyError: 3") for one in ended]).name == first
+
+
 def test_a_member_that_says_nothing_for_30_s_is_not_reached():
     known = {ONE: seen(since_s=100.0), TWO: seen(since_s=71.0)}
     assert silent_members(known, 101.0, scale=1.0) == (TWO,)
@@ -164,6 +178,13 @@ def test_the_lead_waits_for_the_others_for_a_while_only():
     unheard = {ONE: seen(since_s=9.0)}
     assert not are_settled(unheard, 0, since_s=10.0, now_s=30.0, scale=1.0)
     assert are_settled(unheard, 0, since_s=10.0, now_s=39.0, scale=1.0)
+
+
+def test_the_lead_waits_longer_for_the_one_whose_loss_has_ended_its_trainer():
+    alive = {ONE: seen(since_s=31.0), TWO: seen(since_s=31.0)}
+    assert not are_settled(alive, 0, since_s=10.0, now_s=39.0, scale=1.0, lost=True)
+    assert are_settled(alive, 0, since_s=10.0, now_s=40.0, scale=1.0, lost=True)
+    assert are_settled(alive, 1, since_s=10.0, now_s=39.0, scale=1.0, lost=True)
 
 
 def test_who_has_not_begun_in_time_is_missing():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.decisions import exit_words
 from spotrun.run.events import Cause
-from spotrun.run.reasons import REASON_MAX, in_one_line, reason_in
+from spotrun.run.reasons import REASON_MAX, in_one_line, lost_a_peer, reason_in
 
 PROGRESS = "epoch 1:  10%|#         | 1/10\repoch 1:  90%|######### | 9/10\n"
 LONG = "no such file: " + " ".join(f"part{number}" for number in range(100))
@@ -150,3 +150,18 @@ def test_what_earlier_agents_wrote_is_one_line_too() -> None:
     )
     assert in_one_line("none left") == "none left"
     assert in_one_line("") == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost"),
+    [
+        ("RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.77.0.2]:31337", True),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was likely closed.", True),
+        ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, ncclRemoteError: A call failed", True),
+        ("torch.distributed.DistBackendError: NCCL error: ncclUnhandledCudaError: Call to CUDA failed.", False),
+        ("ValueError: Expected more than 1 value per channel when training", False),
+        ("", False),
+    ],
+)
+def test_a_rank_that_lost_another_one_is_known_by_what_its_library_says(reason: str, lost: bool):
+    assert lost_a_peer(reason) == lost
