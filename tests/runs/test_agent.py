@@ -470,7 +470,7 @@ def test_a_plain_command_is_ended_before_its_instance_goes_and_its_files_are_fet
     node = run.launch()
     run.wait_for(ev.ResumedFrom)
     eventually((node.folder / "work" / "ready").exists)
-    node.notice(120)
+    node.notice(1200)  # 20 s of this machine
     node.powers_off()
     assert run.wait_for(ev.AttemptDrained).final_commit is None
     stored = run.wait_for(ev.OutputsStored)

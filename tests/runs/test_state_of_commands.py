@@ -23,6 +23,8 @@ from tests.support.eventually import eventually
 from tests.support.repository import EXAMPLES, JOBS
 
 PYTHON = shlex.quote(sys.executable)
+NOTICE_S = 600
+"""Ten seconds of this machine: half of them for the last checkpoint of a command that got SIGTERM."""
 PAIRS = {"pairs.py": (JOBS / "pairs.py").read_text()}
 
 
@@ -126,17 +128,19 @@ def test_a_notice_is_used_to_the_last_and_what_is_saved_after_sigterm_is_kept(st
     first = run.launch()
     run.wait_for(ev.CheckpointCommitted)
     noticed_at = run.clock.now()
-    first.notice(120)
+    first.notice(NOTICE_S)
     first.powers_off()
     drained = run.wait_for(ev.AttemptDrained)
     assert count_in(run, drained.final_commit) > 1000
-    assert (drained.stopped_at - noticed_at).total_seconds() > 20, "half of the window, less what a busy machine loses"
+    assert (drained.stopped_at - noticed_at).total_seconds() > NOTICE_S / 6, (
+        "half of the window, less what a busy machine loses"
+    )
     final = run.state.commit(drained.final_commit or 0)
     assert final is not None
     assert final.event.final
     second = run.launch()
     eventually(lambda: begins(run, second) == [count_in(run, drained.final_commit)])
-    second.notice(120)
+    second.notice(NOTICE_S)
     second.powers_off()
     assert run.wait_for(ev.AttemptDrained, 2).final_commit != drained.final_commit
 
@@ -169,7 +173,7 @@ def test_sigterm_reaches_a_program_that_a_shell_runs_and_the_shell_goes_no_furth
     run = start(**command(line))
     node = run.launch()
     run.wait_for(ev.CheckpointCommitted)
-    node.notice(120)
+    node.notice(NOTICE_S)
     node.powers_off()
     assert count_in(run, run.wait_for(ev.AttemptDrained).final_commit) > 1000
     assert "and on" not in run.log(node)
@@ -189,7 +193,7 @@ def test_a_command_that_fails_is_started_where_it_stands_then_on_the_newest_chec
     assert [each.in_place for each in resumed] == [False, True, False, False]
     assert [count_in(run, each.commit) for each in resumed] == [newer, newer, newer, older]
     assert resumed[3].skipped == (resumed[2].commit,)
-    assert begins(run, node)[:4] == [newer, newer + 1, newer, older]
+    eventually(lambda: begins(run, node)[:4] == [newer, newer + 1, newer, older])
 
 
 def test_a_command_that_is_killed_goes_on_with_its_newest_checkpoint(start: Start):
