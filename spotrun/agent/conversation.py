@@ -142,7 +142,8 @@ class Conversation:
         if snapshot is None or at is None:
             return
         steps, trains = at.step - snapshot.taken.step, at.phase == "train"
-        if gives_way(Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains), turn_s):
+        held = Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains, self._trainer.silent_s)
+        if gives_way(held, turn_s):
             self._saver.drop_waiting()
 
     def tell_figures(self, epochs_ended: int = 0) -> None:

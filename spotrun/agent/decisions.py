@@ -218,6 +218,7 @@ class Held(NamedTuple):
     """
     A snapshot that waits for `left_s`, as the newest commit is too young. Since it was taken the training has done so
     many `steps`, each of which takes `step_s`; it wants a snapshot each `every_steps`, None if it does not count them.
+    It has been `silent_s`.
     """
 
     left_s: float
@@ -225,14 +226,22 @@ class Held(NamedTuple):
     step_s: float | None
     every_steps: int | None
     trains: bool
+    silent_s: float
+
+
+LATE_STEPS = 3
+"""A training that has been silent for so many steps' time stands still."""
 
 
 def gives_way(held: Held, turn_s: float) -> bool:
     """
     Whether a newer snapshot is to take the place of this one: it is due, and will be taken by the time that a commit
-    may be made again. A validation may take longer. We look every `turn_s`.
+    may be made again. A validation may take longer. We look every `turn_s`. A training that stands still may never do
+    its next step, and then this one is all that is left of it.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
+        return False
+    if held.silent_s > LATE_STEPS * held.step_s + 2 * turn_s:
         return False
     return held.steps >= held.every_steps and held.left_s <= held.step_s + 2 * turn_s
 

@@ -17,6 +17,7 @@ from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, Notices
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.put_back import as_uploaded
+from spotrun.agent.reach import Reach, doors_of_others
 from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.folder.status_objects import MembersTrainer
@@ -37,6 +38,7 @@ class Following:
         self._node = node
         self._number = attempt.number
         self._place = PlaceInGang.of(node, attempt)
+        self._reach = Reach(node.clock, doors_of_others(node.recorder.state, attempt, node.assignment.name))
         self._journal = AttemptJournal(
             node.recorder,
             node.assignment.launch,
@@ -54,7 +56,9 @@ class Following:
             PowerOff: the attempt is over, or this agent may not go on.
         """
         self._node.status.change(phase="restore", attempt=self._number)
+        self._reach.start()
         while True:
+            self._node.status.facts["unreached"] = self._reach.unreached
             self._follow()
             self._hear()
 
@@ -77,6 +81,7 @@ class Following:
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
         self._node.assignment.training_mark.touch()
         self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
+        self._reach.begins()
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))
         self._node.status.change(phase="train")
 
@@ -131,5 +136,6 @@ class Following:
             self._trainer.wait(KILL_WITHIN_S)
 
     def close(self) -> None:
+        self._reach.close()
         self._end()
         groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

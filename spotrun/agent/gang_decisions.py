@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
@@ -24,8 +25,10 @@ ENDS_WITHIN_S = 10.0
 """Run time for which the others' trainers may outlive the lead's; they end at once where they notice it."""
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
-TOLD_WITHIN_S = 30.0
-"""Run and system time within which a member tells of the trainer whose loss has ended the lead's."""
+TOLD_WITHIN_S = 40.0
+"""Run time within which the loss that has ended the others is told of, or its member is found not to be reached."""
+TOLD_WITHIN_MIN_S = 15.0
+"""The same in system time."""
 BEGINS_WITHIN_S = 60.0
 """Run time after the lead's trainer has begun within which the others tell that theirs have (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
@@ -139,20 +142,38 @@ def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) 
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
+def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
+    """
+    Who does not reach others, or is not reached: without these members all reach one another. All but the lead, if it
+    is the lead that most of them do not reach.
+    """
+    apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
+    missing: set[MemberName] = set()
+    while apart:
+        counts = Counter(name for pair in apart for name in pair)
+        worst = max(counts, key=lambda name: (counts[name], name != lead, name))
+        if worst == lead:
+            return tuple(name for name in unreached if name != lead)
+        missing.add(worst)
+        apart = {pair for pair in apart if worst not in pair}
+    return tuple(sorted(missing))
+
+
 def are_settled(
     seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
     Whether enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers have, or
-    those that live on stand in a collective call and do not notice, or somebody is silent. If the lead's has `lost`
-    another one and none has ended yet, there is one that is about to be told of.
+    those that live on stand in a collective call and do not notice, or somebody is silent. If all that have ended have
+    only `lost` another one, there is one that is about to be told of, or the network between them is broken.
     """
-    if ended == len(seen) or silent_members(seen, now_s, scale):
+    if silent_members(seen, now_s, scale):
         return True
-    limit_s = max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * scale)
-    if lost and not ended:
-        limit_s = TOLD_WITHIN_S * max(1.0, scale)
-    waited_s = now_s - since_s
+    waited_s, limit_s = now_s - since_s, max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * scale)
+    if lost:
+        return waited_s >= max(TOLD_WITHIN_S, TOLD_WITHIN_MIN_S * scale)
+    if ended == len(seen):
+        return True
     all_heard = all(each.since_s > since_s for each in seen.values())
     return waited_s >= limit_s and all_heard
 

@@ -14,6 +14,7 @@ from spotrun.agent.gang_decisions import (
     ENDS_WITHIN_S,
     EndedTrainer,
     are_settled,
+    cut_off_members,
     ended_trainers,
     has_the_reason,
     missing_at_start,
@@ -23,6 +24,7 @@ from spotrun.agent.inbox import Exited
 from spotrun.agent.node import Node
 from spotrun.agent.others import Others
 from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.reach import Reach, doors_of_others
 from spotrun.agent.trainer import Trainer
 from spotrun.run.gang import MemberName
 from spotrun.run.reasons import lost_a_peer
@@ -38,19 +40,25 @@ class GangWatch:
         self._attempt = place.attempt
         self._name = node.assignment.name
         self._others = Others(node.store, node.clock, place.others)
+        state = node.recorder.state
+        self._reach = Reach(node.clock, doors_of_others(state, state.attempts[place.attempt], self._name))
         self._began_s = self._clock.monotonic()
         self._exited_s: float | None = None
+        self._ended_for: EndedTrainer | None = None
 
     def start(self) -> None:
         self._others.start()
+        self._reach.start()
 
     def close(self) -> None:
         self._others.close()
+        self._reach.close()
 
     def begins(self) -> None:
         """Another trainer has begun."""
-        self._began_s, self._exited_s = self._clock.monotonic(), None
+        self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
+        self._reach.begins()
 
     def missing(self, trainer: Trainer, step_s: float | None) -> tuple[MemberName, ...]:
         """Who is not reached while no trainer goes on, or has not begun with this one in time."""
@@ -59,18 +67,20 @@ class GangWatch:
         limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (step_s or 0.0))
         if trainer.exited is None and trainer.silent_s < limit_s:
             return late
-        return late or silent_members(self._others.seen, now_s, self._scale)
+        return late or silent_members(self._others.seen, now_s, self._scale) or self._cut_off()
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        The first other trainer that has ended with an error, if this one does not end by itself because of it. One that
-        ended well has done its part.
+        The first other trainer that has ended with an error, if this one does not end by itself because of it: then it
+        is to be ended. One that ended well has done its part.
         """
-        ended = [one for one in self._ended(trainer) if one.exit_code]
+        ended = self._failed(trainer)
         if not ended:
             return None
         waited_s = (self._clock.now() - ended[0].at).total_seconds()
-        return ended[0] if waited_s >= max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * self._scale) else None
+        if waited_s >= max(ENDS_WITHIN_S, ENDS_WITHIN_MIN_S * self._scale):
+            self._ended_for = ended[0]
+        return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
         """Whether enough is known of the others, now that this trainer has ended for that reason."""
@@ -79,14 +89,27 @@ class GangWatch:
             self._exited_s = now_s
             self._others.look_closely()
         ended = len(self._ended(trainer))
-        return are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale, lost=lost_a_peer(reason))
+        reasons = [one.reason for one in self._failed(trainer)] + ([reason] if self._ended_for is None else [])
+        lost = all(map(lost_a_peer, reasons))
+        known = are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale, lost=lost)
+        return known or bool(self._cut_off())
 
     def has_the_reason(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
         """The other trainer whose error is the reason of all; None if it is this one's."""
-        failed = [one for one in self._ended(trainer) if one.exit_code]
+        failed = self._failed(trainer)
+        if self._ended_for is not None:
+            return has_the_reason(failed)
         own = EndedTrainer(self._name, exited.exit_code, exited.at, reason)
         first = has_the_reason([own, *failed])
         return None if first is own else first
+
+    def _cut_off(self) -> tuple[MemberName, ...]:
+        """Without whom all that are left reach one another."""
+        told = {name: seen.status.unreached if seen.status else () for name, seen in self._others.seen.items()}
+        return cut_off_members(told | {self._name: self._reach.unreached}, self._name)
+
+    def _failed(self, trainer: Trainer) -> list[EndedTrainer]:
+        return [one for one in self._ended(trainer) if one.exit_code]
 
     def _ended(self, trainer: Trainer) -> Sequence[EndedTrainer]:
         return ended_trainers(self._others.seen, self._attempt, trainer.number)

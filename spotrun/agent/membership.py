@@ -20,6 +20,7 @@ from spotrun.agent.gang_decisions import MemberStands
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.reach import Door
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import Decide, EntryRefused
 from spotrun.market.accelerators import count_in
@@ -39,6 +40,7 @@ class Membership:
         self._name = node.assignment.name
         self._failure = failure
         self._told_setup = False
+        self._door = self._open_door()
 
     def serve(self) -> NoReturn:
         """
@@ -47,6 +49,16 @@ class Membership:
         """
         while True:
             self._train(self._await_attempt())
+
+    def _open_door(self) -> Door | None:
+        """Where the others know it already, if an earlier agent of this instance has told them."""
+        known = self._node.recorder.state.member(self._name).ready
+        port = None if known is None else known.door
+        try:
+            return Door(self._node.assignment.address, port or 0)
+        except OSError as error:
+            self._node.note(f"the other members do not reach this one: {self._node.assignment.address}: {error}")
+            return None
 
     # -- between two attempts
 
@@ -77,6 +89,7 @@ class Membership:
             member=self._name.member,
             instance_id=self._node.assignment.instance_id,
             address=self._node.assignment.address,
+            door=None if self._door is None else self._door.port,
             accelerators=count_in(launch.intent.offering.accelerators),
             booted_at=self._node.booted_at,
             after=after,

@@ -31,7 +31,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
-    `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch.
+    `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
+    are the members of its gang that it does not reach on the network.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -54,6 +55,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     member: Count = 0
     trainer: MembersTrainer | None = None
+    unreached: tuple[MemberName, ...] = ()
 
     @property
     def steps_total(self) -> float | None:

@@ -23,7 +23,7 @@ from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering, require_amount
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode, prepare
-from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Shard
+from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 
 LEDGER_VERSION = 3
 """Of runs on one instance. Their entries have no field that speaks of a gang."""
@@ -486,7 +486,8 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     This member of a launch has nothing left of an earlier attempt, and may be named in the next one.
 
-    `address` is where the others reach it. It has so many `accelerators`. `after` is the entry that ended the newest
+    `address` is where the others reach it, and at that `door` they can try whether they do; None if it has none. It has
+    so many `accelerators`. `after` is the entry that ended the newest
     attempt, None if none has ended: a word that was said before an end counts for nothing after it. `holds` is the
     newest commit whose image it still has in memory. `setup` is None if it failed, and where an earlier word told it.
     """
@@ -500,6 +501,7 @@ class MemberReady(Event, frozen=True, kw_only=True):
     after: Count | None
     setup: SetUp | None = None
     holds: Count | None = None
+    door: Port | None = None
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
 _LOST_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|caused pair closure|connection was likely closed"
+    r"|no route to host|network is unreachable"
     r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
     re.IGNORECASE,
 )

@@ -17,6 +17,7 @@ from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
 from tests.support.agent_bench import AgentRun, Node
 from tests.support.eventually import eventually
+from tests.support.own_networks import Networks, permitted
 from tests.support.repository import JOBS, ROOT
 
 STEPS = 60
@@ -31,7 +32,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Begins gangs of two members that train for 60 steps, with a checkpoint after each fifth one."""
     runs: list[AgentRun] = []
 
-    def begin(scale: float = 10.0, size: int = 2, setup: str = "", **job: Any) -> AgentRun:
+    def begin(
+        scale: float = 10.0, size: int = 2, setup: str = "", networks: Networks | None = None, **job: Any
+    ) -> AgentRun:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
         text = json.dumps({"steps": STEPS, "epoch_steps": 30, "step_s": 0.05, "trace": str(folder / "trace")} | job)
@@ -42,6 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             files={"gang_trainer.py": source},
             train={"script": "gang_trainer.py", "args": [text]},
             num_nodes=size,
+            networks=networks,
             checkpoint={"every": f"{EVERY} steps"},
             **({"setup": setup} if setup else {}),
         )
@@ -68,6 +72,18 @@ def completes(run: AgentRun, *nodes: Node) -> None:
         node.powers_off(WITHIN_S)
     assert run.wait_for(ev.RunCompleted).step == STEPS
     assert run.state.voids == ()
+
+
+def newest(run: AgentRun) -> int:
+    """The step of the newest checkpoint."""
+    return run.seen(ev.CheckpointCommitted)[-1].step
+
+
+def holds_another(run: AgentRun) -> int:
+    """Trains until another snapshot waits in memory beside the checkpoint of the step that is returned."""
+    stored = run.wait_for(ev.CheckpointCommitted).step
+    reaches(run, stored + 2 * EVERY)
+    return stored
 
 
 def redone(run: AgentRun) -> int:
@@ -180,15 +196,41 @@ def test_an_agent_that_is_killed_goes_on_in_its_attempt(start: Start, victim: in
 def test_a_member_that_freezes_ends_the_attempt_and_is_named(start: Start):
     run = start()
     first, second = run.launch_members(2)
-    reaches(run, 12)
+    stored = holds_another(run)
     for process in carrying("SPOTRUN_INSTANCE_ID", second.instance_id):
         os.kill(process.pid, signal.SIGSTOP)
     ended = run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
     assert (ended.cause, ended.missing) == (Cause.EXTERNAL, (MemberName(1, 1),))
+    assert newest(run) > stored, "what was in memory was saved while all stood still"
     taken(run, second)
     (third,) = run.launch_members(1)
     completes(run, first, third)
     assert redone(run) <= 2 * EVERY
+
+
+@pytest.fixture
+def networks() -> Iterator[Networks]:
+    if not permitted():
+        pytest.skip("networks of one's own take root")
+    networks = Networks(2)
+    yield networks
+    networks.close()
+
+
+def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_store(start: Start, networks: Networks):
+    """Both agents write that they live. First the network breaks while they train, then they cannot meet."""
+    run = start(networks=networks)
+    first, second = run.launch_members(2)
+    stored = holds_another(run)
+    networks.pull_out(1)
+    for count in (1, 2):
+        ended = run.wait_for(ev.AttemptEnded, count, within_s=WITHIN_S)
+        assert (ended.cause, ended.missing) == (Cause.EXTERNAL, (MemberName(1, 1),))
+        assert newest(run) > stored
+    networks.plug_in(1)
+    completes(run, first, second)
+    assert redone(run) <= 2 * EVERY
+    assert run.seen(ev.TrainerExited) == [], "it was not the script"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -29,6 +29,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from tests.support.eventually import eventually
 from tests.support.histories import FREE_STORAGE, offering
+from tests.support.own_networks import Networks
 
 UID = "0123456789"
 SCALE = 60.0
@@ -39,7 +40,8 @@ class AgentRun:
     """
     One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
 
-    The run is below `runs_uri`; below `folder` unless told otherwise.
+    The run is below `runs_uri`; below `folder` unless told otherwise. Member N of its launch is in the Nth of
+    `networks`, if there are any.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class AgentRun:
         runs_uri: str | None = None,
         scale: float = SCALE,
         billing: ev.BillingRule = LOCAL_RULE,
+        networks: Networks | None = None,
         **spec: Any,
     ) -> None:
         self.folder = folder
         self.trace = folder / "trace"
+        self.networks = networks
         self.clock = ScaledClock(datetime.now(UTC), scale)
         self.store = open_store(f"{runs_uri or folder / 'runs'}/demo-{UID}")
         self.ledger = Ledger(self.store, UID, "test", self.clock)
@@ -193,6 +197,8 @@ class Node:
         )
         self.metadata = MetadataService(instance, run.clock)
         self.metadata.start()
+        if run.networks is not None:
+            run.networks.lead_out(member or 0, int(self.metadata.endpoint.rstrip("/").rpartition(":")[2]))
         self.console = self.folder / "console.log"
         self.boot()
 
@@ -209,9 +215,10 @@ class Node:
             "OMP_NUM_THREADS": "1",
             **({} if self.member is None else self._of_member()),
         }
+        inside = [] if self.run.networks is None else self.run.networks.prefix(self.member or 0)
         with self.console.open("ab") as console:
             self.bootstrap = subprocess.Popen(
-                [sys.executable, "-P", "-m", "spotrun.agent.bootstrap"],
+                [*inside, sys.executable, "-P", "-m", "spotrun.agent.bootstrap"],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -221,11 +228,11 @@ class Node:
             )
 
     def _of_member(self) -> dict[str, str]:
-        address = f"127.77.{self.launch % 256}.{self.member}"
+        networks, address = self.run.networks, f"127.77.{self.launch % 256}.{self.member}"
         return {
             "SPOTRUN_MEMBER": str(self.member),
-            "SPOTRUN_MEMBER_ADDRESS": address,
-            "GLOO_SOCKET_IFNAME": "lo",
+            "SPOTRUN_MEMBER_ADDRESS": address if networks is None else networks.address(self.member or 0),
+            "GLOO_SOCKET_IFNAME": "lo" if networks is None else "eth0",
         }
 
     def is_taken(self) -> None:

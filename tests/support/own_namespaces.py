@@ -101,18 +101,27 @@ class Namespaces:
         assert process.stdout is not None
         with process.stdin, process.stdout:
             assert process.stdout.readline() == b"ready\n"
-            ways = list(ways)
-            with ThreadPoolExecutor(1) as pool:  # a thread of its own, which stays inside
-                self._listening = pool.submit(_listen, process.pid, [way.inside for way in ways]).result()
-            for listening, way in zip(self._listening, ways, strict=True):
-                threading.Thread(target=_serve, args=(listening, way.outside), daemon=True).start()
+            self._listening = serve_inside(process.pid, list(ways))
             process.stdin.write(b"go\n")
 
     def close(self) -> None:
-        for listening in self._listening:
-            with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
-            listening.close()
+        stop_serving(self._listening)
+
+
+def serve_inside(pid: int, ways: list[Way]) -> list[socket.socket]:
+    """In the network of process `pid`, until the sockets are closed."""
+    with ThreadPoolExecutor(1) as pool:  # a thread of its own, which stays inside
+        sockets = pool.submit(_listen, pid, [way.inside for way in ways]).result()
+    for listening, way in zip(sockets, ways, strict=True):
+        threading.Thread(target=_serve, args=(listening, way.outside), daemon=True).start()
+    return sockets
+
+
+def stop_serving(sockets: Iterable[socket.socket]) -> None:
+    for listening in sockets:
+        with contextlib.suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+        listening.close()
 
 
 def _listen(pid: int, addresses: list[tuple[str, int]]) -> list[socket.socket]:

@@ -11,6 +11,7 @@ from spotrun.agent.gang_decisions import (
     EndedTrainer,
     MemberStands,
     are_settled,
+    cut_off_members,
     ended_trainers,
     gang_to_start,
     has_the_reason,
@@ -181,10 +182,29 @@ def test_the_lead_waits_for_the_others_for_a_while_only():
 
 
 def test_the_lead_waits_longer_for_the_one_whose_loss_has_ended_its_trainer():
-    alive = {ONE: seen(since_s=31.0), TWO: seen(since_s=31.0)}
-    assert not are_settled(alive, 0, since_s=10.0, now_s=39.0, scale=1.0, lost=True)
-    assert are_settled(alive, 0, since_s=10.0, now_s=40.0, scale=1.0, lost=True)
-    assert are_settled(alive, 1, since_s=10.0, now_s=39.0, scale=1.0, lost=True)
+    alive = {ONE: seen(since_s=45.0), TWO: seen(since_s=45.0)}
+    assert not are_settled(alive, 0, since_s=10.0, now_s=49.0, scale=1.0, lost=True)
+    assert not are_settled(alive, 2, since_s=10.0, now_s=49.0, scale=1.0, lost=True)
+    assert are_settled(alive, 0, since_s=10.0, now_s=50.0, scale=1.0, lost=True)
+
+
+@pytest.mark.parametrize(
+    ("unreached", "missing"),
+    [
+        ({ONE: (), TWO: (), THREE: ()}, ()),
+        ({ONE: (TWO,), TWO: (ONE,)}, (TWO,)),
+        ({ONE: (), TWO: (ONE,), THREE: ()}, (TWO,)),
+        ({ONE: (THREE,), TWO: (THREE,), THREE: ()}, (THREE,)),
+        ({ONE: (), TWO: (THREE,), THREE: (TWO,)}, (THREE,)),
+        ({ONE: (TWO, THREE), TWO: (), THREE: ()}, (TWO, THREE)),
+        ({ONE: (), TWO: (MemberName(9, 9),), THREE: ()}, ()),
+    ],
+)
+def test_who_is_cut_off_follows_from_who_reaches_whom(
+    unreached: dict[MemberName, tuple[MemberName, ...]], missing: tuple[MemberName, ...]
+):
+    """ONE leads. In the last but one case it is the lead itself that is cut off, and all others say so."""
+    assert cut_off_members(unreached, ONE) == missing
 
 
 def test_who_has_not_begun_in_time_is_missing():

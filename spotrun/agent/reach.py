@@ -1,0 +1,123 @@
+"""
+Whether the members of a gang reach one another. That all of them reach the store does not say so.
+
+Each agent has a door: a socket at its member's address that takes a connection and closes it. The agents try the doors
+of the others now and then. A process that was stopped still has its door: it is the kernel that answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.run.gang import MemberName
+from spotrun.run.state import Attempt, RunState
+
+UNREACHED_S = 30.0
+"""Run time without an answer after which a member counts as not reached (protocol 44)."""
+UNREACHED_MIN_S = 10.0
+"""The same in system time: a busy machine is slow, and an agent that was killed is started again."""
+TRIES_EVERY_S = 5.0
+TRIES_EVERY_MIN_S = 0.5
+"""System time."""
+ANSWERS_WITHIN_S = 3.0
+"""System time."""
+BACKLOG = 64
+
+
+class Place(NamedTuple):
+    """Where a door is."""
+
+    address: str
+    port: int
+
+
+class Door:
+    """
+    Is open until `close`. At the port where an earlier agent of this instance had it, if that is free.
+
+    Raises:
+        OSError: the address is none of this machine's.
+    """
+
+    def __init__(self, address: str, port: int = 0) -> None:
+        try:
+            self._socket = socket.create_server((address, port), backlog=BACKLOG)
+        except OSError:
+            if not port:
+                raise
+            self._socket = socket.create_server((address, 0), backlog=BACKLOG)
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._work, name="door", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._socket.accept()[0].close()
+            except OSError:
+                if self._socket.fileno() < 0:
+                    return
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._socket.close()
+
+
+class Reach:
+    """A thread that tries the others' doors."""
+
+    def __init__(self, clock: Clock, doors: Mapping[MemberName, Place]) -> None:
+        self._clock = clock
+        self._doors = dict(doors)
+        self._stop = threading.Event()
+        self.begins()
+
+    def start(self) -> None:
+        if self._doors:
+            threading.Thread(target=self._work, name="reach", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def begins(self) -> None:
+        """A trainer has begun: whoever does not answer has all of its time again."""
+        self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
+
+    @property
+    def unreached(self) -> tuple[MemberName, ...]:
+        limit_s = max(UNREACHED_S, UNREACHED_MIN_S * self._clock.scale)
+        now_s = self._clock.monotonic()
+        return tuple(name for name, at_s in self._reached_s.items() if now_s - at_s >= limit_s)
+
+    def _work(self) -> None:
+        pause_s = max(TRIES_EVERY_MIN_S, TRIES_EVERY_S / self._clock.scale)
+        with ThreadPoolExecutor(len(self._doors), "reach") as pool:
+            while not self._stop.wait(pause_s):
+                answers = pool.map(_answers, self._doors.values())
+                for name, answered in zip(self._doors, answers, strict=True):
+                    if answered:
+                        self._reached_s[name] = self._clock.monotonic()
+
+
+def _answers(door: Place) -> bool:
+    try:
+        socket.create_connection(door, ANSWERS_WITHIN_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, Place]:
+    """Those that are known: an agent whose door could not be opened tells of none."""
+    known = zip(attempt.names, state.members_of(attempt), strict=True)
+    return {
+        name: Place(member.ready.address, member.ready.door)
+        for name, member in known
+        if name != own and member.ready is not None and member.ready.door is not None
+    }
