@@ -45,14 +45,12 @@ class Ending:
         self._journal.completed(self._commit_of(final), step)
         self._power_off("completed")
 
-    def without(self, missing: tuple[MemberName, ...]) -> NoReturn:
+    def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
         """These members of the gang were not reached. The steps since the newest commit are lost."""
         self._trainers.close()
-        names = ", ".join(map(str, missing))
-        self._journal.ended(
-            Cause.EXTERNAL, self._trainers.last_step, f"{names} not reached", lossy=True, missing=missing
-        )
-        self._go(f"{names} not reached")
+        detail = f"{', '.join(map(str, missing))} {why}"
+        self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
+        self._go(detail)
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """`lossy`: steps were lost, and the ledger adds which one survives."""

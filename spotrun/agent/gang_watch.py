@@ -8,6 +8,7 @@ of all members, and the first of them has the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from spotrun.agent.gang_decisions import (
     ENDS_WITHIN_MIN_S,
@@ -32,6 +33,13 @@ from spotrun.run.reasons import lost_a_peer
 STANDS_STILL_S = 15.0
 """Run time without a step, or five steps' time, after which a member that says nothing is missed (protocol 44)."""
 STANDS_STILL_STEPS = 5
+
+
+class Missing(NamedTuple):
+    """Members without whom an attempt cannot go on."""
+
+    names: tuple[MemberName, ...]
+    why: str
 
 
 class GangWatch:
@@ -60,14 +68,20 @@ class GangWatch:
         self._others.begins()
         self._reach.begins()
 
-    def missing(self, trainer: Trainer, step_s: float | None) -> tuple[MemberName, ...]:
+    def missing(self, trainer: Trainer, step_s: float | None) -> Missing | None:
         """Who is not reached while no trainer goes on, or has not begun with this one in time."""
         now_s = self._clock.monotonic()
         late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
         limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (step_s or 0.0))
+        if late:
+            return Missing(late, "did not begin in time")
         if trainer.exited is None and trainer.silent_s < limit_s:
-            return late
-        return late or silent_members(self._others.seen, now_s, self._scale) or self._cut_off()
+            return None
+        if silent := silent_members(self._others.seen, now_s, self._scale):
+            return Missing(silent, "not reached")
+        if cut_off := self._cut_off():
+            return Missing(cut_off, "not reached on the network, although the store is: is a firewall between them?")
+        return None
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """

@@ -52,8 +52,9 @@ class TrainerEnds(OfAttempt):
             self._trainer.kill()
 
     def _end_without_missing(self) -> None:
-        if self._gang is not None and (missing := self._gang.missing(self._trainer, self._pace.step_s)):
-            self._ending.without(missing)
+        missing = None if self._gang is None else self._gang.missing(self._trainer, self._pace.step_s)
+        if missing is not None:
+            self._ending.without(missing.names, missing.why)
 
     def _is_done(self, exited: Exited) -> bool:
         """

@@ -14,6 +14,7 @@ from spotrun.policy.patience import age, at_least_real, since_opened
 from spotrun.policy.rests import all_reject, enough_rejections
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.run.reasons import in_brief
 from spotrun.run.state import Attempt, Launch, RunState
 
 STOP_GRACE = timedelta(minutes=10)
@@ -66,6 +67,8 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
     if len(fruitless) >= FRUITLESS_MAX:
         detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
+        if fruitless[0].end is not None:
+            detail += f" (the newest: {in_brief(fruitless[0].end.detail)})"
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
     return None
 
