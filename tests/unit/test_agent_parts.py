@@ -101,25 +101,6 @@ def test_when_a_snapshot_is_due(facts: SnapshotFacts, why: str | None):
     assert decisions.snapshot_due(facts, 30) == why
 
 
-@pytest.mark.parametrize(
-    ("change", "gives_way"),
-    [
-        ({}, True),
-        ({"left_s": 2.0}, False),
-        ({"steps": 4}, False),
-        ({"every_steps": None}, False),
-        ({"trains": False}, False),
-        ({"silent_s": 3.0}, True),
-        ({"silent_s": 3.5}, False),
-    ],
-    ids=["due", "too early", "not due", "by time", "validates", "a slow step", "stands still"],
-)
-def test_a_snapshot_gives_way_to_a_newer_one_that_will_be_there_in_time(change: dict[str, Any], gives_way: bool):
-    """What a training that stands still has in memory is all that is left of it."""
-    held = decisions.Held(left_s=1.0, steps=5, step_s=1.0, every_steps=5, trains=True, silent_s=0.5)
-    assert decisions.gives_way(held._replace(**change), turn_s=0.1) == gives_way
-
-
 def test_a_hang_is_ten_steps_but_at_least_what_the_spec_says():
     five = timedelta(minutes=5)
     assert decisions.hang_limit_s(1, five, 30, training=True) == 300

@@ -235,7 +235,7 @@ def test_training_goes_first_until_the_next_snapshot_is_due_or_there(saving: Sav
     assert saving.controls[-1].forward
 
 
-HELD = Held(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True)
+HELD = Held(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True, silent_s=1.0)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +247,8 @@ HELD = Held(left_s=4.0, steps=20, step_s=3.0, every_steps=20, trains=True)
         ({"trains": False}, False),  # none will come before the validation ends
         ({"every_steps": None}, False),
         ({"step_s": None}, False),
+        ({"silent_s": 10.0}, True),  # a slow step
+        ({"silent_s": 12.0}, False),  # it stands still, and this is all that is left of it
     ],
 )
 def test_one_that_is_held_back_gives_way_to_a_newer_one_at_the_last_moment(

@@ -31,7 +31,7 @@ def test_the_catalog_has_gpus_and_a_plain_machine_in_several_zones_of_two_region
     offerings = Market(MarketConfig(), ORIGIN).offerings(ORIGIN)
     assert len({each.region for each in offerings}) == 2
     assert len({each.zone for each in offerings}) >= 4
-    assert {each.accelerators for each in offerings} == {"V100:1", "A100:1", "A10G:1", "T4:1", ""}
+    assert {each.accelerators for each in offerings} == {"V100:1", "A100:1", "A100:2", "A10G:1", "T4:1", ""}
     assert all(each.simulated for each in offerings)
 
 

@@ -47,6 +47,13 @@ INSTANCE_TYPES = (
         on_demand_usd_per_hour=Decimal("3.6734"),
     ),
     InstanceType(
+        name="a2-highgpu-2g",
+        accelerators="A100:2",
+        cpus=24,
+        memory_gib=170,
+        on_demand_usd_per_hour=Decimal("7.3468"),
+    ),
+    InstanceType(
         name="g5.xlarge",
         accelerators="A10G:1",
         cpus=4,
@@ -73,8 +80,8 @@ USD per hour, on-demand, Linux, without tax.
 
     p3.2xlarge, g5.xlarge, g4dn.xlarge, c5.xlarge   EC2 on-demand list price, us-east-1
                                                     https://aws.amazon.com/ec2/pricing/on-demand/
-    a2-highgpu-1g                                   Compute Engine list price, us-central1 (EC2 has no machine
-                                                    with one A100) https://cloud.google.com/compute/all-pricing
+    a2-highgpu-1g, a2-highgpu-2g                    Compute Engine list price, us-central1 (EC2 has no machine
+                                                    with one A100 or two) https://cloud.google.com/compute/all-pricing
 
 Written down from memory in November 2026, not fetched; g5.xlarge was checked against a public summary of June
 2026. They only make simulated bills look real: do not plan real spending with them.
