@@ -317,7 +317,7 @@ def test_a_stop_ends_all_members(start: Start):
 def lightning(tmp_path: Path) -> Iterator[Start]:
     runs: list[AgentRun] = []
 
-    def begin(name: str, *args: str) -> AgentRun:
+    def begin(name: str, *args: str, accelerators: str = "") -> AgentRun:
         folder = tmp_path / name
         folder.mkdir()
         run = AgentRun(
@@ -326,6 +326,7 @@ def lightning(tmp_path: Path) -> Iterator[Start]:
             files={name: (JOBS / name).read_text() for name in ("quick.py", "fast_imports.py", "tiny.py")},
             train={"script": "quick.py", "args": ["--epochs", "2", "--step-s", "0.05", "--keep", *args]},
             num_nodes=2,
+            accelerators=accelerators,
             checkpoint={"every": "2 steps"},
             envs={"TRACE": str(folder / "lines")},
         )
@@ -357,6 +358,24 @@ def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightn
     third.powers_off(WITHIN_S)
     assert gangs(run)[1] == ("1.1", third.place)
     assert len(lines(calm)) == len(set(lines(calm))) == 24
+    assert set(lines(run)) == set(lines(calm))
+
+
+def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lost(lightning: Start):
+    """Members are as many ranks as they have accelerators."""
+    samples = ("--samples", "192", "--devices", "2")
+    calm = lightning("calm", *samples, accelerators="A100:2")
+    for node in calm.launch_members(2):
+        node.powers_off(WITHIN_S)
+    run = lightning("disturbed", *samples, accelerators="A100:2")
+    first, second = run.launch_members(2)
+    eventually(lambda: any(line.startswith("8 ") for line in lines(run)), WITHIN_S)
+    taken(run, second)
+    (third,) = run.launch_members(1)
+    first.powers_off(WITHIN_S)
+    third.powers_off(WITHIN_S)
+    assert [event.gang.world for event in run.seen(ev.AttemptStarted) if event.gang] == [4, 4]
+    assert len(lines(calm)) == len(set(lines(calm))) == 48
     assert set(lines(run)) == set(lines(calm))
 
 

@@ -53,11 +53,13 @@ class AgentRun:
         scale: float = SCALE,
         billing: ev.BillingRule = LOCAL_RULE,
         networks: Networks | None = None,
+        accelerators: str = "",
         **spec: Any,
     ) -> None:
         self.folder = folder
         self.trace = folder / "trace"
         self.networks = networks
+        self.accelerators = accelerators
         self.clock = ScaledClock(datetime.now(UTC), scale)
         self.store = open_store(f"{runs_uri or folder / 'runs'}/demo-{UID}")
         self.ledger = Ledger(self.store, UID, "test", self.clock)
@@ -111,7 +113,7 @@ class AgentRun:
     def _intend(self, **fields: Any) -> int:
         return self.write(
             ev.LaunchIntended(
-                offering=offering(),
+                offering=offering(accelerators=self.accelerators),
                 time_to_live_s=86_400,
                 price_ceiling_usd_per_hour=Decimal(1),
                 on_demand_usd_per_hour=Decimal(1),
@@ -191,7 +193,7 @@ class Node:
             token="t",
             run_uid=UID,
             launch=launch,
-            offering=offering(),
+            offering=offering(accelerators=run.accelerators),
             state=InstanceState.RUNNING,
             launched_at=run.clock.now(),
         )

@@ -42,7 +42,9 @@ AWS_RULE = aws_rule(VOLUME_GIB, ["us-east-1"])
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
-def offering(capacity_type: CapacityType = SPOT, price: str = "0.36", zone: str = "local-a") -> Offering:
+def offering(
+    capacity_type: CapacityType = SPOT, price: str = "0.36", zone: str = "local-a", accelerators: str = ""
+) -> Offering:
     return Offering(
         cloud="local",
         region="local",
@@ -50,6 +52,7 @@ def offering(capacity_type: CapacityType = SPOT, price: str = "0.36", zone: str 
         instance_type="sim-gpu",
         capacity_type=capacity_type,
         price_usd_per_hour=Decimal(price),
+        accelerators=accelerators,
         simulated=True,
     )
 

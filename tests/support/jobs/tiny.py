@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--fail-on-rank", type=int, default=-1, help="in the fourth step")
     parser.add_argument("--num-nodes", type=int, help="of a gang; spotrun says it where this does not")
+    parser.add_argument("--devices", type=int, default=1, help="processes of each node")
     parser.add_argument("--keep", action="store_true", help="the best checkpoint, in the work folder")
     parser.add_argument("--frozen", action="store_true", help="most of the model stays as it is")
     args = parser.parse_args()
@@ -83,6 +84,7 @@ def main() -> None:
     trainer = pl.Trainer(
         max_epochs=args.epochs,
         accelerator="cpu",
+        devices=args.devices,
         logger=False,
         enable_checkpointing=args.keep,
         enable_progress_bar=False,
