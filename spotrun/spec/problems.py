@@ -68,6 +68,10 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("autostop", "autodown", "idle_minutes_to_autostop", "idle_duration", "inactivity_duration"), _ENDS
     ),
+    **dict.fromkeys(
+        ("min_nodes", "max_nodes", "elastic"),
+        ("the nodes of a training are always as many as num_nodes", "remove it, and write num_nodes"),
+    ),
     "stop_duration": ("a stop waits for the last checkpoint", "remove it"),
     **dict.fromkeys(("image", "image_id", "docker", "privileged", "registry_auth"), _CONTAINS),
     **dict.fromkeys(("volumes", "storage_mounts", "mounts"), _MOUNTS),

@@ -39,6 +39,10 @@ class Local(Cloud):
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         yield from zone_elsewhere(spec)
+        room = spec.local.capacity
+        if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
+            reason = f"a pool of spot has room for {count_of(room, 'instance')} (local.capacity), not {spec.num_nodes}"
+            yield Unreadable(reason, "write a larger local.capacity, or spot_policy: auto", at=("num_nodes",))
         for index, step in enumerate(spec.local.script):
             at = ("local", "script", index)
             if (step.members or 1) > spec.num_nodes:
