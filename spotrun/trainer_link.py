@@ -113,6 +113,7 @@ class Progress:
     Where training is. `epoch` counts from 0; `batch` of `batches` are done in it; `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`, or 0 where that is unknown; so is `batches`. Metrics that are not finite are left out.
+    `data_s` are system seconds for which this process has waited for its training data so far.
     """
 
     epoch: int
@@ -122,6 +123,7 @@ class Progress:
     epochs: int
     phase: Literal["train", "validate"]
     metrics: dict[str, float] = field(default_factory=dict)
+    data_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

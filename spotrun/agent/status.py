@@ -14,6 +14,7 @@ import msgspec
 
 from spotrun.agent.clean_texts import cleaned
 from spotrun.agent.logs import Console
+from spotrun.agent.usage import Machine
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
@@ -71,6 +72,7 @@ class Heartbeat:
         self._name = name
         self._status = status
         self._console = console
+        self._machine = Machine()
         self._sequence = 0
         self._stop = threading.Event()
         self._now = threading.Event()
@@ -108,6 +110,7 @@ class Heartbeat:
             at=self._clock.now(),
             sequence=self._sequence,
             console_tail=self._console.tail(),
+            usage=self._machine.usage(),
             **node,
             **self._status.facts,
         )

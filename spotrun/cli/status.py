@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
     from spotrun.cli.runs import OpenRun, Unreadable
     from spotrun.folder.final_status import RunStatus
-    from spotrun.folder.status_objects import Blindness
+    from spotrun.folder.status_objects import AgentStatus, Blindness
     from spotrun.run.state import RunState
 
 
@@ -168,7 +168,8 @@ def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
     budget_usd = run.created.budget_usd
     budget = None if budget_usd is None else BudgetForecast(budget_usd, status.cost_usd)
-    ended = {"attended": None, "next": None, "blind_since": None, "detail": plain(in_one_line(status.detail))}
+    ended = dict.fromkeys(("attended", "next", "blind_since", "usage", "data_wait"))
+    ended |= {"detail": plain(in_one_line(status.detail))}
     return _status_facts(run, status) | _budget_facts(budget) | ended
 
 
@@ -181,17 +182,27 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
 
     now = run.clock.now()
     summary = summarise(state, now)
-    budget = budget_forecast(state, summary, now, AgentStatuses(run.store).epochs_total(state))
+    agents = AgentStatuses(run.store)
+    budget = budget_forecast(state, summary, now, agents.epochs_total(state))
     attended = _attended(run)
     blind = _blind(run) if attended else None
     told = [_detail(state, budget), "" if blind is None else _told_blind(run, blind)]
     live = {
         "attended": attended,
         "blind_since": None if blind is None else blind.since.isoformat(),
+        **_usage_facts(agents.current(state)),
         "next": _next(run, state, attended=attended is not False),
         "detail": plain("; ".join(filter(None, told))),
     }
     return _status_facts(run, run_status(state, summary, now)) | _budget_facts(budget) | live
+
+
+def _usage_facts(status: AgentStatus | None) -> dict[str, Any]:
+    """How busy the machine of a training is, the lead's of several."""
+    from msgspec.structs import asdict
+
+    usage = None if status is None or status.usage is None else asdict(status.usage)
+    return {"usage": usage, "data_wait": None if status is None else status.data_wait}
 
 
 def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:

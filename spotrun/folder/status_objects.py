@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
-from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, decode
+from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, Share, decode
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
@@ -28,11 +28,23 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken.
+    """
+
+    cpus: Count
+    cpu_share: Share
+    memory_bytes: Count
+    memory_used_bytes: Count
+
+
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
     `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
-    are the members of its gang that it does not reach on the network.
+    are the members of its gang that it does not reach on the network. `data_wait` is the share of the last minute of
+    training for which that waited for its data.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -56,6 +68,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     member: Count = 0
     trainer: MembersTrainer | None = None
     unreached: tuple[MemberName, ...] = ()
+    usage: Usage | None = None
+    data_wait: Share | None = None
 
     @property
     def steps_total(self) -> float | None:

@@ -119,6 +119,7 @@ class LiveView(_Watching, Screen[Tick]):
             "so far": _so_far(summary),
             "price": sparkline(hourly_prices(tick.state, now)),
             "budget": _budget(tick, summary, now),
+            "uses": _uses(tick.status),
             "durable": self._durable(tick.state),
             "next": plain(next_decision(tick.state, self._spec, now)),
             "waiting": plain(tick.waiting_for or ""),
@@ -165,6 +166,19 @@ def _position(status: AgentStatus | None) -> str:
     epochs = f"/{status.epochs}" if status.epochs else ""
     batches = f"/{status.batches}" if status.batches else ""
     return f"epoch {status.epoch + 1}{epochs}, batch {status.batch}{batches}, step {status.step:,}"
+
+
+def _uses(status: AgentStatus | None) -> str:
+    """How busy its machine is, and how long it waits for data."""
+    if status is None or status.attempt is None:
+        return ""
+    parts = []
+    if (usage := status.usage) is not None:
+        used, there = usage.memory_used_bytes / 2**30, usage.memory_bytes / 2**30
+        parts.append(f"{usage.cpu_share:.0%} of {count_of(usage.cpus, 'CPU')}, {used:.1f} of {there:.1f} GiB of memory")
+    if status.data_wait is not None:
+        parts.append(f"waits for data {status.data_wait:.0%} of the time")
+    return "; ".join(parts)
 
 
 def _where(state: RunState) -> str:

@@ -34,6 +34,7 @@ LOG_CHUNK_BYTES = 1 << 20
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Since 1970, as file systems keep them."""
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from spotrun.trainer_link import EpochEnded, Progress
@@ -16,10 +17,12 @@ PROGRESS_INTERVAL_S = 0.1
 class ProgressReporter:
     """Reports on one training, no more often than a person can read. Epochs come in as the framework counts them."""
 
-    def __init__(self, framework: Framework, agent: Agent, counting: Counting) -> None:
+    def __init__(self, framework: Framework, agent: Agent, counting: Counting, waited_s: Callable[[], float]) -> None:
+        """`waited_s`: see `data_s` of Progress."""
         self._framework = framework
         self._agent = agent
         self._counting = counting
+        self._waited_s = waited_s
         self._told_at = float("-inf")
 
     def progress(self, phase: Literal["train", "validate"], *, always: bool = False) -> None:
@@ -37,6 +40,7 @@ class ProgressReporter:
                 epochs=self._counting.epoch(here.epochs) if here.epochs else 0,
                 phase=phase,
                 metrics=finite_metrics(here),
+                data_s=self._waited_s(),
             )
         )
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from spotrun.account.summary import summarise
-from spotrun.folder.status_objects import AgentStatus
+from spotrun.folder.status_objects import AgentStatus, Usage
 from spotrun.report.live import LiveView
 from spotrun.report.tables import dollars
 from spotrun.run.events import StopRequested
@@ -55,6 +55,8 @@ def screen(history: History, width: int, height: int) -> str:
         batch=1200,
         batches=5004,
         step=11208,
+        usage=Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30),
+        data_wait=0.12,
     )
     view._console.print(view.render(Tick(state=history.state, status=agent, remark="the store answers slowly")))
     return view._console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
@@ -62,6 +64,10 @@ def screen(history: History, width: int, height: int) -> str:
 
 def test_a_cost_that_is_not_nothing_is_not_shown_as_nothing() -> None:
     assert "<$0.0001, downtime" in screen(History(), 120, 40), "some requests"
+
+
+def test_it_says_how_busy_the_machine_is_and_how_long_the_training_waits_for_data() -> None:
+    assert "93% of 8 CPUs, 12.0 of 61.0 GiB of memory; waits for data 12% of the time" in screen(History(), 120, 40)
 
 
 @pytest.mark.parametrize("stopping", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -94,6 +95,7 @@ class ExactLoader:
         self._once = self.order is None and streams.is_read_once(loader)
         self._earlier: list[tuple[tuple[int, ...], int]] = []
         self.proxy = LoaderProxy(self._loader, self)
+        self._waits = _Waits()
         self.gave_others = False
         """A stream that was read again after a resume gave another batch than before it."""
 
@@ -138,6 +140,11 @@ class ExactLoader:
         if self._stream is not None and state is not None:
             self._load(self._stream.between, state)
 
+    @property
+    def waited_s(self) -> float:
+        """System seconds that the training has waited for batches."""
+        return self._waits.total_s
+
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of the current epoch hold; 0 if that is unknown."""
         if self.order is None or self.begun is None:
@@ -157,6 +164,7 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
+        self._current.waits = self._waits  # what it has read on its way to its place is no training
         return self._current
 
     def _begin_indexed(self) -> _Pass:
@@ -234,6 +242,10 @@ class ExactLoader:
             holder.load_state_dict(state)
 
 
+class _Waits:
+    total_s = 0.0
+
+
 class _Pass(Iterator[Any]):
     """One pass over a loader; it knows whether it has ended."""
 
@@ -241,15 +253,19 @@ class _Pass(Iterator[Any]):
         self._batches = batches
         self.number = 0
         self.ended = False
+        self.waits = _Waits()
         self.states: dict[int, Any] = {}
         self.marks: dict[int, int] = {}
 
     def __next__(self) -> Any:
+        began_s = time.perf_counter()
         try:
             return self._read()
         except StopIteration:
             self.ended = True
             raise
+        finally:
+            self.waits.total_s += time.perf_counter() - began_s
 
     def _read(self) -> Any:
         return next(self._batches)

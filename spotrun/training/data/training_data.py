@@ -146,6 +146,11 @@ class TrainingData:
         loaders = [*self._framework.loaders("train"), *self._framework.loaders("validate")]
         return again + [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]
 
+    @property
+    def waited_s(self) -> float:
+        """System seconds for which the training has waited for its loaders."""
+        return sum(one.waited_s for one in self._train_loaders())
+
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""
         return sum(one.samples(batches) for one in self._train_loaders())

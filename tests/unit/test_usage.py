@@ -1,0 +1,112 @@
+"""How busy a machine is, and for how long a training waits for its data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from spotrun.agent import usage
+from spotrun.agent.usage import DataWait, Machine
+from spotrun.trainer_link import Progress
+from spotrun.training.data.loader import ExactLoader
+from spotrun.training.place import PassStart
+
+MEMORY = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    4000000 kB\n"
+
+
+def tell(folder: Path, *ticks: int) -> Machine:
+    (folder / "stat").write_text(f"cpu  {' '.join(map(str, ticks))}\ncpu0 1 2 3\n")
+    (folder / "meminfo").write_text(MEMORY)
+    return Machine(folder)
+
+
+def test_the_machine_is_looked_at_since_the_look_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither idling, nor waiting for a disk, nor what a hypervisor took is computing."""
+    monkeypatch.setattr(usage, "LOOKS_EVERY_S", 0.0)
+    machine = tell(tmp_path, 100, 0, 100, 1000, 50, 0, 0, 0, 0, 0)
+    tell(tmp_path, 140, 5, 110, 1030, 60, 3, 2, 0, 0, 0)
+    found = machine.usage()
+    assert found is not None
+    assert found.cpu_share == pytest.approx(0.6)
+    assert (found.memory_bytes, found.memory_used_bytes) == (16_000_000 * 1024, 12_000_000 * 1024)
+    assert machine.usage() == found, "no tick has passed"
+
+
+@pytest.mark.parametrize("missing", ["stat", "meminfo"])
+def test_a_machine_that_does_not_tell_has_no_figures(tmp_path: Path, missing: str):
+    machine = tell(tmp_path, *range(10))
+    (tmp_path / missing).unlink()
+    assert machine.usage() is None
+
+
+def test_this_machine_tells(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(usage, "LOOKS_EVERY_S", 0.0)
+    machine, give_up_at = Machine(), time.monotonic() + 60
+    while (found := machine.usage()) is None or not found.cpu_share:
+        assert time.monotonic() < give_up_at
+    assert 0 < found.cpu_share <= 1
+    assert 0 < found.memory_used_bytes < found.memory_bytes
+
+
+def at(data_s: float, phase: str = "train") -> Progress:
+    return Progress(epoch=0, batch=1, batches=9, step=1, epochs=1, phase=phase, data_s=data_s)  # type: ignore[arg-type]
+
+
+def test_the_share_is_that_of_the_last_minute_of_training():
+    wait = DataWait()
+    for second in range(200):
+        wait.progressed(at(0.1 * second if second < 100 else 10.0 + 0.5 * (second - 100)), float(second))
+    assert wait.share == pytest.approx(0.5)
+
+
+def test_it_is_told_once_and_only_of_a_training_that_waits_for_long():
+    wait, told = DataWait(), []
+    for second in range(300):
+        wait.progressed(at(0.29 * second if second < 100 else 29.0 + 0.42 * (second - 100)), float(second))
+        told.append(wait.news())
+        assert second >= 100 or not told[-1]
+    (news,) = filter(None, told)
+    assert news.startswith("the training waits for its data 3")
+
+
+def test_validations_and_another_process_begin_anew():
+    for interruption in (at(9.0, "validate"), at(0.0)):
+        wait = DataWait()
+        for second in range(30):
+            wait.progressed(at(float(second)), float(second))
+        assert wait.share == 1.0
+        wait.progressed(interruption, 31.0)
+        assert wait.share is None
+
+
+class Slow(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.01)
+        return torch.tensor(index)
+
+
+class SlowStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        for index in range(8):
+            time.sleep(0.01)
+            yield index
+
+
+@pytest.mark.parametrize("data", [Slow(), SlowStream()], ids=["indexed", "stream"])
+def test_a_loader_counts_how_long_its_training_waits_and_not_its_way_to_its_place(data: Dataset):
+    begin = iter([PassStart(0, 2, number=0), PassStart(1, 0, number=0)])
+    exact = ExactLoader(DataLoader(data, batch_size=2), 0, 0, lambda _: next(begin), lambda _: False)
+    batches = iter(exact.proxy)
+    assert exact.waited_s == 0
+    assert len(list(batches)) == 2
+    assert (first := exact.waited_s) >= 0.04
+    assert len(list(exact.proxy)) == 4
+    assert exact.waited_s >= first + 0.08
