@@ -152,6 +152,50 @@ def test_only_what_changed_since_the_last_durable_boundary_is_handed_over(folder
     assert contents(sent(first.duplicate())) == contents(sent(first))
 
 
+@pytest.mark.parametrize("change", ["written", "another", "gone", "link", "folder", "torn", "mapped"])
+def test_a_folder_that_rests_is_looked_at_each_time(folder: Folder, change: str) -> None:
+    for name in ("a", "b"):
+        folder.write(name, name)
+    known: dict[str, bytes | None] = {"a": None, "b": None}
+    for wanted in ({"a": b"a", "b": b"b"}, known, known, known):
+        frozen = folder.freeze()
+        folder.freezer.committed(frozen.number)
+        assert contents(sent(frozen)) == wanted
+    expected: dict[str, bytes | None] = known
+    mapped = None
+    match change:
+        case "written":
+            folder.write("b", "c")
+            expected = {"a": None, "b": b"c"}
+        case "another":
+            folder.write("c", "c")
+            expected = {"a": None, "b": None, "c": b"c"}
+        case "gone":
+            (folder.work / "b").unlink()
+            expected = {"a": None}
+        case "link":
+            (folder.work / "c").symlink_to("a")
+        case "folder":
+            (folder.work / "c").mkdir()
+        case "torn":
+            folder.freezer.torn(["b"])
+            expected = {"a": None, "b": b"b"}
+        case "mapped":
+            mapped = (folder.work / "b").open("r+b")
+    frozen = folder.freeze()
+    folder.freezer.committed(frozen.number)
+    got = sent(frozen)
+    assert (set(got.folder.links), set(got.folder.folders)) == (
+        {"c"} if change == "link" else set(),
+        {"c"} if change == "folder" else set(),
+    )
+    assert contents(got) == expected
+    if mapped is not None:
+        frozen = folder.freeze()
+        assert contents(sent(frozen)) == {"a": None, "b": b"b"}, "a write by a mapping leaves no time"
+        mapped.close()
+
+
 def test_a_file_that_was_written_to_just_now_is_not_taken_for_known(folder: Folder) -> None:
     folder.write("a", "1", age_s=0)
     frozen = folder.freeze()

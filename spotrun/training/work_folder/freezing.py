@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
-from spotrun.folder.work_files import Seen, Stamp, survey
+from spotrun.folder.work_files import Seen, Stamp, Survey, survey
 from spotrun.trainer_link import FDS_MAX, FilesFrozen, Message, MoreFiles
 from spotrun.training.work_folder.open_files import Opened
 from spotrun.wire import plain
@@ -69,8 +69,7 @@ class Frozen:
     def size_bytes(self) -> int:
         return self._at
 
-    def write_index(self, folder: FrozenFolder) -> None:
-        index = plain.encode(folder)
+    def write_index(self, index: bytes) -> None:
         self._index_bytes = len(index)
         self.add(index)
 
@@ -117,6 +116,8 @@ class Freezer:
         self._known: dict[str, Seen] = {}
         self._unsettled: dict[int, dict[str, Seen]] = {}
         self._copied: set[str] = set()
+        self._resting: tuple[Survey, bytes] | None = None
+        """A folder of which the agent had all, and its index."""
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
         """The folder is as it is in the checkpoint that training resumes from."""
@@ -154,6 +155,11 @@ class Freezer:
         updated = {each.path for each in opened if each.updates}
         copied = self._copied | updated | ({each.path for each in opened} if final else set())
         seen = survey(Path(self._work), self._before, self._chosen)
+        is_known = not updated and seen.files.items() <= self._known.items()
+        if is_known and self._resting is not None and self._resting[0] == seen:
+            frozen.stamps = self._unsettled[frozen.number] = seen.files
+            frozen.write_index(self._resting[1])
+            return
         refused = {path: why for path, why in seen.refused.items() if path not in seen.links}
         files: list[FrozenFile] = []
         for path, each in sorted(seen.files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0])):
@@ -175,7 +181,9 @@ class Freezer:
         names = dict(sorted(refused.items())[:PLACES_MAX])
         links = dict(sorted(seen.links.items())[:PLACES_MAX])
         folders = dict(sorted(seen.folders.items())[:PLACES_MAX])
-        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone, links, folders))
+        index = plain.encode(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone, links, folders))
+        self._resting = (seen, index) if is_known else None
+        frozen.write_index(index)
 
     def _hold(self, frozen: Frozen, path: str, seen: Seen, *, copy: bool) -> FrozenFile:
         size_bytes = seen.stamp.size_bytes
