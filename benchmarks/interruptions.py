@@ -80,7 +80,7 @@ class Stock:
             "TRACE": str(self.trace),
             "OMP_NUM_THREADS": "1",
         }
-        flags = {"--epochs": chaos.EPOCHS, "--step-s": self._step_s, "--every": EVERY_STEPS, "--to": self._uri}
+        flags = {"--epochs": chaos.ALONE.epochs, "--step-s": self._step_s, "--every": EVERY_STEPS, "--to": self._uri}
         command = [sys.executable, str(JOBS / "stock.py"), *(str(word) for pair in flags.items() for word in pair)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -237,7 +237,7 @@ def _of_both(seeds: range, jobs: int) -> Iterator[Result]:
 
 
 def _line(result: Result) -> str:
-    verdict = "bit-identical" if result.identical else f"{result.harm.differ} of {chaos.STEPS} steps differ"
+    verdict = "bit-identical" if result.identical else f"{result.harm.differ} of {chaos.ALONE.steps} steps differ"
     kills = f"{result.kills:2} kills, {result.in_saves:2} while it saved"
     return f"{result.who:9}  seed {result.seed:4}  {kills}  {result.harm.redone:4} steps redone  {verdict}"
 
@@ -266,8 +266,8 @@ def row_names() -> Iterable[str]:
 
 
 def figures_of(results: list[Result]) -> Iterator[str]:
-    steps = chaos.STEPS * max(1, len(results))
-    samples = chaos.EPOCHS * chaos.SAMPLES * max(1, len(results))
+    steps = chaos.ALONE.steps * max(1, len(results))
+    samples = chaos.ALONE.epochs * chaos.SAMPLES * max(1, len(results))
     yield f"{sum(one.identical for one in results)} of {len(results)}"
     yield f"{sum(one.ended for one in results)} of {len(results)}"
     yield f"{sum(one.kills for one in results)} ({sum(one.in_saves for one in results)})"

@@ -1,11 +1,13 @@
 """
 Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
 
-    make chaos                                               200 runs on a real S3 server
-    python -m tests.batteries.chaos --runs 1 --seed SEED --store s3    one of them again
-    python -m tests.batteries.chaos --members 3 --runs 40              of gangs, any member of which may be hit
+    make chaos                                                    200 trainings on a real S3 server
+    python -m tests.batteries.chaos --trainings 1 --seed SEED     one of them again
+    python -m tests.batteries.chaos --members 3 --trainings 40    of gangs, any member of which may be hit
 
-Half of the kills wait until a checkpoint is being sent. Whether they hit it then is looked up, and counted.
+Half of the kills wait until a checkpoint is being sent. Whether they hit it then is looked up, and counted. A kill
+counts if its victim lived until then. At the end the checkpoints that are still stored are read: each must be of one
+snapshot, in what all processes share and in what each has for itself.
 """
 
 from __future__ import annotations
@@ -34,15 +36,17 @@ import msgspec
 import pytest
 import typer
 
+from spotrun.cli.runs import OpenRun
 from spotrun.run.events import ResumedFrom
 from tests.support.audit import Harm, harm, instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.object_stores import FakeGcs, SeaweedFS, running
 from tests.support.process_signals import Uploads, send_signal
 from tests.support.sandbox import Sandbox, final_tensors
+from tests.support.torn import torn_in
 
-EPOCHS, SAMPLES, BATCH = 12, 96, 8
+SAMPLES, BATCH = 96, 8
 SCALE = 60
-KILLS_MIN, KILLS_MAX = 5, 20
+KILLS_MAX = 20
 VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runner")
 LOOK_EVERY_S = 0.01
 """An upload lasts a tenth of a second."""
@@ -50,25 +54,43 @@ LINES_BYTES = 400
 """Of a trace, in which its last line is whole."""
 RUN_WITHIN_S = 600
 PROGRAM = "quick.py"
-QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
 CHAOS_STEP_S = 0.02
-CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
+KEPT = 12
+"""Checkpoints that are left to be read at the end."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the trainings of this battery: on one instance, or on the `members` of a gang."""
+    """
+    Of the trainings of this battery: on one instance, or on the `members` of a gang, which share an epoch's samples and
+    train for more epochs: there is time for more kills.
+    """
 
     members: int = 1
 
     @property
-    def steps(self) -> int:
-        return EPOCHS * (SAMPLES // BATCH // self.members)
+    def epochs(self) -> int:
+        return 12 if self.members == 1 else 16 * self.members
 
     @property
-    def nodes(self) -> str:
-        """A line of the job."""
-        return "" if self.members == 1 else f"num_nodes: {self.members}\n"
+    def kills_min(self) -> int:
+        return 5 if self.members == 1 else 13
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * (SAMPLES // BATCH // self.members)
+
+    def job(self, sandbox: Sandbox, name: str, step_s: float) -> Path:
+        nodes = "" if self.members == 1 else f"num_nodes: {self.members}\n"
+        path = sandbox.job(
+            name,
+            args=f"--epochs, '{self.epochs}', --step-s, '{step_s}'",
+            scale=SCALE,
+            program=PROGRAM,
+            extra=f"retry: {{max_restarts: 40}}\n{nodes}",
+        )
+        path.write_text(path.read_text().replace("every: 30s", f"every: 30s, keep_last: {KEPT}"))
+        return path
 
 
 ALONE = Size()
@@ -97,29 +119,35 @@ class Straight:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`lost` counts commits that could not be read back; `wrong` names what is not as it has to be."""
+    """
+    `lost` counts commits that could not be read back, and `read` those that were read at the end, of which `torn` are
+    not of one snapshot; `wrong` names what is not as it has to be.
+    """
 
     seed: int
     kills: tuple[Kill, ...]
     harm: Harm
     lost: int
+    read: int
+    torn: int
     seconds: float
     wrong: tuple[str, ...]
 
 
 def plan(seed: int, size: Size = ALONE) -> list[Kill]:
-    """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
+    """
+    5 to 20 kills (13 to 20 of a gang), few more often than many, at rising steps, every other one in an upload.
+    """
     rng = random.Random(seed)
-    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * rng.random() ** 6)
+    count = size.kills_min + int((KILLS_MAX - size.kills_min + 1) * rng.random() ** 6)
     steps = sorted(rng.sample(range(4, size.steps - size.steps // 6), count))
     return [Kill(step, rng.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
 def straight(sandbox: Sandbox, size: Size = ALONE) -> Straight:
-    job = sandbox.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM, extra=size.nodes)
-    sandbox.call("launch", job, "-y")
+    sandbox.call("launch", size.job(sandbox, "calm", step_s=0.0), "-y")
     trace = sandbox.trace_by_step()
-    assert samples_are_whole(trace, EPOCHS, SAMPLES, size.members)
+    assert samples_are_whole(trace, size.epochs, SAMPLES, size.members)
     return Straight(trace, final_tensors(sandbox.run("calm")))
 
 
@@ -127,16 +155,20 @@ def disturbed(sandbox: Sandbox, seed: int, wanted: Straight, size: Size = ALONE)
     """One training through the kills of `seed`, compared with `wanted`."""
     began = time.monotonic()
     name = f"chaos-{seed}"
-    extra = f"retry: {{max_restarts: 40}}\n{size.nodes}"
-    job = sandbox.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra=extra)
+    job = size.job(sandbox, name, CHAOS_STEP_S)
     runner, kills = _through_kills(sandbox, name, sandbox.start("launch", job, "-y"), seed, size)
     output, _ = runner.communicate(timeout=RUN_WITHIN_S)
     wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
     wrong += _differences(sandbox, name, wanted) if not wrong else []
-    wrong += [] if len(kills) >= KILLS_MIN else [f"only {len(kills)} kills"]
+    wrong += [] if len(kills) >= size.kills_min else [f"only {len(kills)} kills"]
     found = harm(sandbox.trace.read_text().splitlines(), wanted.trace, SAMPLES, size.members)
+    run = sandbox.run(name)
+    stored = [*run.ledger.refresh().usable_commits()]
+    torn = [reason for commit in stored if (reason := torn_in(run.store, commit, size.members))]
+    wrong += torn
     seconds = time.monotonic() - began
-    return Outcome(seed, tuple(kills), found, _unreadable_commits(sandbox, name), seconds, tuple(wrong))
+    lost = _unreadable_commits(run)
+    return Outcome(seed, tuple(kills), found, lost, len(stored), len(torn), seconds, tuple(wrong))
 
 
 def _through_kills(
@@ -149,18 +181,18 @@ def _through_kills(
             break
         if kill.target == "runner":
             runner.send_signal(signal.SIGKILL)
+            lived = True  # `_reached` has just seen it
         else:
-            send_signal(sandbox, kill.target, pick=rng.choice)
-        done.append(replace(kill, in_upload=uploads.under_way()))
+            lived = send_signal(sandbox, kill.target, pick=rng.choice)
+        if lived:
+            done.append(replace(kill, in_upload=uploads.under_way()))
         uploads.settle()
         if kill.target == "runner":
             runner = sandbox.start("resume", name)
     return runner, done
 
 
-def _unreadable_commits(sandbox: Sandbox, name: str) -> int:
-    run = sandbox.run(name)
-    run.ledger.refresh()
+def _unreadable_commits(run: OpenRun) -> int:
     return sum(len(entry.event.skipped) for entry in run.ledger.entries if isinstance(entry.event, ResumedFrom))
 
 
@@ -237,7 +269,7 @@ class Kind(StrEnum):
 
 
 def main(
-    runs: Annotated[int, typer.Option(help="How many trainings.")] = 200,
+    trainings: Annotated[int, typer.Option(help="How many of them.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
     jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
     members: Annotated[int, typer.Option(min=1, help="Instances that train together.")] = 1,
@@ -247,9 +279,9 @@ def main(
     began = time.monotonic()
     outcomes: list[Outcome] = []
     try:
-        for outcome in _battery(range(seed, seed + runs), jobs, store, Size(members)):
+        for outcome in _battery(range(seed, seed + trainings), jobs, store, Size(members)):
             outcomes.append(outcome)
-            print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
+            print(f"{len(outcomes):3}/{trainings}  {_line(outcome)}", flush=True)
     finally:  # after a Ctrl-C too
         print(summary(outcomes, time.monotonic() - began, Size(members)))
         if json_to is not None:
@@ -305,6 +337,7 @@ def summary(outcomes: list[Outcome], seconds: float, size: Size = ALONE) -> str:
         "bit-identical": f"{sum(not outcome.wrong for outcome in outcomes)} of {len(outcomes)} trainings",
         "SIGKILLs": f"{len(kills)}: {victims}",
         "while a checkpoint was sent": f"{in_upload} ({in_upload / max(1, len(kills)):.0%})",
+        "checkpoints read, and torn": f"{sum(each.read for each in outcomes)}, {sum(each.torn for each in outcomes)}",
         "commits that could not be read": str(sum(outcome.lost for outcome in outcomes)),
         "steps done once more": f"{sum(outcome.harm.redone for outcome in outcomes)} of {size.steps * len(outcomes)}",
         "took": f"{seconds:.0f} s",

@@ -42,9 +42,18 @@ def test_trainings_through_kills_are_the_one_without(
 def test_half_of_the_kills_wait_for_an_upload() -> None:
     plans = [chaos.plan(seed) for seed in range(1, 201)]
     kills = [kill for plan in plans for kill in plan]
-    assert {len(plan) for plan in plans} == set(range(chaos.KILLS_MIN, chaos.KILLS_MAX + 1))
+    assert {len(plan) for plan in plans} == set(range(chaos.ALONE.kills_min, chaos.KILLS_MAX + 1))
     assert 0.5 <= sum(kill.in_upload for kill in kills) / len(kills) < 0.6
     assert {kill.target for kill in kills} == set(chaos.VICTIMS)
+
+
+def test_forty_trainings_of_a_gang_have_500_kills_of_all_victims() -> None:
+    gang = chaos.Size(members=3)
+    plans = [chaos.plan(seed, gang) for seed in range(1, 41)]
+    assert sum(len(plan) for plan in plans) >= 500
+    assert min(len(plan) for plan in plans) == gang.kills_min
+    assert all(plan[-1].step < gang.steps for plan in plans)
+    assert {kill.target for plan in plans for kill in plan} == set(chaos.VICTIMS)
 
 
 def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:

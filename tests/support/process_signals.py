@@ -32,19 +32,22 @@ PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py", "fil
 
 def send_signal(
     sandbox: Sandbox, target: str, number: signal.Signals = signal.SIGKILL, pick: Pick = lambda found: found[0]
-) -> None:
+) -> bool:
     """
     Signal the "trainer" or the "agent" of this sandbox, or have the cloud take the "instance" and wait for its end. Of
-    several `pick` takes one; of instances the oldest is the first.
+    several `pick` takes one; of instances the oldest is the first. False if a process ended by itself just before.
 
     It looks only at the processes of this machine, because it must be fast enough to hit within an upload.
     """
     if target == "instance":
         _take_instance(pick)
-        return
+        return True
     pid = pick(eventually(lambda: [*processes_of(sandbox, target)], within_s=FOUND_WITHIN_S))
-    with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
+    try:
         os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _take_instance(pick: Pick) -> None:

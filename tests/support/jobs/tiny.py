@@ -29,11 +29,14 @@ class Noisy(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 
 class Net(pl.LightningModule):
+    """`trained`: the steps of this process. What each has for itself in a checkpoint says so of which step it is."""
+
     def __init__(self, width: int, step_s: float, frozen: bool = False) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width))
         self.head = nn.Linear(width, 1)
         self.step_s = step_s
+        self.trained = 0
         self.layers[3].requires_grad_(not frozen)
 
     def training_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> torch.Tensor:
@@ -41,6 +44,7 @@ class Net(pl.LightningModule):
         time.sleep(self.step_s)
         loss = nn.functional.mse_loss(self.head(self.layers(x_BF)), y_B1)
         self._trace(f"{self.trainer.global_step} {self.current_epoch} {sorted(index_B.tolist())} {loss.item()!r}")
+        self.trained = self.trainer.global_step + 1
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> None:
