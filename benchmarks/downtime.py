@@ -27,7 +27,7 @@ for a recommendation the loss that it was spared counts as an interruption, whic
 have followed, what the move cost is counted and the move is not: its seconds fall on the interruptions.
 
 Ours is the production code (benchmarks/downtime_ours.py); where the others' rules come from stands in
-benchmarks/downtime_rivals.py.
+benchmarks/downtime_rivals.py. Last come gangs, which lose one member without a notice (benchmarks/downtime_gang.py).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import downtime_gang
 from benchmarks.arguments import at_least
 from benchmarks.downtime_market import Market, Setting
 from benchmarks.downtime_ours import OurWorld
@@ -169,13 +170,18 @@ def main() -> int:
     began = time.monotonic()
     with ProcessPoolExecutor(options.workers) as pool:
         jobs = list(pool.map(partial(job, setting), range(options.jobs)))
+        gangs = downtime_gang.measure(setting, options.jobs, pool)
     found = {name: figures(each[name] for each in jobs) for name in jobs[0]}
     show(found)
     shares = {name: {rule.name: found[name]["mean"] / found[rule.name]["mean"] for rule in RIVALS} for name in OURS}
     show_shares(shares)
+    by_size = {size: downtime_gang.figures(losses) for size, losses in gangs.items()}
+    downtime_gang.show(by_size)
     print(f"{options.jobs} jobs of {setting.horizon_s / 3600:.0f} h in {time.monotonic() - began:.0f} s")
     if options.json:
-        options.json.write_text(json.dumps({"setting": asdict(setting), "rules": found, "shares": shares}, indent=2))
+        options.json.write_text(
+            json.dumps({"setting": asdict(setting), "rules": found, "shares": shares, "gangs": by_size}, indent=2)
+        )
     return 0
 
 

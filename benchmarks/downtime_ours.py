@@ -26,7 +26,7 @@ class OurWorld(SimulatedWorld):
     def __init__(self, market: Market) -> None:
         self._market, setting = market, market.setting
         super().__init__(
-            _spec(setting.every_s),
+            job_spec(setting.every_s),
             Training(steps=ceil(setting.horizon_s) + 1, epochs=1, stall_s=0.0, upload_s=setting.commit_s),
             market.weather,
             seed=market.seed,
@@ -57,7 +57,8 @@ class OurWorld(SimulatedWorld):
         return (at - self.state.created_at).total_seconds()
 
 
-def _spec(every_s: float) -> RunSpec:
+def job_spec(every_s: float) -> RunSpec:
+    """A job on spot, with a checkpoint every so many seconds."""
     return RunSpec.model_validate(
         {
             "name": "demo",
