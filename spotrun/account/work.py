@@ -13,7 +13,7 @@ class Work:
     """
     `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
     the script, "" if it is not known. `start_sha256` is that of the checkpoint which training began from. `epochs` and
-    `steps` are those that a checkpoint holds.
+    `steps` are those that a checkpoint holds. `nodes` is the job's `num_nodes`: with others a step has another batch.
     """
 
     command: str
@@ -22,6 +22,7 @@ class Work:
     start_sha256: str | None
     epochs: int
     steps: int
+    nodes: int
 
     def unlike(self, other: Work) -> list[str]:
         """In which ways this is not the same work as the other; empty if none is known."""
@@ -32,6 +33,8 @@ class Work:
             found.append("another version of the script")
         if self.args != other.args:
             found.append("other arguments")
+        if self.nodes != other.nodes:
+            found.append(f"num_nodes {self.nodes} instead of {other.nodes}")
         if self.start_sha256 != other.start_sha256:
             found.append("another checkpoint to begin from")
         if self.epochs != other.epochs:
@@ -53,4 +56,5 @@ def work_of(state: RunState, epochs: int) -> Work:
         start_sha256=created.start_sha256,
         epochs=epochs,
         steps=max(commits, default=0),
+        nodes=created.size,
     )

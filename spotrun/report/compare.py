@@ -136,7 +136,9 @@ def markdown(summaries: Sequence[RunSummary]) -> str:
     """The table of `show` as Markdown, for a pull request or a wiki."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
-    rows += [[label.strip(), *(figure(run) for run in runs)] for section in _SECTIONS for label, figure in section]
+    rows += [
+        [label.strip(), *(figure(run) for run in runs)] for section in _sections(runs) for label, figure in section
+    ]
     lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
     above = [line for warning in warnings(runs) for line in (_cell(warning), "")]
     return "\n".join([*above, *lines, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
@@ -165,6 +167,7 @@ def _figures(run: Compared) -> dict[str, Any]:
         "run": plain(summary.run),
         "name": plain(summary.name),
         "state": summary.state,
+        "num_nodes": summary.work.nodes,
         "epochs": len(summary.epochs),
         **total,
         "savings": rounded(summary.total.savings),
@@ -187,7 +190,7 @@ def compare_table(runs: Sequence[Compared]) -> FiguresTable:
     if any(run.summary.simulated for run in runs):
         title += " (simulated prices)"
     table = figures_table(title, "", [run.title for run in runs])
-    for section in _SECTIONS:
+    for section in _sections(runs):
         for label, figure in section:
             add_row(table, [label, *(figure(run) for run in runs)], style="bold" if label in _KEY_FIGURES else "")
         table.add_section()
@@ -195,6 +198,7 @@ def compare_table(runs: Sequence[Compared]) -> FiguresTable:
 
 
 Figure = Callable[[Compared], str]
+Section = tuple[tuple[str, Figure], ...]
 
 
 def _time(kind: Activity) -> Figure:
@@ -205,8 +209,16 @@ def _ratio_text(run: Compared) -> str:
     return NOTHING if run.ratio_to_first is None else f"{run.ratio_to_first:.2f}x"
 
 
+def _sections(runs: Sequence[Compared]) -> Sequence[Section]:
+    """Where all train on one instance, nothing says so."""
+    if all(run.summary.work.nodes == 1 for run in runs):
+        return _SECTIONS
+    first, *others = _SECTIONS
+    return [(*first, ("num_nodes", lambda run: count(run.summary.work.nodes))), *others]
+
+
 _KEY_FIGURES = ("cost", "ratio to the first", "wall time")
-_SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
+_SECTIONS: tuple[Section, ...] = (
     (("state", lambda run: run.summary.state), ("epochs", lambda run: count(len(run.summary.epochs)))),
     (
         ("cost", lambda run: run.money.cost),

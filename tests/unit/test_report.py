@@ -247,6 +247,17 @@ def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
     assert [each["unlike_first"] for each in compare.as_json(runs)["runs"]][-1] == "1 epoch instead of 3"
 
 
+def test_a_comparison_names_the_nodes_where_a_run_has_several():
+    alone, again = stormy(uid="1" * 10), stormy(uid="2" * 10)
+    gang = replace(again, work=replace(again.work, nodes=4))
+    assert "num_nodes" not in printed([alone, again])
+    assert "num_nodes" not in compare.markdown([alone, again])
+    assert re.search(r"num_nodes +1 +4\b", printed([alone, gang]))
+    assert "is not the same work as demo-1111111111: num_nodes 4 instead of 1." in printed([alone, gang], 400)
+    assert "num\\_nodes | 1 | 4" in compare.markdown([alone, gang])
+    assert [each["num_nodes"] for each in compare.as_json([alone, gang])["runs"]] == [1, 4]
+
+
 def test_a_run_whose_time_passed_faster_is_marked_beside_others():
     fast, real = stormy(uid="f" * 10, time_scale=20.0), stormy(uid="e" * 10)
     assert "demo-ffffffffff (20×)" in printed([real, fast])
