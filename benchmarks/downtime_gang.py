@@ -11,7 +11,8 @@ Both rules meet the same training until then, the same newest checkpoint, and th
                       set up. A cluster that has lost a node is launched anew as a whole (SkyPilot's issue 3907)
     ..., packed       the same with a set-up cache like ours
 
-What a survivor still has in memory of a snapshot that was not durable is lost to ours here, and is not in a real run.
+A snapshot that was being sent counts for either rule if its lead is left and has sent it when the loss is known. What
+a lead has in memory of one that was not is lost to ours here, and is not in a real run.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks.downtime_market import ON_DEMAND, SPOT, ZONES, Market, Setting
-from benchmarks.downtime_ours import job_spec
+from benchmarks.downtime_ours import IDLE_S, job_spec
 from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, POLL_WITH_PACKS, Rule
 from spotrun.account.timeline import Activity, spent, timeline
 from spotrun.instance import EndedBy
+from spotrun.run.state import Commit
 from tests.support.world import CountedMarket, SimulatedWorld, Training
 from tests.support.world.rng import Rng
 
@@ -43,10 +45,12 @@ CAUSES = {
     "restore": Activity.RESTORE,
     "rework": Activity.REWORK,
 }
-LOST_S = (1200.0, 3000.0)
+LOST_S = (900.0, 1800.0)
 """When the loss comes: all members have trained for some checkpoints."""
-AFTERWARDS_S = 1200.0
+AFTERWARDS_S = 600.0
 """Longer than any start here takes."""
+ROUNDING_S = 0.001
+"""The account has whole microseconds."""
 TARGET = 0.25
 """Of the seconds that tearing all down costs."""
 
@@ -72,11 +76,14 @@ def loss(setting: Setting, size: int, seed: int) -> Loss:
     world = _GangWorld(market, places, size)
     lost_s = Rng(seed).between(LOST_S, "the loss")
     world.run(lost_s)
-    kept_s, lost_at = world.newest_durable_s(), world.clock.now()
-    world.lose_a_member()
+    durable_s = world.newest_durable_s()
+    upload_goes_on = world.lose_a_member() > 0
     world.run(lost_s + AFTERWARDS_S)
-    torn_down = {name: _torn_down(rule, market, size, lost_s, kept_s) for name, rule in RULES.items()}
-    return Loss({OURS: world.lost_since(kept_s, lost_at)} | torn_down)
+    torn_down = {
+        name: _torn_down(rule, market, size, lost_s, durable_s, upload_goes_on=upload_goes_on)
+        for name, rule in RULES.items()
+    }
+    return Loss({OURS: world.lost()} | torn_down)
 
 
 class _GangWorld(SimulatedWorld):
@@ -91,50 +98,69 @@ class _GangWorld(SimulatedWorld):
             seed=market.seed,
             timings=setting.timings,
             starts=market.start_s,
+            idle_s=IDLE_S,
         )
         self._size = size
 
-    def lose_a_member(self) -> None:
-        """Any of them, without a notice."""
+    def lose_a_member(self) -> int:
+        """Any of them, without a notice. Returns its rank."""
         current = self.state.current
         assert current is not None, "the gang does not train"
-        member = self.state.members_of(current)[int(Rng(self.seed).between((0.0, self._size), "who"))]
+        rank = int(Rng(self.seed).between((0.0, self._size), "who"))
+        member = self.state.members_of(current)[rank]
         assert member.recorded is not None
         self.cloud.end(member.recorded.instance_id, EndedBy.CLOUD)
+        return rank
 
     def newest_durable_s(self) -> float:
-        """When the snapshot was taken from which a training goes on now."""
-        newest = self.state.latest_commit()
-        assert newest is not None, "nothing is durable yet"
-        return (newest.event.taken_at - self.state.created_at).total_seconds()
+        """When the newest snapshot was taken that is durable now."""
+        return self._taken_s(self.state.latest_commit())
 
-    def lost_since(self, kept_s: float, lost_at: datetime) -> Seconds:
+    def lost(self) -> Seconds:
         """By the production account: everything between the last step that is kept and the next new one."""
+        current = self.state.current
+        assert current is not None, "the gang does not train again"
+        resumed = current.trainers[-1].commit
+        kept_s = self._taken_s(None if resumed is None else self.state.commit(resumed))
         life = timeline(self.state, self.clock.now())
         assert life[-1].kind is Activity.PRODUCTIVE, "the gang does not train again"
-        lasted = spent(span for span in life[:-1] if (span.start - self.state.created_at).total_seconds() >= kept_s)
+        lasted = spent(span for span in life[:-1] if self._seconds(span.start) >= kept_s - ROUNDING_S)
         found = {cause: lasted[kind].total_seconds() for cause, kind in CAUSES.items()}
-        whole_s = (
-            (life[-1].start - lost_at).total_seconds() + (lost_at - self.state.created_at).total_seconds() - kept_s
-        )
+        whole_s = self._seconds(life[-1].start) - kept_s
         assert abs(sum(found.values()) - whole_s) < 1.0, (found, whole_s)
         return found
 
+    def _taken_s(self, commit: Commit | None) -> float:
+        assert commit is not None, "nothing is durable"
+        return self._seconds(commit.event.taken_at)
 
-def _torn_down(rule: Rule, market: Market, size: int, lost_s: float, kept_s: float) -> Seconds:
-    """All members are asked for when the loss is known, and train when the last of them is set up."""
+    def _seconds(self, at: datetime) -> float:
+        return (at - self.state.created_at).total_seconds()
+
+
+def _torn_down(
+    rule: Rule, market: Market, size: int, lost_s: float, durable_s: float, *, upload_goes_on: bool
+) -> Seconds:
+    """
+    All members are asked for when the loss is known, and train when the last of them is set up.
+
+    The snapshot of `durable_s` was the newest durable one at the loss. A later one that was being sent counts if its
+    upload goes on, as the lead is left, and ends before the loss is known.
+    """
     setting = market.setting
     share = setting.unpack if rule.packs else 1.0
     starts = [market.start_s(size + number) for number in range(size)]
     boot_s, anew_s = max(starts, key=lambda start: start[0] + start[1] * share)
-    phase_s = market.seed % 8 * rule.poll_s / 8
+    known_s = rule.known_s(lost_s, market.seed % 8 * rule.poll_s / 8)
+    later_s = durable_s + setting.every_s
+    kept = upload_goes_on and later_s <= lost_s and later_s + setting.commit_s <= known_s
     return {
-        "poll": rule.known_s(lost_s, phase_s) - lost_s,
+        "poll": known_s - lost_s,
         "capacity": 0.0,
         "boot": boot_s,
         "set-up": anew_s * share,
         "restore": max(setting.imports_s, setting.fetch_s),
-        "rework": lost_s - kept_s,
+        "rework": lost_s - (later_s if kept else durable_s),
     }
 
 
