@@ -53,8 +53,8 @@ class CloudDriver(Protocol):
         that instance is stopping.
 
         With a `count` it starts so many members and returns the first; `instances` has them all, each with its index
-        and its address. All or none: less room than for all of them is no capacity, and a caller that dies midway
-        leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
+        and, once it runs, its address. All or none: less room than for all of them is no capacity, and a caller that
+        dies midway leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance existed and is terminated; of members, all are.

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,7 @@ CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/controller.log
 SlurmdPidFile={folder}/%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -86,8 +88,8 @@ class Cluster:
         ports = _free_ports(nodes + 1)
         host, user = socket.gethostname().partition(".")[0], getpass.getuser()
         text = _SETTINGS.format(host=host, user=user, folder=folder, ports=ports, silent_s=silent_s)
-        for name, port in zip(self._nodes, ports[1:], strict=True):
-            text += f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=1000\n"
+        for at, (name, port) in enumerate(zip(self._nodes, ports[1:], strict=True), 1):
+            text += f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.1.{at} Port={port} CPUs=1 RealMemory=1000\n"
         for partition in partitions:
             text += f"PartitionName={partition.format(last=nodes, grace_s=grace_s)} State=UP\n"
         self.conf.write_text(text)
@@ -138,6 +140,15 @@ class Cluster:
                     os.kill(process.pid, signal.SIGSTOP)
             stopped |= found
         processes.kill_all(lambda: filter(processes.is_alive, stopped))
+
+    def lost_at(self, name: str) -> datetime:
+        """When the controller took a node from the job that had it, by its own log."""
+        (line,) = [
+            each
+            for each in (self.folder / "controller.log").read_text().splitlines()
+            if f"Removing failed node {name} from JobId" in each
+        ]
+        return datetime.fromisoformat(line[1:].partition("]")[0]).astimezone(UTC)
 
     def _on_node(self, name: str, jobs: Sequence[str]) -> set[ProcessMark]:
         """What runs there. An agent and its training carry no variable of Slurm's, and are below what keeps a step."""

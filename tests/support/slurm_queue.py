@@ -17,13 +17,13 @@ from spotrun.clouds.slurm.commands import Answer, no_program
 
 REMEMBERED = timedelta(minutes=5)
 """MinJobAge."""
-ARGUMENTS_BEFORE_LIFE = 7
-"""Of what job.sh runs: a Python with two options, a module, and three arguments of it."""
+AFTER_MODULE = {"start": 4, "gang": 5}
+"""Where the time-to-live is, of what job.sh runs, after the module that it names."""
 
 
 @dataclass
 class Partition:
-    """`settings` are what scontrol shows of it; `nodes` is how many jobs fit in."""
+    """`settings` are what scontrol shows of it."""
 
     name: str
     nodes: int = 4
@@ -31,6 +31,7 @@ class Partition:
 
     def __str__(self) -> str:
         facts = {"GraceTime": "0", "MaxTime": "UNLIMITED", "PreemptMode": "OFF", "PriorityTier": "1", "State": "UP"}
+        facts["TotalNodes"] = str(self.nodes)
         return " ".join(
             f"{key}={value}" for key, value in {"PartitionName": self.name, **facts, **self.settings}.items()
         )
@@ -47,12 +48,18 @@ class QueuedJob:
     reason: str = "None"
     began_at: datetime | None = None
     ended_at: datetime | None = None
-    node: str = ""
+    nodes: tuple[str, ...] = ()
+    steps: dict[str, str] = field(default_factory=dict)
+    """By name, which node each runs on."""
     held: bool = False
 
     @property
     def name(self) -> str:
         return self.options["job-name"]
+
+    @property
+    def count(self) -> int:
+        return int(self.options["nodes"])
 
     @property
     def limit(self) -> timedelta:
@@ -66,6 +73,7 @@ class QueuedJob:
         """A job that never ran has begun and ended at the same moment, as Slurm writes it down."""
         self.state, self.reason, self.ended_at = state, reason, at
         self.began_at = self.began_at or at
+        self.steps = {}
 
     def shown(self, code: str) -> str:
         ends = self.ended_at or (self.began_at and self.began_at + self.limit)
@@ -77,7 +85,7 @@ class QueuedJob:
             "S": _epoch(self.began_at),
             "e": _epoch(ends),
             "r": self.reason,
-            "N": self.node,
+            "N": ",".join(self.nodes),
             "j": self.name,
             "k": self.options["comment"],
         }
@@ -143,12 +151,20 @@ class SlurmQueue:
             return Answer(1, "", f"sbatch: error: Batch job submission failed: {words_of_it}")
         now = self._clock.now()
         deadline = now + timedelta(seconds=int(options["deadline"].removeprefix("now+")))
-        life = timedelta(seconds=float(command[ARGUMENTS_BEFORE_LIFE]))
+        module = command[command.index("-m") + 1].rpartition(".")[2]
+        life = timedelta(seconds=float(command[command.index("-m") + 1 + AFTER_MODULE[module]]))
         self.jobs.append(QueuedJob(next(self._numbers), options, life, now, deadline))
         return Answer(0, f"{self.jobs[-1].number}\n", "")
 
     def _squeue(self, words: Sequence[str]) -> Answer:
         options = dict(_options(words))
+        if "steps" in options:
+            rows = [
+                f"{job.number}.{at}|{name}|{node}"
+                for job in self.jobs
+                for at, (name, node) in enumerate(job.steps.items())
+            ]
+            return Answer(0, "".join(f"{row}\n" for row in rows), "")
         assert options["states"] == "all"
         named = options.get("name")
         codes = [code[0] for code in options["format"].split("%")[1:]]
@@ -161,8 +177,11 @@ class SlurmQueue:
 
     def _scancel(self, words: Sequence[str]) -> Answer:
         options = dict(_options(words))
+        number, _, step = words[-1].partition(".")
         for job in self.jobs:
-            if job.number == int(words[-1]) and not job.is_over and options.get("state") in (None, job.state):
+            if job.number == int(number) and step:
+                del job.steps[[*job.steps][int(step)]]
+            elif job.number == int(number) and not job.is_over and options.get("state") in (None, job.state):
                 job.end("CANCELLED", self._clock.now())
         return Answer(0, "", "")
 
@@ -170,6 +189,9 @@ class SlurmQueue:
         if words[-1] == "config":
             facts = {"ClusterName": "paper", "PreemptType": self._preempt_type, "SLURM_VERSION": "22.05.8"}
             return Answer(0, "".join(f"{key:23} = {value}\n" for key, value in facts.items()), "")
+        if "node" in words:
+            shown = (f"NodeName={each} State=IDLE NodeAddr={each}.lan Port=1\n" for each in words[-1].split(","))
+            return Answer(0, "".join(shown), "")
         return Answer(0, "".join(f"{each}\n" for each in self.partitions.values()), "")
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -195,10 +217,12 @@ class SlurmQueue:
             job.end("DEADLINE", now, "DeadLine")
         elif any(each.name == job.name and each.number < job.number and not each.is_over for each in self.jobs):
             job.reason = "Dependency"
-        elif len(here) >= self.partitions[job.options["partition"]].nodes:
+        elif sum(each.count for each in here) + job.count > self.partitions[job.options["partition"]].nodes:
             job.reason = "Resources"
         else:
-            job.state, job.reason, job.began_at, job.node = "RUNNING", "None", now, f"n{job.number}"
+            job.state, job.reason, job.began_at = "RUNNING", "None", now
+            job.nodes = tuple(f"n{job.number}-{at}" for at in range(job.count))
+            job.steps = {f"member-{at}": node for at, node in enumerate(job.nodes)}
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

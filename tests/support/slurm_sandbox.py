@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -33,11 +34,13 @@ SECTION = """slurm:
 
 
 class NodeTime(NamedTuple):
-    """What a job has had, by Slurm's own record."""
+    """What a job has had, by Slurm's own record: the nodes that it had last, for so long."""
 
     partition: str
     seconds: int
     state: str
+    nodes: int
+    began_at: datetime
 
 
 class SlurmSandbox(Sandbox):
@@ -49,7 +52,7 @@ class SlurmSandbox(Sandbox):
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(folder / "logs"))
 
-    def job_on_slurm(self, name: str, arguments: str, *, extra: str = "") -> Path:
+    def job_on_slurm(self, name: str, arguments: str, *, section: str = SECTION, extra: str = "") -> Path:
         path = self.folder / f"{name}.yaml"
         path.write_text(
             f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: quick.py, args: [{arguments}]}}\n"
@@ -57,7 +60,7 @@ class SlurmSandbox(Sandbox):
             f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             "resources: {cloud: slurm}\n"
             "policy: {on_demand_after: 5s, return_to_spot: true, return_cooldown: 20s}\n"
-            + SECTION.format(scratch=self.machines)
+            + section.format(scratch=self.machines)
             + extra
         )
         return path
@@ -73,6 +76,11 @@ class SlurmSandbox(Sandbox):
             "--output=/dev/null",
         )
         return self.cluster.ask("sbatch", *words, "--chdir=/", "--wrap=sleep 3000").strip()
+
+    def fill(self, partition: str, nodes: int) -> str:
+        """Somebody's job waits for so many nodes of a partition, or has them. Returns the job."""
+        words = (f"--partition={partition}", f"--nodes={nodes}", "--exclusive", "--time=60", "--output=/dev/null")
+        return self.cluster.ask("sbatch", "--parsable", *words, "--chdir=/", "--wrap=sleep 3000").strip()
 
     def trains_on(self, runner: subprocess.Popen[str], partition: str, before: str = "", steps: int = 10) -> str:
         """The instance that trains in a partition, another one than `before`, once it has done some steps."""
@@ -100,17 +108,18 @@ class SlurmSandbox(Sandbox):
 
     def node_times(self) -> list[NodeTime]:
         """Of all jobs of the run, by squeue with a format that is not the driver's."""
-        fields = "Partition:|,State:|,StartTime:|,EndTime:|,Comment:500"
+        fields = "Partition:|,State:|,StartTime:|,EndTime:|,NumNodes:|,Comment:500"
         environment = {"SLURM_TIME_FORMAT": "%s"}
         told = self.cluster.ask("env", *(f"{k}={v}" for k, v in environment.items()), "squeue", "--noheader", "--me",
                                 "--states=all", f"--Format={fields}")  # fmt: skip
         rows = [[part.strip() for part in line.split("|")] for line in told.splitlines()]
         return [
-            NodeTime(partition, int(ends) - int(began), state)
-            for partition, state, began, ends, comment in rows
+            NodeTime(partition, int(ends) - int(began), state, int(nodes), datetime.fromtimestamp(int(began), UTC))
+            for partition, state, began, ends, nodes, comment in rows
             if comment.startswith("spotrun:")
         ]
 
 
 def dollars(times: list[NodeTime]) -> Fraction:
-    return sum((Fraction(PRICES[each.partition]) * each.seconds / 3600 for each in times), Fraction(0))
+    prices = (Fraction(PRICES[each.partition]) * each.nodes * each.seconds / 3600 for each in times)
+    return sum(prices, Fraction(0))

@@ -19,6 +19,7 @@ from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.billing import SLURM_RULE
 from spotrun.run.events import BillingRule
+from spotrun.run.gang import MEMBERS_MAX
 from spotrun.secrets.reference import ENVIRONMENT, Reference
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
@@ -38,6 +39,7 @@ class Slurm(Cloud):
     simulated = False
     sends_bills = False
     notice = timedelta(seconds=30)
+    members_max = MEMBERS_MAX
     instead_of_envs = (
         "keep it in a file of your home, which the nodes share: secrets do not reach instances on slurm yet"
     )
@@ -64,7 +66,7 @@ class Slurm(Cloud):
     def driver(self, spec: RunSpec, clock: ScaledClock) -> SlurmDriver:
         from spotrun.clouds.slurm.config import config_of
 
-        return _driver(config_of(spec.slurm), clock)
+        return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
         """The cluster's controller is asked: this machine is a part of the cluster, or nothing can be submitted."""
@@ -77,7 +79,7 @@ class Slurm(Cloud):
             require_submitting(Programs())
         except CloudNotInstalled as error:
             raise SpecInvalid(error.message, hint=error.hint, key=("resources", "cloud")) from error
-        for problem in misfits(config_of(spec.slurm), cluster):
+        for problem in misfits(config_of(spec.slurm, spec.num_nodes), cluster):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
@@ -93,18 +95,22 @@ class Slurm(Cloud):
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """As a step beside the training. It ends with the job."""
+        from spotrun.clouds.slurm.submission import files_of
+
         job = job_of(instance.instance_id)
+        seats = files_of(instance.token).seats()
+        there = ("--nodes=1", f"--nodelist={seats[instance.member].node}") if seats else ()
         return Shell(
-            ("srun", f"--jobid={job}", "--overlap", "--pty", "bash", "-l"),
+            ("srun", f"--jobid={job}", "--overlap", *there, "--pty", "bash", "-l"),
             needs={"srun": "run spotrun on a login node of the cluster"},
             advice=f"no shell? see `squeue --jobs={job}`",
         )
 
     def console(self, instance: Instance) -> str | None:
-        from spotrun.clouds.slurm.submission import log_of
+        from spotrun.clouds.slurm.submission import files_of, log_of
 
-        path = log_of(instance.token)
-        return path.read_text(errors="replace") if path.exists() else None
+        paths = (files_of(instance.token).log(instance.member), log_of(instance.token))
+        return next((path.read_text(errors="replace") for path in paths if path.exists()), None)
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
@@ -115,7 +121,7 @@ class Slurm(Cloud):
     def forget(self, run_uid: str) -> None:
         from spotrun.clouds.slurm.submission import logs
 
-        for path in logs().glob(f"{run_uid}-*.log"):
+        for path in logs().glob(f"{run_uid}-*"):
             path.unlink(missing_ok=True)
 
     # -- an account ----------------------------------------------------------------------------------------------
@@ -145,7 +151,7 @@ class Slurm(Cloud):
         from spotrun.clouds.slurm.doctor import SlurmDoctor
 
         refuse_regions(self, wish.regions)
-        config = SlurmConfig() if spec is None else config_of(spec.slurm)
+        config = SlurmConfig() if spec is None else config_of(spec.slurm, spec.num_nodes)
         return SlurmDoctor(config, wish.store, Programs()).findings()
 
 

@@ -63,10 +63,11 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where to ask for nodes. `wait` is how long a job may be in a queue, and `scratch` a folder of each node. Without
-    partitions, what is there can be looked at and ended.
+    Where to ask for nodes, and for how many at once. `wait` is how long a job may be in a queue, and `scratch` a folder
+    of each node. Without partitions, what is there can be looked at and ended.
     """
 
+    nodes: int = 1
     partitions: tuple[Partition, ...] = ()
     account: str = ""
     wait: timedelta = timedelta(minutes=5)
@@ -76,9 +77,10 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.partitions if each.name == name), None)
 
 
-def config_of(slurm: SlurmSpec) -> SlurmConfig:
-    """What a job says about its cluster."""
+def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
+    """What a job says about its cluster. So many nodes train together."""
     return SlurmConfig(
+        nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),
         account=slurm.account or "",
         wait=slurm.wait,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from spotrun.clock import Clock
-from spotrun.clouds.driver import require_one
 from spotrun.clouds.slurm.commands import Commands, Programs
 from spotrun.clouds.slurm.config import CLOUD_NAME, Partition, SlurmConfig
 from spotrun.clouds.slurm.faults import fault, require_answer
-from spotrun.clouds.slurm.queue import LIST, Job, instance_of, of_token, read_queue
-from spotrun.clouds.slurm.submission import BOOTSTRAP, logs, submission
+from spotrun.clouds.slurm.gang_jobs import GangJob
+from spotrun.clouds.slurm.ids import job_of, step_name
+from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat, read_seats
+from spotrun.clouds.slurm.queue import LIST, RUNNING, STEPS, Job, Step, instance_of, of_token, read_queue, read_steps
+from spotrun.clouds.slurm.submission import BOOTSTRAP, files_of, logs, submission
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
-from spotrun.instance import EndedBy, Instance, LaunchRequest
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import Offering
+from spotrun.units import count_of
 
 SNAPSHOT_FOR_S = 1.0
 """One look at the queue serves whoever asks within this time: each costs the controller the same lock."""
@@ -28,6 +32,8 @@ class SlurmDriver:
     It holds no run state: a job's name is its token, and its comment says whose it is. A job in a queue is pending. One
     that Slurm does not begin in time has ended before its meter ran, taken by the cloud: a pool without capacity. Where
     Slurm lets it wait on, whoever lists jobs cancels it.
+
+    Members of a gang are one job, with a step for each (spotrun.clouds.slurm.gang).
     """
 
     name = CLOUD_NAME
@@ -46,7 +52,8 @@ class SlurmDriver:
         self._clock = clock
         self._commands = commands or Programs()
         self._init = tuple(init)
-        self._snapshot: tuple[float, list[Job]] | None = None
+        self._snapshot: tuple[float, list[tuple[Job, list[Instance]]]] | None = None
+        self._seats: dict[str, tuple[Seat, ...]] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -54,7 +61,6 @@ class SlurmDriver:
         return [partition.offering for partition in self._config.partitions]
 
     def launch(self, request: LaunchRequest) -> Instance:
-        require_one(request, self.name)
         partition = self._partition(request.offering)
         found = self._of_token(request)
         if found is None:
@@ -65,17 +71,22 @@ class SlurmDriver:
         return found
 
     def describe(self, instance_id: str) -> Instance | None:
-        job = self._job(instance_id)
-        return None if job is None else instance_of(job)
+        return next((each for each in self.instances() if each.instance_id == instance_id), None)
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
-        return [instance_of(job) for job in self._jobs() if run_uid in (None, job.tags.run_uid)]
+        seen = (each for _, instances in self._jobs() for each in instances)
+        return [each for each in seen if run_uid in (None, each.run_uid)]
 
     def terminate(self, instance_id: str) -> None:
         self._snapshot = None
-        job = self._job(instance_id)
-        if job is not None and not job.has_ended:
+        job, instances = next((each for each in self._jobs() if str(each[0].number) == job_of(instance_id)), (None, []))
+        found = next((each for each in instances if each.instance_id == instance_id), None)
+        if job is None or found is None or job.has_ended:
+            return
+        if job.tags.count is None:
             self._cancel(job)
+        else:
+            self._end_member(job, found)
 
     # -- launching -------------------------------------------------------------------------------------------
 
@@ -97,10 +108,11 @@ class SlurmDriver:
 
     def _of_token(self, request: LaunchRequest) -> Instance | None:
         """
-        The instance of a token, if there is one. Of several jobs the first counts, and the others are cancelled.
+        The instance of a token, or the first of its members, if there is one. Of several jobs the first counts, and the
+        others are cancelled.
 
         Raises:
-            LaunchTokenSpent: it has ended.
+            LaunchTokenSpent: it has ended; of members, all have.
             InsufficientCapacity: no node was free in time.
             CloudError: it is not what is asked for, or Slurm found fault with it.
         """
@@ -109,11 +121,27 @@ class SlurmDriver:
         for job in jobs[1:]:
             if not job.has_ended:
                 self._cancel(job)
-        return _launched(jobs[0], request) if jobs else None
+        return _launched(jobs[0], self._instances_of(jobs[0]), request) if jobs else None
 
-    def _cancel(self, job: Job, *options: str) -> None:
+    def _end_member(self, job: Job, member: Instance) -> None:
+        """
+        Its step is killed, and its node stays with the job. The job itself looks whether a step is to end that nobody
+        sees yet. With the last of them the job ends.
+        """
+        files = files_of(job.token)
+        files.ask_to_end(member.member)
+        if all(files.is_to_end(index) or files.ended(index) for index in range(job.tags.count or 0)):
+            self._cancel(job)
+            return
+        step = next((each for each in self._steps(job) if each.name == step_name(member.member)), None)
+        if step is not None and member.state is InstanceState.RUNNING:
+            self._cancel(job, "--signal=KILL", what=step.step_id)
+            files.end(member.member, Ended(self._clock.now(), EndedBy.USER, "ended alone"))
+
+    def _cancel(self, job: Job, *options: str, what: str = "") -> None:
+        """The whole job, or `what` of it."""
         try:
-            answer = self._commands.run(["scancel", *options, str(job.number)])
+            answer = self._commands.run(["scancel", *options, what or str(job.number)])
         finally:
             self._snapshot = None
         error = fault(answer, f"end job {job.number}")
@@ -122,18 +150,57 @@ class SlurmDriver:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _job(self, instance_id: str) -> Job | None:
-        return next((job for job in self._jobs() if job.instance_id == instance_id), None)
-
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[tuple[Job, list[Instance]]]:
         now_s = self._clock.monotonic()
         if self._snapshot is None or now_s - self._snapshot[0] >= SNAPSHOT_FOR_S * self._clock.scale:
             said = self._commands.run(LIST)
             jobs = read_queue(require_answer(said, "list jobs"))
-            self._snapshot = (now_s, jobs)
+            seen = [(job, self._instances_of(job)) for job in jobs]
+            self._snapshot = (now_s, seen)
             self._cancel_overdue(jobs)
-            return jobs
+            return seen
         return self._snapshot[1]
+
+    def _instances_of(self, job: Job) -> list[Instance]:
+        """One, or the members of a gang."""
+        if job.tags.count is None:
+            return [instance_of(job)]
+        files = files_of(job.token)
+        if job.state == RUNNING and job.nodes:
+            self._look_at_members(job, files)
+        gang = GangJob(job, files.seats(), [files.ended(member) for member in range(job.tags.count)])
+        if gang.is_deserted:
+            self._cancel(job)
+        return gang.instances()
+
+    def _look_at_members(self, job: Job, files: MemberFiles) -> None:
+        """
+        Write down which nodes it has, and which ones it has lost. Its first node has the process that sees its steps
+        end: when that node is lost, whoever looks sees it.
+        """
+        now, there = self._clock.now(), self._seats_of(job.nodes)
+        seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())
+        if not seats or all(each in there for each in seats):
+            return
+        for member, seat in enumerate(seats):
+            if seat not in there and files.ended(member) is None:
+                files.end(member, Ended(now, EndedBy.FAULT, f"its node {seat.node} is lost"))
+        if seats[0] not in there:
+            self._end_those_without_a_step(job, files, now)
+
+    def _end_those_without_a_step(self, job: Job, files: MemberFiles, now: datetime) -> None:
+        steps = {each.name for each in self._steps(job)}
+        for member in range(job.tags.count or 0):
+            if step_name(member) not in steps and files.ended(member) is None:
+                files.end(member, Ended(now, EndedBy.ITSELF, "its step has ended"))
+
+    def _seats_of(self, nodes: str) -> tuple[Seat, ...]:
+        if nodes not in self._seats:
+            self._seats[nodes] = read_seats(self._commands, nodes)
+        return self._seats[nodes]
+
+    def _steps(self, job: Job) -> list[Step]:
+        return read_steps(require_answer(self._commands.run(STEPS), "list steps"), job.number)
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
         """One that begins at this moment goes on."""
@@ -143,17 +210,20 @@ class SlurmDriver:
                 self._cancel(job, "--state=PENDING")
 
 
-def _launched(job: Job, request: LaunchRequest) -> Instance:
-    found = instance_of(job)
-    if found.offering.pool != request.offering.pool or found.run_uid != request.run_uid:
+def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> Instance:
+    found = instances[0]
+    same = (found.offering.pool, found.run_uid, job.tags.count)
+    if same != (request.offering.pool, request.run_uid, request.count):
         raise CloudError(f"the token of launch {request.launch} was used before, for {found.offering}")
-    if found.never_ran and found.ended_by is EndedBy.CLOUD:
-        raise InsufficientCapacity(f"no node of {job.tags.offering.zone} was free in time ({found.end_reason})")
-    if found.never_ran and found.ended_by is not EndedBy.USER:
+    if job.never_ran and found.ended_by is EndedBy.CLOUD:
+        nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
+        free = "were" if request.count is not None else "was"
+        raise InsufficientCapacity(f"{nodes} of {job.tags.offering.zone} {free} free in time ({found.end_reason})")
+    if job.never_ran and found.ended_by is not EndedBy.USER:
         raise CloudError(
             f"Slurm has no node for what job {job.number} asks for ({found.end_reason})",
             hint="see `sinfo -o '%P %c %m %G'`, and mend slurm.partitions",
         )
-    if not found.alive:
+    if not any(each.alive for each in instances):
         raise LaunchTokenSpent(f"{found.instance_id}, the instance of launch {request.launch}, has ended")
     return found

@@ -24,14 +24,15 @@ TRIES = 3
 PAUSE_S = 1.0
 LEFT_UNTOLD = timedelta(seconds=10)
 """What is counted on if the controller does not say when the job ends: less than most clusters give."""
-_FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime)=(\S+)")
+_FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class Told(NamedTuple):
-    """What the controller says of a job: whether it still runs, and when Slurm ends it, if it takes its node."""
+    """What the controller says of a job: whether it still runs, when Slurm ends it, if it takes its node, and where."""
 
     runs: bool
     deadline: datetime | None
+    nodes: str = ""
 
 
 def main(file: Path, job: str, commands: Commands) -> None:
@@ -77,7 +78,7 @@ def read_job(told: str) -> Told:
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
     runs = facts.get("JobState") == "RUNNING"
     taken = runs and preempted.isdecimal() and ends.isdecimal()
-    return Told(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None)
+    return Told(runs, datetime.fromtimestamp(int(ends), UTC) if taken else None, facts.get("NodeList", ""))
 
 
 def _hears(file: Path) -> bool:

@@ -13,7 +13,7 @@ from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.faults import require_answer
 from spotrun.offering import CapacityType
 from spotrun.spec.model import MAX_TIME_LEAST
-from spotrun.units import Unreadable, format_duration
+from spotrun.units import Unreadable, count_of, format_duration
 
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
@@ -21,7 +21,9 @@ _ENDING = {"CANCEL", "REQUEUE"}
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition as the cluster has it. `max_time` is None where it sets no limit."""
+    """
+    One partition as the cluster has it. `max_time`, and how many nodes a job may have, are None where it sets no limit.
+    """
 
     name: str
     preempt_mode: str
@@ -30,6 +32,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     max_time: timedelta | None
     state: str
     nodes: str
+    nodes_max: int | None = None
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,14 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
             continue
         if partition.capacity_type is CapacityType.SPOT:
             yield from _unlike_spot(known, cluster, at)
+        if known.nodes_max is not None and config.nodes > known.nodes_max:
+            most = count_of(known.nodes_max, "node")
+            advice = f"write num_nodes: {known.nodes_max}, or " if known.nodes_max else ""
+            yield Unreadable(
+                f"a job in {known.name} has {most} at most, and num_nodes is {config.nodes}",
+                f"{advice}name another partition",
+                at=(*at, "name"),
+            )
         if known.max_time is not None and known.max_time < MAX_TIME_LEAST:
             least = f"an instance lives for at least {format_duration(MAX_TIME_LEAST)}"
             yield Unreadable(
@@ -131,7 +142,12 @@ def _known(line: str) -> Known:
         max_time=_limit(facts.get("MaxTime", "UNLIMITED")),
         state=facts.get("State", ""),
         nodes=facts.get("Nodes", ""),
+        nodes_max=_least(facts.get("TotalNodes", ""), facts.get("MaxNodes", "")),
     )
+
+
+def _least(*limits: str) -> int | None:
+    return min((int(each) for each in limits if each.isdecimal()), default=None)
 
 
 def _limit(text: str) -> timedelta | None:

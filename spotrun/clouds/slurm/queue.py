@@ -17,6 +17,9 @@ Name and comment are last: ours have no bar in them, and what another program of
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
 """Jobs that have ended are in it too, for the cluster's MinJobAge: usually five minutes."""
+STEPS = ("squeue", "--noheader", "--me", "--steps", "--format=%i|%j|%N")
+"""Steps that run: id, name, nodes. One that has ended is in no list."""
+RUNNING = "RUNNING"
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
@@ -90,6 +93,19 @@ def read_queue(text: str) -> list[Job]:
 def of_token(text: str, token: str) -> list[Job]:
     """All jobs of one token, the first of which counts."""
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
+
+
+class Step(NamedTuple):
+    """`step_id` is `17.3`."""
+
+    step_id: str
+    name: str
+
+
+def read_steps(text: str, job: int) -> list[Step]:
+    """Those of a job."""
+    rows = (line.strip().split("|") for line in text.splitlines())
+    return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
 
 def _ours(lines: Iterable[str]) -> Iterator[Job]:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -50,38 +50,68 @@ class Assignment(NamedTuple):
     scratch: Path
     init: list[str]
     job: str
+    member: int | None = None
+    """Its index in a gang, whose others reach it at `address`."""
+    address: str = ""
 
     @classmethod
-    def read(cls, arguments: list[str], environment: Mapping[str, str]) -> Assignment:
+    def read(
+        cls, arguments: list[str], environment: Mapping[str, str], member: int | None = None, address: str = ""
+    ) -> Assignment:
         uri, uid, launch, life_s, scratch, *init = arguments
-        return cls(uri, uid, launch, float(life_s), Path(scratch), init, environment["SLURM_JOB_ID"])
+        job = environment["SLURM_JOB_ID"]
+        return cls(uri, uid, launch, float(life_s), Path(scratch), init, job, member, address)
 
     @property
     def folder(self) -> Path:
-        return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{self.job}"
+        number = self.job if self.member is None else f"{self.job}.{self.member}"
+        return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Of an agent. The node's GPUs are in variables of their own, which stay."""
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
-        return kept | {
-            "SPOTRUN_RUN": self.run_uri,
-            "SPOTRUN_RUN_UID": self.run_uid,
-            "SPOTRUN_LAUNCH": self.launch,
-            "SPOTRUN_INSTANCE_ID": instance_id_of(self.job),
-            "SPOTRUN_INSTANCE_DIR": str(self.folder),
-        }
+        return (
+            kept
+            | self._place_in_gang
+            | {
+                "SPOTRUN_RUN": self.run_uri,
+                "SPOTRUN_RUN_UID": self.run_uid,
+                "SPOTRUN_LAUNCH": self.launch,
+                "SPOTRUN_INSTANCE_ID": instance_id_of(self.job, self.member),
+                "SPOTRUN_INSTANCE_DIR": str(self.folder),
+            }
+        )
+
+    @property
+    def _place_in_gang(self) -> dict[str, str]:
+        if self.member is None:
+            return {}
+        return {"SPOTRUN_MEMBER": str(self.member), "SPOTRUN_MEMBER_ADDRESS": self.address}
 
 
 def main(assignment: Assignment) -> int:
     """The exit code of the instance's command, or OVER."""
-    over_s = time.monotonic() + assignment.life_s
     signal.signal(signal.SIGTERM, _leave)  # the job ends within KillWait
+    lock = prepared(assignment)
+    try:
+        return live(assignment, [*LISTENER, str(assignment.folder / FILE)])
+    finally:
+        os.close(lock)
+
+
+def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
+    """
+    Run the instance's command in its folder until that ends, the time-to-live is over, or SIGTERM comes; then nothing
+    of it is left. `hears` is the command of a process that listens meanwhile, if there has to be one.
+    """
+    over_s = time.monotonic() + assignment.life_s
     processes.become_subreaper()
-    sweep(assignment.scratch)
-    lock = made(assignment.folder)
     listener = None
     try:
-        listener = subprocess.Popen([*LISTENER, str(assignment.folder / FILE)], stdin=subprocess.DEVNULL)
+        signal.signal(signal.SIGTERM, _leave)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if hears:
+            listener = subprocess.Popen(hears, stdin=subprocess.DEVNULL)
         command = subprocess.Popen(assignment.init, env=assignment.environment(os.environ), cwd=assignment.folder)
         return command.wait(max(0.0, over_s - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -94,7 +124,12 @@ def main(assignment: Assignment) -> int:
             _dismiss(listener)
         processes.kill_all(partial(processes.descendants, os.getpid()))
         shutil.rmtree(assignment.folder, ignore_errors=True)
-        os.close(lock)
+
+
+def prepared(assignment: Assignment) -> int:
+    """The lock of the instance's new folder. Folders that nobody holds any more are gone then."""
+    sweep(assignment.scratch)
+    return made(assignment.folder)
 
 
 def sweep(scratch: Path) -> None:

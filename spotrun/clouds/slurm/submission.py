@@ -10,6 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from spotrun.clouds.slurm.config import Partition, SlurmConfig
+from spotrun.clouds.slurm.member_files import MemberFiles
 from spotrun.clouds.slurm.tags import comment_of
 from spotrun.instance import LaunchRequest
 
@@ -28,6 +29,10 @@ def log_of(token: str) -> Path:
     return logs() / f"{token}.log"
 
 
+def files_of(token: str) -> MemberFiles:
+    return MemberFiles(str(logs() / token))
+
+
 def submission(
     request: LaunchRequest, config: SlurmConfig, partition: Partition, init: Sequence[str] = BOOTSTRAP
 ) -> list[str]:
@@ -42,7 +47,7 @@ def submission(
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
     wait_s = int(config.wait.total_seconds())
     return [
-        *("sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--no-kill", "--no-requeue", "--export=ALL"),
+        *("sbatch", "--parsable", *_nodes(request.count or 1), "--no-kill", "--no-requeue", "--export=ALL"),
         *_what(config, partition),
         f"--time={life_s // _MINUTE_S}",
         f"--deadline=now+{life_s + wait_s}",
@@ -52,7 +57,7 @@ def submission(
         "--chdir=/",
         f"--output={str(log_of(request.token)).replace('%', '%%')}",
         str(Path(__file__).with_name("job.sh")),
-        *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.start"),
+        *(sys.executable, "-P", "-m", *_program(request)),
         *(request.run_uri, request.run_uid, str(request.launch)),
         *(_seconds(request.time_to_live), config.scratch),
         *init,
@@ -62,7 +67,24 @@ def submission(
 def trial(config: SlurmConfig, partition: Partition) -> list[str]:
     """The words of a command that asks whether such a job could ever run, and submits nothing."""
     limit = f"--time={int(partition.max_time.total_seconds()) // _MINUTE_S}"
-    return ["sbatch", "--test-only", "--nodes=1", "--ntasks=1", *_what(config, partition), limit, "--wrap=true"]
+    return ["sbatch", "--test-only", *_nodes(config.nodes), *_what(config, partition), limit, "--wrap=true"]
+
+
+def _nodes(count: int) -> Iterator[str]:
+    """All or none: Slurm begins a job when it has all of its nodes."""
+    yield f"--nodes={count}"
+    yield f"--ntasks={count}"
+    if count > 1:
+        yield "--ntasks-per-node=1"
+
+
+def _program(request: LaunchRequest) -> Iterator[str]:
+    """What runs on the first node."""
+    if request.count is None:
+        yield "spotrun.clouds.slurm.start"
+    else:
+        yield "spotrun.clouds.slurm.gang"
+        yield files_of(request.token).start
 
 
 def _what(config: SlurmConfig, partition: Partition) -> Iterator[str]:

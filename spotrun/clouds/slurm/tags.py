@@ -24,6 +24,8 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
     time_to_live: timedelta
     wait: timedelta
     """How long it may be in the queue."""
+    count: int | None = None
+    """How many members of a gang it has; None of an instance on its own."""
 
 
 def comment_of(request: LaunchRequest, wait: timedelta) -> str:
@@ -40,6 +42,8 @@ def comment_of(request: LaunchRequest, wait: timedelta) -> str:
         "life": int(request.time_to_live.total_seconds()),
         "wait": int(wait.total_seconds()),
     }
+    if request.count is not None:
+        facts["members"] = request.count
     return f"{OURS}{request.run_uid}?{urlencode(facts)}"
 
 
@@ -66,6 +70,7 @@ def tags_of(comment: str, partition: str) -> Tags | None:
             ),
             time_to_live=timedelta(seconds=int(told["life"])),
             wait=timedelta(seconds=int(told["wait"])),
+            count=int(told["members"]) if "members" in told else None,
         )
     except (KeyError, ValueError, InvalidOperation):
         return None

@@ -1,0 +1,120 @@
+"""
+The batch part of a job for members of a gang. It runs on the first node, and starts a step on each.
+
+    python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
+
+A step whose node breaks, or that is killed, ends alone. FILES is where what becomes of the members is written down.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from spotrun.clouds.slurm.commands import Commands, Programs
+from spotrun.clouds.slurm.ids import step_name
+from spotrun.clouds.slurm.listener import asked
+from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat, read_seats
+from spotrun.clouds.slurm.start import OVER, UNENDED
+from spotrun.errors import CloudError
+from spotrun.instance import EndedBy
+
+LOOK_S = 0.2
+"""System time between two looks at the steps."""
+TRIES = 5
+PAUSE_S = 2.0
+
+
+def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str, str], commands: Commands) -> int:
+    """Until all members have ended."""
+    job = environment["SLURM_JOB_ID"]
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the steps end by what Slurm sends them, and this after them
+    seats = files.take_seats(_seats(commands, environment["SLURM_JOB_NODELIST"]))
+    steps: dict[int, subprocess.Popen[bytes]] = {}
+    for member, seat in enumerate(seats):
+        if files.is_to_end(member):
+            files.end(member, Ended(datetime.now(UTC), EndedBy.USER, "before it began"))
+        else:
+            steps[member] = subprocess.Popen(
+                step(files, member, seat, arguments, environment), stdin=subprocess.DEVNULL, start_new_session=True
+            )
+    while steps:
+        for member, each in list(steps.items()):
+            if each.poll() is not None:
+                del steps[member]
+                _write_down(files, member, seats[member], each.returncode, job, commands)
+            elif files.is_to_end(member):
+                each.terminate()
+        time.sleep(LOOK_S)
+    return 0
+
+
+def step(
+    files: MemberFiles, member: int, seat: Seat, arguments: Sequence[str], environment: Mapping[str, str]
+) -> list[str]:
+    """
+    The words of the command that starts a member. `srun` is told what a job of its own would have: all of what the job
+    has on the node, and its GPUs, which a step of a whole node does not get unless it asks for them.
+    """
+    gpus = environment.get("SLURM_GPUS_ON_NODE")
+    return [
+        *(
+            "srun",
+            "--overlap",
+            "--no-kill",
+            "--kill-on-bad-exit=0",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={seat.node}",
+        ),
+        *("--mem=0", "--cpu-bind=none", "--input=none", f"--job-name={step_name(member)}"),
+        *([f"--gres=gpu:{gpus}"] if gpus else []),
+        f"--output={str(files.log(member)).replace('%', '%%')}",
+        *UNENDED,
+        *(sys.executable, "-P", "-m", "spotrun.clouds.slurm.member", str(member), seat.address),
+        *arguments,
+    ]
+
+
+def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
+    """A busy controller is asked again: without an answer the job is of no use."""
+    for _ in range(TRIES - 1):
+        try:
+            return read_seats(commands, nodes)
+        except CloudError as error:
+            print(f"spotrun: {error}", file=sys.stderr, flush=True)
+            time.sleep(PAUSE_S)
+    return read_seats(commands, nodes)
+
+
+def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
+    """A controller that does not say so has not lost it."""
+    try:
+        return seat in read_seats(commands, nodes)
+    except CloudError as error:
+        print(f"spotrun: {error}", file=sys.stderr, flush=True)
+        return True
+
+
+def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
+    """A job that is over says itself why its members are. If the controller is silent, the job is taken to go on."""
+    at = datetime.now(UTC)
+    told = asked(job, commands)
+    if told is not None and not told.runs:
+        return
+    if code == OVER:
+        ended = Ended(at, EndedBy.TIME_TO_LIVE, "its time-to-live was over")
+    elif told is not None and not _has(seat, told.nodes, commands):
+        ended = Ended(at, EndedBy.FAULT, f"its node {seat.node} is lost")
+    else:
+        ended = Ended(at, EndedBy.ITSELF, f"exit code {code}")
+    files.end(member, ended)
+
+
+if __name__ == "__main__":
+    sys.exit(main(MemberFiles(sys.argv[1]), sys.argv[2:], os.environ, Programs()))

@@ -1,0 +1,97 @@
+"""
+The members of a gang, of which Slurm knows one job.
+
+A node stays with its job when the member on it has ended, and Slurm accounts for it until the job is over: to take it
+from the job (`scontrol update`) is impossible for the first node, and where Slurm has no accounting it can be done only
+once. So the member that ends last is billed for the nodes that the others have left in the job. A node that is lost
+leaves its job by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clouds.slurm.ids import instance_id_of
+from spotrun.clouds.slurm.member_files import Ended, Seat
+from spotrun.clouds.slurm.queue import Job, instance_of
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+
+
+class GangJob(NamedTuple):
+    """A job, and what is written down of its members: their seats if they are known, and who ended before the job."""
+
+    job: Job
+    seats: Sequence[Seat]
+    ended: Sequence[Ended | None]
+
+    @property
+    def is_deserted(self) -> bool:
+        """It runs, and none of its members does."""
+        return not self.job.has_ended and all(each is not None for each in self.ended)
+
+    def instances(self) -> list[Instance]:
+        return [self._member(index) for index in range(len(self.ended))]
+
+    def _member(self, index: int) -> Instance:
+        whole, ended, is_last = instance_of(self.job), self.ended[index], index == self._last
+        member = replace(
+            whole,
+            instance_id=instance_id_of(self.job.number, index),
+            member=index,
+            address=self.seats[index].address if self.seats else "",
+        )
+        if self.job.has_ended and is_last:
+            member = replace(member, prices=self._prices_of_last(index))
+        if ended is None:
+            return member
+        if is_last and not self.job.has_ended:
+            return replace(member, state=InstanceState.STOPPING)
+        return replace(
+            member,
+            state=InstanceState.TERMINATED,
+            ended_at=whole.ended_at if is_last else self._ended_at(index),
+            ended_by=ended.by,
+            end_reason=ended.reason,
+        )
+
+    @property
+    def _last(self) -> int | None:
+        """The member that ends last, of several the first. While members live nobody knows which one."""
+        if not self.job.has_ended and not self.is_deserted:
+            return None
+        ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
+        return -max(ends)[1]
+
+    def _ended_at(self, index: int) -> datetime:
+        """A clock may say that it was after its job. It was not."""
+        job, ended = self.job, self.ended[index]
+        began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
+        at = (over_at or began_at) if ended is None else ended.at
+        return max(began_at, at if over_at is None else min(at, over_at))
+
+    def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
+        """From each moment at which its number of nodes changes, what all of them cost."""
+        began = instance_of(self.job).prices
+        if not began:
+            return ()
+        since, price = began[0].since, began[0].usd_per_hour
+        moments = sorted({since, *(at for at, _ in self._changes(last))})
+        counts = [1 + sum(by for at, by in self._changes(last) if at <= moment) for moment in moments]
+        return tuple(
+            PriceSegment(since=moment, usd_per_hour=price * count)
+            for moment, count, before in zip(moments, counts, [None, *counts], strict=False)
+            if count != before
+        )
+
+    def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
+        """When a node is left to it, and when its own is lost."""
+        for index, ended in enumerate(self.ended):
+            lost = ended is not None and ended.by is EndedBy.FAULT
+            if index == last and lost:
+                yield self._ended_at(index), -1
+            elif index != last and not lost:
+                yield self._ended_at(index), 1

@@ -1,0 +1,102 @@
+"""
+The task of a member's step: it hears Slurm's notice, and the member lives beside it.
+
+    python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
+
+Slurm's signal goes to each process below the one that keeps a step, or in the task's process group, or to the task
+alone: that is up to the cluster (ProctrackType). So agent and training are in a session of their own, and orphans.
+They end with the task, of which they learn by a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun.clouds.local import processes
+from spotrun.clouds.slurm import listener
+from spotrun.clouds.slurm.commands import Programs
+from spotrun.clouds.slurm.notices import FILE
+from spotrun.clouds.slurm.start import Assignment, live, prepared
+
+KILLED = 128 + signal.SIGKILL
+
+
+class Pipes(NamedTuple):
+    """`life` is open until the task ends; `end` until the member does, and says its exit code."""
+
+    life_read: int
+    life_write: int
+    end_read: int
+    end_write: int
+
+
+def main(assignment: Assignment) -> int:
+    """The exit code of the member's command, or OVER."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    lock = prepared(assignment)
+    pipes = Pipes(*os.pipe(), *os.pipe())
+    _detach(assignment, pipes)
+    os.close(pipes.life_read)
+    os.close(pipes.end_write)
+    codes: list[int] = []
+    file = assignment.folder / FILE
+    ends = threading.Thread(target=_await_end, args=(pipes.end_read, file, codes))
+    ends.start()
+    listener.main(file, assignment.job, Programs())
+    os.close(pipes.life_write)  # the job ends, or the member has
+    ends.join()
+    processes.kill_all(partial(processes.carrying, "SPOTRUN_INSTANCE_DIR", str(assignment.folder)))
+    shutil.rmtree(assignment.folder, ignore_errors=True)
+    os.close(lock)
+    return codes[0]
+
+
+def _await_end(end: int, file: Path, codes: list[int]) -> None:
+    said = b"".join(iter(partial(os.read, end, 16), b""))
+    codes.append(int(said) if said else KILLED)
+    file.unlink(missing_ok=True)
+    os.kill(os.getpid(), signal.SIGTERM)  # the listener looks, and finds its file gone
+
+
+def _detach(assignment: Assignment, pipes: Pipes) -> None:
+    """Forks twice: the process in between ends, and its child has no parent."""
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.close(pipes.life_write)
+    os.close(pipes.end_read)
+    code = KILLED
+    try:
+        code = _keep(assignment, pipes.life_read)
+    finally:
+        os.write(pipes.end_write, str(code).encode())
+        os._exit(0)
+
+
+def _keep(assignment: Assignment, life: int) -> int:
+    threading.Thread(target=_end_with_the_task, args=(life,), daemon=True).start()
+    try:
+        return live(assignment)
+    except SystemExit as left:
+        return int(left.code or 0)
+
+
+def _end_with_the_task(life: int) -> None:
+    """SIGTERM is blocked here and in the main thread until that is ready to leave."""
+    os.read(life, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Assignment.read(sys.argv[3:], os.environ, member=int(sys.argv[1]), address=sys.argv[2])))
