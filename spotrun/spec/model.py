@@ -675,7 +675,7 @@ class RunSpec(Model):
     )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: fields.NodeCount = Field(
-        default=1, description="How many instances train together: more than 1 on the local cloud alone, so far."
+        default=1, description="How many instances train together: more than 1 on the local cloud and on slurm, so far."
     )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")

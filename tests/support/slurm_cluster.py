@@ -37,6 +37,7 @@ _SETTINGS = """
 ClusterName=little
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -78,7 +79,10 @@ NEEDS_SLURM = pytest.mark.skipif(
 
 
 class Cluster:
-    """Nodes n1, n2, … with a processor each, and `partitions`, whose text is that of slurm.conf."""
+    """
+    Nodes n1, n2, … with a processor each, and `partitions`, whose text is that of slurm.conf. Two clusters that there
+    are at one time number their jobs differently: agents on one machine tell their trainers apart by that.
+    """
 
     def __init__(self, folder: Path, nodes: int, partitions: Sequence[str], grace_s: int, silent_s: int) -> None:
         self.folder = folder
@@ -153,8 +157,9 @@ class Cluster:
     def _on_node(self, name: str, jobs: Sequence[str]) -> set[ProcessMark]:
         """What runs there. An agent and its training carry no variable of Slurm's, and are below what keeps a step."""
         own = {*processes.carrying("SLURM_CONF", str(self.conf))}
-        keepers = {mark for job in jobs for mark in _keepers(job)}
-        above = own & (keepers | {*processes.carrying("SLURMD_NODENAME", name)})
+        here = own & {*processes.carrying("SLURMD_NODENAME", name)}
+        keepers = {mark for job in jobs for mark in _keepers(job) if here & {*processes.descendants(mark.pid)}}
+        above = here | keepers
         return above | {below for each in above for below in processes.descendants(each.pid)}
 
     def ask(self, *words: str) -> str:
