@@ -123,9 +123,10 @@ def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Ope
     assert runner.returncode == 0, output
 
     state = sandbox.state("stormy")
+    _, replacement = state.launches
     assert [[*attempt.names] for attempt in state.attempts.values()] == [
         [MemberName(1, 0), MemberName(1, 1)],
-        [MemberName(1, 1), MemberName(2, 0)],
+        [MemberName(1, 1), MemberName(replacement, 0)],
     ]
     lost = state.member(MemberName(1, 0)).gone
     assert lost is not None
@@ -142,26 +143,26 @@ def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Ope
     nothing_is_left(sandbox)
 
 
-def test_a_gang_whose_job_is_cancelled_trains_on_demand_while_spot_is_full_and_comes_back(opened: Opened) -> None:
+def test_a_gang_trains_on_demand_while_spot_is_full_comes_back_and_is_cancelled(opened: Opened) -> None:
     sandbox = opened((spot("cheap", "n[1-2]"), "sure Nodes=n[3-4] PriorityTier=1 PreemptMode=OFF", STRONG))
     quiet = calm(sandbox, epochs=60)
+    others = sandbox.fill("cheap", 1)
     runner = sandbox.start("launch", stormy(sandbox, 60, "cheap", "sure"), "-y")
-    cancelled = sandbox.trains_on(runner, "cheap")
-    others = sandbox.fill("cheap", 2)
-    sandbox.cluster.ask("scancel", job_of(cancelled))
-    dear = sandbox.trains_on(runner, "sure", before=cancelled, steps=1)
+    dear = sandbox.trains_on(runner, "sure", steps=1)
     sandbox.cluster.ask("scancel", others)
-    sandbox.trains_on(runner, "cheap", before=dear, steps=1)
+    cancelled = sandbox.trains_on(runner, "cheap", before=dear, steps=1)
+    sandbox.cluster.ask("scancel", job_of(cancelled))
     output, _ = runner.communicate(timeout=ENDS_WITHIN_S)
     assert runner.returncode == 0, output
 
     state = sandbox.state("stormy")
-    by = {gone.ended_by for member in state.launches[1].members if (gone := member.gone)}
+    attempts = {each.instance_id: each for each in state.attempts.values()}
+    back = attempts[cancelled]
+    ends = [attempts[dear].end, back.end]
+    assert [each is not None and each.cause for each in ends] == [Cause.REPLACED, Cause.EXTERNAL]
+    by = {gone.ended_by for name in back.names if (gone := state.member(name).gone)}
     assert by == {EndedBy.USER}
-    ends = {each.instance_id: each.end for each in state.attempts.values()}
-    end = ends[dear]
-    assert end is not None
-    assert end.cause is Cause.REPLACED
+    assert len(attempts) == 3
     assert sandbox.trace_by_step() == quiet
     assert abs(dollars(sandbox.node_times()) - billed(sandbox)) < Fraction(1, 10**6)
     nothing_is_left(sandbox)

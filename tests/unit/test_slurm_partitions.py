@@ -45,6 +45,17 @@ def test_partitions_that_are_as_the_job_says_are_let_through() -> None:
     assert told(queue({"GraceTime": "0", "PreemptMode": "OFF"}, "preempt/qos")) == [], "a QOS says it, not a partition"
 
 
+@pytest.mark.parametrize(("limits", "most"), [({"TotalNodes": "1"}, "1 node"), ({"MaxNodes": "3"}, "3 nodes")])
+def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(limits: dict[str, str], most: str) -> None:
+    known = read_cluster(queue(limits))
+    ((at, message, advice),) = [
+        (each.at, each.message, each.suggestion) for each in misfits(SlurmConfig(partitions=PARTITIONS, nodes=4), known)
+    ]
+    assert at == ("slurm", "partitions", 0, "name")
+    assert message == f"a job in cheap has {most} at most, and num_nodes is 4"
+    assert advice == f"write num_nodes: {most[0]}, or name another partition"
+
+
 @pytest.mark.parametrize(
     ("cheap", "preempt_type", "key", "says", "fix"),
     [
