@@ -35,6 +35,7 @@ INIT = ("sh", "-c", f"({HEARS}) & {HEARS}")
 JOB = """\
 name: job
 train: {{run: "true"}}
+num_nodes: {nodes}
 resources: {{cloud: slurm}}
 slurm: {{partitions: [{{name: {name}, capacity: {capacity}, usd_per_node_hour: 0.10, max_time: {limit}}}]}}
 """
@@ -156,22 +157,23 @@ def test_what_slurm_does_not_even_consider_is_cancelled_when_its_wait_is_over(
 
 
 @pytest.mark.parametrize(
-    ("name", "capacity", "limit", "key", "says"),
+    ("name", "capacity", "limit", "nodes", "key", "says"),
     [
-        ("cheep", "spot", "24h", "slurm.partitions[0].name", "did you mean cheap?"),
-        ("rude", "spot", "24h", "slurm.partitions[0].name", "GraceTime=0"),
-        ("sure", "spot", "1h", "slurm.partitions[0].capacity", "capacity: on_demand"),
-        ("sure", "on_demand", "24h", "slurm.partitions[0].max_time", "max_time: 1h"),
+        ("cheep", "spot", "24h", 1, "slurm.partitions[0].name", "did you mean cheap?"),
+        ("rude", "spot", "24h", 1, "slurm.partitions[0].name", "GraceTime=0"),
+        ("sure", "spot", "1h", 1, "slurm.partitions[0].capacity", "capacity: on_demand"),
+        ("sure", "on_demand", "24h", 1, "slurm.partitions[0].max_time", "max_time: 1h"),
+        ("cheap", "spot", "24h", 2, "slurm.partitions[0].name", "write num_nodes: 1"),
     ],
-    ids=["renamed", "no grace", "nobody takes", "too long"],
+    ids=["renamed", "no grace", "nobody takes", "too long", "too few nodes"],
 )
 def test_a_job_that_this_cluster_cannot_run_is_refused_and_nothing_is_submitted(
-    on_it: Cluster, sandbox: Sandbox, name: str, capacity: str, limit: str, key: str, says: str
+    on_it: Cluster, sandbox: Sandbox, name: str, capacity: str, limit: str, nodes: int, key: str, says: str
 ) -> None:
     path = sandbox.folder / "job.yaml"
-    path.write_text(JOB.format(name=name, capacity=capacity, limit=limit))
+    path.write_text(JOB.format(name=name, capacity=capacity, limit=limit, nodes=nodes))
     said = " ".join(sandbox.call("launch", path, "-y", code=2).split())
-    assert f"{path}:4: {key}: " in said
+    assert f"{path}:5: {key}: " in said
     assert says in said
     assert on_it.ask("squeue", "--noheader", "--states=all", "--format=%i") == ""
     assert not sandbox.store.exists() or [*sandbox.store.glob("job-*")] == []
@@ -195,6 +197,6 @@ def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
     assert found["store"]["verdict"] == "ok"
     path = sandbox.folder / "job.yaml"
     for cpus, code, says in ((1, 0, "UP, PreemptMode=OFF"), (64, 7, "Requested node configuration is not available")):
-        job = JOB.format(name="sure", capacity="on_demand", limit="1h")
+        job = JOB.format(name="sure", capacity="on_demand", limit="1h", nodes=1)
         path.write_text(job.replace("max_time", f"cpus: {cpus}, max_time"))
         assert says in " ".join(sandbox.call("doctor", "slurm", path, code=code).split())
