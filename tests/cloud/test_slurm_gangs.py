@@ -144,13 +144,16 @@ def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Ope
 
 
 def test_a_gang_trains_on_demand_while_spot_is_full_comes_back_and_is_cancelled(opened: Opened) -> None:
-    sandbox = opened((spot("cheap", "n[1-2]"), "sure Nodes=n[3-4] PriorityTier=1 PreemptMode=OFF", STRONG))
+    """Two partitions have the same nodes: one that has just refused is not asked again so soon."""
+    sandbox = opened(
+        (spot("cheap", "n[1-2]"), spot("fair", "n[1-2]"), "sure Nodes=n[3-4] PriorityTier=1 PreemptMode=OFF", STRONG)
+    )
     quiet = calm(sandbox, epochs=60)
     others = sandbox.fill("cheap", 1)
-    runner = sandbox.start("launch", stormy(sandbox, 60, "cheap", "sure"), "-y")
+    runner = sandbox.start("launch", stormy(sandbox, 60, "cheap", "fair", "sure"), "-y")
     dear = sandbox.trains_on(runner, "sure", steps=1)
     sandbox.cluster.ask("scancel", others)
-    cancelled = sandbox.trains_on(runner, "cheap", before=dear, steps=1)
+    cancelled = sandbox.trains_on(runner, "fair", before=dear, steps=1)
     sandbox.cluster.ask("scancel", job_of(cancelled))
     output, _ = runner.communicate(timeout=ENDS_WITHIN_S)
     assert runner.returncode == 0, output
@@ -158,11 +161,12 @@ def test_a_gang_trains_on_demand_while_spot_is_full_comes_back_and_is_cancelled(
     state = sandbox.state("stormy")
     attempts = {each.instance_id: each for each in state.attempts.values()}
     back = attempts[cancelled]
-    ends = [attempts[dear].end, back.end]
-    assert [each is not None and each.cause for each in ends] == [Cause.REPLACED, Cause.EXTERNAL]
+    end = attempts[dear].end
+    assert end is not None
+    assert end.cause is Cause.REPLACED
     by = {gone.ended_by for name in back.names if (gone := state.member(name).gone)}
     assert by == {EndedBy.USER}
-    assert len(attempts) == 3
+    assert len(attempts) >= 3
     assert sandbox.trace_by_step() == quiet
     assert abs(dollars(sandbox.node_times()) - billed(sandbox)) < Fraction(1, 10**6)
     nothing_is_left(sandbox)
