@@ -43,7 +43,7 @@ from spotrun.report.results import how_to_get
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.owners import about_forged
-from spotrun.run.reasons import in_one_line
+from spotrun.run.reasons import in_one_line, member_in
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
@@ -145,7 +145,8 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
             reason = f"nothing could be launched: {action.event.reason}"
             least = least_budget_usd(unborn, spec, world)
-            needed = "" if least is None else f": the first instance needs ${least}"
+            first = "the first instance needs" if spec.num_nodes == 1 else f"the {spec.num_nodes} instances need"
+            needed = "" if least is None else f": {first} ${least}"
             raise SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
     _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world), spec.resources.cloud)
     raise no_choice(spec, world.offerings)
@@ -234,10 +235,16 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
         return
-    hint = f"see `spotrun logs {run.typed}`; continue with `spotrun resume {run.typed}`"
+    hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; continue with `spotrun resume {run.typed}`"
     if terminal_state.outcome == "failed":
         hint += ", which trains the code as it was uploaded; " + launch_again(run, last.state)
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
+
+
+def _of_member(state: RunState) -> str:
+    """Of a gang, the flag that shows what the member has printed on which it failed, if that is not the lead."""
+    named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
+    return f" --member {named}" if named else ""
 
 
 def launch_again(run: OpenRun, state: RunState) -> str:

@@ -32,6 +32,7 @@ _LOST_A_PEER = re.compile(
     re.IGNORECASE,
 )
 """What gloo, the store of torch.distributed and NCCL say on the ranks that live on."""
+_ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
@@ -53,6 +54,12 @@ def reason_in(output: str, *, killed: bool = False) -> str:
 def lost_a_peer(reason: str) -> bool:
     """Whether a rank failed because another one had gone: the reason of their end is then that one's."""
     return _LOST_A_PEER.search(reason) is not None
+
+
+def member_in(detail: str) -> str:
+    """The member of a gang on which it happened, 1.1; "" if the detail names none."""
+    named = _ON_MEMBER.search(detail)
+    return "" if named is None else named[1]
 
 
 def in_one_line(detail: str) -> str:

@@ -510,5 +510,6 @@ def read_num_nodes(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         number = int(value) if isinstance(value, str) and re.fullmatch(r"[1-9]\d?", value, re.ASCII) else 1
         quoted = " in quotation marks" if number > 1 or value == "1" else ""
-        raise Unreadable(f"must be a whole number of at least 1, not {shown(value)}{quoted}", f"write {number}")
+        advice = f"write {number}" if number > 1 or quoted or value == 0 else "write how many instances, like 2"
+        raise Unreadable(f"must be a whole number of at least 1, not {shown(value)}{quoted}", advice)
     return value

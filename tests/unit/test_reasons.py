@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.decisions import exit_words
 from spotrun.run.events import Cause
-from spotrun.run.reasons import REASON_MAX, in_one_line, lost_a_peer, reason_in
+from spotrun.run.reasons import REASON_MAX, in_one_line, lost_a_peer, member_in, reason_in
 
 PROGRESS = "epoch 1:  10%|#         | 1/10\repoch 1:  90%|######### | 9/10\n"
 LONG = "no such file: " + " ".join(f"part{number}" for number in range(100))
@@ -165,3 +165,15 @@ def test_what_earlier_agents_wrote_is_one_line_too() -> None:
 )
 def test_a_rank_that_lost_another_one_is_known_by_what_its_library_says(reason: str, lost: bool):
     assert lost_a_peer(reason) == lost
+
+
+@pytest.mark.parametrize(
+    ("detail", "member"),
+    [
+        ("ValueError: 7 (exit code 1) (on 1.1; it failed twice at step 3)", "1.1"),
+        ("setup ended with exit code 3: it printed nothing (on 17.0)", "17.0"),
+        ("ValueError: on 2.5 GiB (exit code 1; it failed twice at step 3)", ""),
+    ],
+)
+def test_the_member_on_which_a_gang_failed_is_read_from_the_detail(detail: str, member: str):
+    assert member_in(detail) == member
