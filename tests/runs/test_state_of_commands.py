@@ -306,11 +306,11 @@ def test_the_example_says_the_same_whatever_happens_to_it(start: Start, tmp_path
     )
     assert load_spec(EXAMPLES / "command.yaml").train.state_dir == "spotrun-state"
     run = start(
-        train={"run": "./command.sh 20 0.8"}, files={"command.sh": script, "run": ""}, setup="chmod +x command.sh"
+        train={"run": "./command.sh 20 2"}, files={"command.sh": script, "run": ""}, setup="chmod +x command.sh"
     )
     first = run.launch()
     run.wait_for(ev.CheckpointCommitted)
-    first.notice(120)
+    first.notice(NOTICE_S)
     first.powers_off()
     second = run.launch()
     second.powers_off()
