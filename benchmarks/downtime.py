@@ -52,15 +52,7 @@ from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
 from spotrun.account.timeline import Activity, Span, spent
 
-CAUSES = {
-    "poll": Activity.DETECT,
-    "capacity": Activity.WAIT,
-    "boot": Activity.BOOT,
-    "set-up": Activity.SETUP,
-    "restore": Activity.RESTORE,
-    "rework": Activity.REWORK,
-    "save": Activity.STALL,
-}
+CAUSES = downtime_gang.CAUSES | {"save": Activity.STALL}
 OURS = {
     "ours": lambda setting: setting,
     "ours, notices only": lambda setting: setting.unwarned,

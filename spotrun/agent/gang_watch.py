@@ -108,7 +108,7 @@ class GangWatch:
         known = are_settled(self._others.seen, ended, self._exited_s, now_s, self._scale, lost=lost)
         return known or bool(self._cut_off())
 
-    def has_the_reason(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
+    def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
         """The other trainer whose error is the reason of all; None if it is this one's."""
         failed = self._failed(trainer)
         if self._ended_for is not None:

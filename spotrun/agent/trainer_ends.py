@@ -73,7 +73,7 @@ class TrainerEnds(OfAttempt):
         trainer = self._trainer
         code, cause, words = self._own_end(exited)
         if self._gang is not None:
-            first = self._gang.has_the_reason(exited, trainer, str(words))
+            first = self._gang.reason_of_other(exited, trainer, str(words))
             if first is not None:
                 code, cause = first.exit_code, decisions.exit_cause(first.exit_code, hung=False)
                 words = decisions.ExitWords(f"on {first.name}", first.reason)

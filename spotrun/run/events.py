@@ -486,10 +486,10 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     This member of a launch has nothing left of an earlier attempt, and may be named in the next one.
 
-    `address` is where the others reach it, and at that `door` they can try whether they do; None if it has none. It has
-    so many `accelerators`. `after` is the entry that ended the newest
-    attempt, None if none has ended: a word that was said before an end counts for nothing after it. `holds` is the
-    newest commit whose image it still has in memory. `setup` is None if it failed, and where an earlier word told it.
+    `address` is where the others reach it, and at that `door`, a port, they can try whether they do; None if it has
+    none. It has so many `accelerators`. `after` is the entry that ended the newest attempt, None if none has ended: a
+    word that was said before an end counts for nothing after it. `holds` is the newest commit whose image it still has
+    in memory. `setup` is None if it failed, and where an earlier word told it.
     """
 
     launch: Count

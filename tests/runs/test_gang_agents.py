@@ -344,18 +344,28 @@ def lines(run: AgentRun) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def goes_calmly(run: AgentRun) -> None:
+    for node in run.launch_members(2):
+        node.powers_off(WITHIN_S)
+
+
+def loses_a_member(run: AgentRun, victim: int) -> Node:
+    """The run to its end, with another member in the place of `victim`, which is taken in step 8. Returns that one."""
+    nodes = run.launch_members(2)
+    eventually(lambda: any(line.startswith("8 ") for line in lines(run)), WITHIN_S)
+    taken(run, nodes[victim])
+    (third,) = run.launch_members(1)
+    for node in (nodes[1 - victim], third):
+        node.powers_off(WITHIN_S)
+    return third
+
+
 def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightning: Start):
     """It keeps its best checkpoints: all ranks have to agree which they are, in the folder of the lead."""
     calm = lightning("calm")
-    for node in calm.launch_members(2):
-        node.powers_off(WITHIN_S)
+    goes_calmly(calm)
     run = lightning("disturbed")
-    first, second = run.launch_members(2)
-    eventually(lambda: any(line.startswith("8 ") for line in lines(run)), WITHIN_S)
-    taken(run, first)
-    (third,) = run.launch_members(1)
-    second.powers_off(WITHIN_S)
-    third.powers_off(WITHIN_S)
+    third = loses_a_member(run, 0)
     assert gangs(run)[1] == ("1.1", third.place)
     assert len(lines(calm)) == len(set(lines(calm))) == 24
     assert set(lines(run)) == set(lines(calm))
@@ -365,15 +375,9 @@ def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lo
     """Members are as many ranks as they have accelerators."""
     samples = ("--samples", "192", "--devices", "2")
     calm = lightning("calm", *samples, accelerators="A100:2")
-    for node in calm.launch_members(2):
-        node.powers_off(WITHIN_S)
+    goes_calmly(calm)
     run = lightning("disturbed", *samples, accelerators="A100:2")
-    first, second = run.launch_members(2)
-    eventually(lambda: any(line.startswith("8 ") for line in lines(run)), WITHIN_S)
-    taken(run, second)
-    (third,) = run.launch_members(1)
-    first.powers_off(WITHIN_S)
-    third.powers_off(WITHIN_S)
+    loses_a_member(run, 1)
     assert [event.gang.world for event in run.seen(ev.AttemptStarted) if event.gang] == [4, 4]
     assert len(lines(calm)) == len(set(lines(calm))) == 48
     assert set(lines(run)) == set(lines(calm))
