@@ -11,8 +11,8 @@ Both rules meet the same training until then, the same newest checkpoint, and th
                       set up. A cluster that has lost a node is launched anew as a whole (SkyPilot's issue 3907)
     ..., packed       the same with a set-up cache like ours
 
-A snapshot that was being sent counts for either rule if its lead is left, and has sent it when the loss is known. The
-record of a loss ends the attempt of ours after a second, and what is durable later is void; a slow poll gives it time.
+A snapshot that was being sent counts for either rule if its lead is left: for ours also if it is durable when the loss
+has been recorded, for a poll if it is when the loss is found.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
 from spotrun.agent.gang_watch import GangWatch
+from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
@@ -36,6 +37,9 @@ from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
+
+SAVES_WITHIN_S = 600.0
+"""Run time that the lead of a gang whose attempt has ended may take to save what it holds, while the others wait."""
 
 
 class AttemptLoop:
@@ -88,7 +92,28 @@ class AttemptLoop:
         self._drain.read(self._node.recorder.state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
-        Turns(self._parts()).run(len(attempt.trainers), ready)
+        try:
+            Turns(self._parts()).run(len(attempt.trainers), ready)
+        except PowerOff:
+            self._save_the_rest(attempt.number)
+            raise
+
+    def _save_the_rest(self, attempt: int) -> None:
+        """
+        What the trainer of a gang's lead has left in memory, if the gang has lost another member and the next one has
+        not begun: that begins with it then (protocol 43).
+        """
+        until_s = self._node.clock.monotonic() + SAVES_WITHIN_S
+
+        def goes_on() -> bool:
+            state = self._node.recorder.state
+            stays = state.is_wanted(self._node.assignment.name)
+            return stays and state.may_commit(attempt) and self._node.clock.monotonic() < until_s
+
+        if self._gang is None or self._saver.idle or not goes_on():
+            return
+        self._trainers.close()
+        self._saver.save_all(goes_on)
 
     def _begin(self) -> Attempt:
         """Take the run over; the lead of a gang goes on with what the gang has begun."""

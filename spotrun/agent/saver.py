@@ -45,6 +45,8 @@ from spotrun.store.port import Store
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000
+LOOKS_EACH_S = 0.1
+"""System time."""
 TRY_AGAIN_S = 2.0
 """System time between two tries to save what a full store has refused."""
 LARGE_BYTES = 32 << 20
@@ -153,6 +155,22 @@ class Saver:
         """
         if self._work is not None:
             self._work.join(within_s)
+
+    def save_all(self, goes_on: Callable[[], bool]) -> None:
+        """
+        Wait until what is in flight and what waits is durable, as long as `goes_on`. Nobody reads the inbox any more,
+        so what fails is not tried again.
+        """
+        self.hurry()
+        self._not_before_s = 0.0
+        while goes_on():
+            if self._work is not None and self._work.is_alive():
+                self._work.join(LOOKS_EACH_S)
+                continue
+            self._in_flight = None
+            if self._waiting is None:
+                return
+            self._begin_next(hold=False)
 
     def close(self) -> None:
         """Nothing more is saved, and nothing is on its way when this returns."""
@@ -348,6 +366,8 @@ class Worker:
         self._inbox.put(SaveFailed(snapshot.sequence, in_a_row, detail))
 
     def _retire(self, attempt: int, resume_source: int | None) -> None:
+        if self._recorder.state.current_attempt != attempt:
+            return  # the next one retires
         try:
             for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)

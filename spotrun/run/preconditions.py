@@ -170,6 +170,12 @@ def _check_current(state: RunState, attempt: int) -> Attempt:
     return state.attempts[attempt]
 
 
+def _check_may_commit(state: RunState, attempt: int) -> Attempt:
+    _check_open(state)
+    require(state.may_commit(attempt), f"attempt {attempt} is not the current one")
+    return state.attempts[attempt]
+
+
 def _check_of_current(state: RunState, event: Any) -> None:
     _check_current(state, event.attempt)
 
@@ -202,7 +208,7 @@ def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
 
 
 def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
-    attempt = _check_current(state, event.attempt)
+    attempt = _check_may_commit(state, event.attempt)
     require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
     require(not again, "the newest commit is this one already")
@@ -244,13 +250,13 @@ def _check_outputs_stored(state: RunState, event: ev.OutputsStored) -> None:
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
-    _check_current(state, event.attempt)
+    _check_may_commit(state, event.attempt)
     last = state.epochs[-1].event.epoch if state.epochs else -1
     require(event.epoch > last, "that epoch is completed already")
 
 
 def _check_not_carried(state: RunState, event: ev.StateNotCarried) -> None:
-    _check_current(state, event.attempt)
+    _check_may_commit(state, event.attempt)
     known = {one.place for one in state.not_carried}
     require(bool(event.places), "it names nothing")
     require(known.isdisjoint(one.place for one in event.places), "it is named already")

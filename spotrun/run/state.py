@@ -413,6 +413,17 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """The newest accepted attempt that has not ended."""
         return None if self.current_attempt is None else self.attempts[self.current_attempt]
 
+    def may_commit(self, attempt: int) -> bool:
+        """
+        Whether a commit of that attempt counts. Of a gang, one that has ended is worth as much as it was until another
+        begins: its lead may have outlived it, and holds what nobody has trained behind (protocol 43).
+        """
+        if self.terminal is not None:
+            return False
+        if not self.of_gangs or self.current_attempt is not None:
+            return attempt == self.current_attempt
+        return bool(self.attempts) and attempt == self.attempts.values()[-1].number
+
     @property
     def pending_launch(self) -> Launch | None:
         return None if self.pending is None else self.launches[self.pending]

@@ -154,6 +154,21 @@ def test_the_lead_saves_what_it_has_in_memory_before_the_attempt_ends(start: Sta
     assert run.seen(ev.ResumedFrom)[-1].step == saved.step > before[-1].step
 
 
+def test_the_lead_saves_what_it_has_in_memory_although_the_loss_ended_the_attempt(start: Start):
+    """Nobody has trained behind it before the next attempt begins, and the lead says ready afterwards."""
+    run = start(scale=1.0)
+    first, second = run.launch_members(2)
+    stored = holds_another(run)
+    taken(run, second)
+    (third,) = run.launch_members(1)
+    completes(run, first, third)
+    resumed = run.seen(ev.ResumedFrom)[-1]
+    assert resumed.step > stored
+    kinds = [type(entry.event) for entry in run.ledger.entries]
+    (lost,) = [at for at, kind in enumerate(kinds) if kind is ev.InstanceGone]
+    assert lost < resumed.commit < kinds.index(ev.MemberReady, lost)
+
+
 def test_two_of_three_members_are_lost_at_once(start: Start):
     run = start(size=3)
     nodes = run.launch_members(3)

@@ -411,6 +411,35 @@ def test_rule_43_only_the_newest_trainer_of_the_newest_attempt_commits() -> None
     refused(history, old, "is not the current one")
 
 
+def test_rule_43_what_a_lead_has_left_counts_until_another_attempt_begins() -> None:
+    history, names = training_gang()
+    ended = history.attempt
+    history.step = 10
+    history.commit_shards(snapshot=0)
+    history.step = 20
+    held = history.shards(snapshot=1)
+    history.step = 30
+    late = history.shards(snapshot=2)
+    history.lost(names[1])
+    more = history.ask(1, for_gang=ended)
+    history.exist(*more)
+    history.ready(*more)
+    number = history.write(held)
+    assert history.state.latest_commit() == history.state.commit(number)
+    history.ready(names[0])
+    history.start_gang([names[0], *more])
+    refused(history, late, "is not the current one")
+
+
+def test_rule_43_nothing_is_committed_once_the_run_has_ended() -> None:
+    history, names = training_gang()
+    history.step = 10
+    held = history.shards()
+    history.lost(names[1])
+    history.write(ev.RunFailed(cause=Cause.EXTERNAL, detail="test"))
+    refused(history, held, "the run has ended")
+
+
 def test_rule_43_an_older_snapshot_is_not_committed_behind_a_newer_one() -> None:
     history, _ = training_gang()
     history.step = 10

@@ -91,6 +91,15 @@ class SimulatedAttempt:
         self._pace.rebalance()
         self._saves.press()
 
+    def rest_durable_s(self) -> float | None:
+        """
+        When what it has begun to send will be durable, now that it has ended and nobody else has begun. What is durable
+        by now becomes a commit; None once nothing is left.
+        """
+        if (save := self._saves.in_flight) is not None and self._surroundings.now_s >= save.durable_s:
+            self._saves.commit(self._journal.attempt, self._surroundings.now_s)
+        return None if self._saves.in_flight is None else self._saves.in_flight.durable_s
+
     @property
     def next_s(self) -> float:
         """When the next thing is due if nothing happens before. Sets the moment of the next snapshot."""

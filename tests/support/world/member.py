@@ -33,6 +33,8 @@ class SimulatedMember(SimulatedAgent):
             if self._surroundings.now_s < self._ready_at_s():
                 self._timer_s = self._ready_s
                 return
+            if self._saves_the_rest():
+                return
             self._phase = "standby"
             self._say_ready()
             self._begin_as_lead()
@@ -58,7 +60,6 @@ class SimulatedMember(SimulatedAgent):
         if current is not None and self._name in current.names:
             self._tell_notice(current)
             return
-        self._attempt = None
         if state.terminal is not None or not state.is_wanted(self._name) or state.has_to_leave(self._name):
             raise PowerOff("nobody has use for this member")
         if self._notice is not None:
@@ -70,6 +71,18 @@ class SimulatedMember(SimulatedAgent):
         deadline_at = self._notice.deadline_at
         event = NoticeSeen(attempt=current.number, kind="termination", deadline_at=deadline_at, member=self._name)
         self._recorder.append(lambda state: event if _is_news(state, event) else None)
+
+    def _saves_the_rest(self) -> bool:
+        """Whether something of an attempt that is over is still being sent. Ready is said afterwards (protocol 33)."""
+        state, attempt = self._recorder.state, self._attempt
+        if attempt is None or state.current_attempt == self._journal.attempt:
+            return False
+        durable_s = attempt.rest_durable_s() if state.may_commit(self._journal.attempt) else None
+        if durable_s is None:
+            self._attempt = None
+            return False
+        self._timer_s = durable_s
+        return True
 
     # -- how a gang comes to be ----------------------------------------------------------------------------------------
 
@@ -125,12 +138,20 @@ class SimulatedMember(SimulatedAgent):
             told = current.notice.deadline_at
             self._drain.notice(NoticeHeard("termination", told, self._surroundings.moment_s(told)))
         self._drain.read(self._recorder.state, current.number)
+        if self._lacks_another(current):
+            return
         try:
             self._attempt.act()
         except PowerOff:
             self._timer_s = self._surroundings.now_s  # the attempt is over; whether this member is, it reads next
         else:
             self._timer_s = self._attempt.next_s
+
+    def _lacks_another(self, current: Attempt) -> bool:
+        """Whether an instance of the gang has ended: then its trainers stand still, until that is told."""
+        recorded = [member.recorded for member in self._recorder.state.members_of(current)]
+        cloud = self._surroundings.cloud
+        return any(cloud.seen(each.instance_id).ended_at is not None for each in recorded if each is not None)
 
     def _taken_over(self, current: Attempt) -> SimulatedAttempt:
         self._drain = Drain(self._surroundings.clock)
