@@ -52,10 +52,12 @@ def stands(state: RunState, name: MemberName) -> MemberStands:
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
         return MemberStands.LEAVE
-    if launch.closed is not None or not state.member(name).wanted:
+    if not state.is_wanted(name):
         return MemberStands.LEAVE
     if state.current is not None and name in state.current.names:
         return MemberStands.TRAIN
+    if state.has_to_leave(name):
+        return MemberStands.LEAVE
     if state.stop_requested:
         return MemberStands.WAIT
     ready = state.member(name).ready
@@ -90,13 +92,13 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 def ready_members(state: RunState) -> list[MemberName]:
     """Who has said so since the newest end, the earliest name first."""
-    return sorted(
-        MemberName(launch.number, index)
-        for launch in state.launches.values()
-        if launch.closed is None
-        for index, member in enumerate(launch.members)
-        if member.wanted and member.ready is not None and member.ready.after == state.last_end
-    )
+    return [name for name in state.names() if _is_ready(state, name)]
+
+
+def _is_ready(state: RunState, name: MemberName) -> bool:
+    ready = state.member(name).ready
+    said = ready is not None and ready.after == state.last_end
+    return said and state.is_wanted(name) and not state.has_to_leave(name)
 
 
 def _seated(state: RunState, names: list[MemberName]) -> Gang:

@@ -44,6 +44,7 @@ def check_ready(state: RunState, event: ev.MemberReady) -> None:
     check_is_member(state, event)
     name = ev.name_of(event)
     check_wanted(state, [name])
+    check_not_let_go(state, [name])
     recorded, known = state.member(name).recorded, state.member(name).ready
     require(recorded is None or recorded.instance_id == event.instance_id, "that member is another instance")
     check_left(state, name)
@@ -94,6 +95,7 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
         require(state.member(name).ready is not None, f"{name} has never said that it is ready")
     check_one_is_current(state)
     check_wanted(state, gang.names)
+    check_not_let_go(state, gang.names)
     check_words(state, gang)
     check_order(state, gang)
     lead = state.member(gang.names[0]).ready
@@ -109,8 +111,13 @@ def check_one_is_current(state: RunState) -> None:
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
     """What cannot be taken back was said of nobody who is named (protocol 35)."""
     for name in names:
-        open_ = state.launches[name.launch].closed is None
-        require(open_ and state.member(name).wanted, f"{name} is condemned, released, closed or gone")
+        require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
+
+
+def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
+    """Whom its gang has let go has no place in the next one (protocol 32)."""
+    for name in names:
+        require(not state.has_to_leave(name), f"{name} was told to hand over, or the cloud takes it")
 
 
 def check_words(state: RunState, gang: Gang) -> None:

@@ -117,9 +117,10 @@ class World(NamedTuple):
         return [places[name] for name in attempt.names]
 
     def has_to_end(self, at: int) -> bool:
-        """Whether what cannot be taken back was said of it."""
+        """Whether what cannot be taken back was said of it, or its gang has let it go."""
         name = self.members[at].name
-        return self.run.launches[name.launch].closed is not None or not self.run.member(name).wanted
+        in_gang = self.run.current is not None and name in self.run.current.names
+        return not self.run.is_wanted(name) or (self.run.has_to_leave(name) and not in_gang)
 
     def is_ready(self, at: int) -> bool:
         word = self.run.member(self.members[at].name).ready

@@ -83,6 +83,24 @@ def test_who_is_not_wanted_leaves(said: str):
     assert stands(history.state, one) is MemberStands.SAY_READY
 
 
+def test_who_was_told_to_hand_over_leaves_and_is_in_no_other_gang():
+    """Also if it is slow to power off: the gang that replaces it has begun to train by then."""
+    history = GangHistory(2)
+    one, two = history.ask(2)
+    history.exist(one, two)
+    history.ready(one, two)
+    trains = history.start_gang([one, two])
+    on_spot = history.ask(2, for_gang=trains)
+    history.exist(*on_spot)
+    history.ready(*on_spot)
+    history.write(ev.DrainRequested(attempt=trains, reason="spot is back"))
+    assert stands(history.state, one) is MemberStands.TRAIN
+    history.drained(None)
+    history.ready(*on_spot)
+    assert stands(history.state, one) is stands(history.state, two) is MemberStands.LEAVE
+    assert ready_members(history.state) == on_spot
+
+
 def test_the_earliest_ready_member_starts_a_gang_of_the_size_of_the_job():
     history = GangHistory(2)
     names = history.ask(3)
