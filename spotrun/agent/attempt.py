@@ -9,6 +9,7 @@ Each end is an event of the ledger, written before the instance goes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from msgspec import UNSET
@@ -27,9 +28,11 @@ from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.pieces import Pieces
 from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver, Worker
 from spotrun.agent.state_keeper import StateKeeper
 from spotrun.agent.state_watch import StateWatch
+from spotrun.agent.trainer import Newest
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
 from spotrun.agent.turns import Turns
@@ -45,11 +48,18 @@ SAVES_WITHIN_S = 600.0
 class AttemptLoop:
     """
     Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
-    `place` is that of the lead of a gang, whose attempt it is.
+    `place` is that of the lead of a gang, whose attempt it is, and `held` the checkpoint that it has in memory.
     """
 
-    def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        spare: TrainerProcess | None = None,
+        place: PlaceInGang | None = None,
+        held: Newest | None = None,
+    ) -> None:
         self._node = node
+        self._held = held
         self._place = place
         self._gang = None if place is None else GangWatch(node, place)
         self._trainers = Trainers(node, spare, place)
@@ -92,28 +102,35 @@ class AttemptLoop:
         self._drain.read(self._node.recorder.state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
+        turns = Turns(self._parts())
         try:
-            Turns(self._parts()).run(len(attempt.trainers), ready)
+            turns.run(len(attempt.trainers), lambda: self._still_here() if ready is None else ready)
         except PowerOff:
-            self._save_the_rest(attempt.number)
+            if self._gang is not None:
+                self._trainers.close()
+                turns.save_the_rest(self._may_save_until(self._node.clock.monotonic() + SAVES_WITHIN_S))
             raise
 
-    def _save_the_rest(self, attempt: int) -> None:
-        """
-        What the trainer of a gang's lead has left in memory, if the gang has lost another member and the next one has
-        not begun: that begins with it then (protocol 43).
-        """
-        until_s = self._node.clock.monotonic() + SAVES_WITHIN_S
+    def take_newest(self) -> Newest | None:
+        """The newest checkpoint in memory, which is now the caller's."""
+        return self._trainers.take_newest()
 
-        def goes_on() -> bool:
+    def _still_here(self) -> Image | None:
+        held, self._held = self._held, None
+        return None if held is None else still_here(self._node, held)
+
+    def _may_save_until(self, until_s: float) -> Callable[[], bool]:
+        """
+        Whether what the trainer of a gang's lead has left may yet be saved: the gang has lost another member, and the
+        next one has not begun. That begins with it then (protocol 43).
+        """
+        name, attempt = self._node.assignment.name, self._journal.attempt
+
+        def may_save() -> bool:
             state = self._node.recorder.state
-            stays = state.is_wanted(self._node.assignment.name)
-            return stays and state.may_commit(attempt) and self._node.clock.monotonic() < until_s
+            return state.is_wanted(name) and state.may_commit(attempt) and self._node.clock.monotonic() < until_s
 
-        if self._gang is None or self._saver.idle or not goes_on():
-            return
-        self._trainers.close()
-        self._saver.save_all(goes_on)
+        return may_save
 
     def _begin(self) -> Attempt:
         """Take the run over; the lead of a gang goes on with what the gang has begun."""
@@ -158,4 +175,5 @@ class AttemptLoop:
         self._watch.close()
         self._trainers.close()
         self._saver.close()
+        self._trainers.forget()
         groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

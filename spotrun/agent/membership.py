@@ -3,11 +3,12 @@ The agent of a gang's member, from its set-up to power off.
 
     say ready -> (the lead starts an attempt) -> lead it, or follow -> the attempt is over -> say ready again -> …
 
-A member outlives attempts: what it has set up and fetched stays with it.
+A member outlives attempts: what it has set up and fetched stays with it, and the newest checkpoint in a lead's memory.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.reach import Door
+from spotrun.agent.trainer import Newest
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import Decide, EntryRefused
 from spotrun.market.accelerators import count_in
@@ -40,6 +42,7 @@ class Membership:
         self._name = node.assignment.name
         self._failure = failure
         self._told_setup = False
+        self._held: Newest | None = None
         self._door = self._open_door()
 
     def serve(self) -> NoReturn:
@@ -138,11 +141,14 @@ class Membership:
             PowerOff: else.
         """
         loop = self._part_in(attempt)
+        self._held = None
         try:
             if self._failure is not None:
                 self._fail_setup(attempt)
             loop.run()
         except PowerOff as reason:
+            if isinstance(loop, AttemptLoop):
+                self._held = loop.take_newest()
             loop.close()
             self._leave_if_due(attempt.number, reason)
         finally:
@@ -159,9 +165,11 @@ class Membership:
 
     def _part_in(self, attempt: Attempt) -> AttemptLoop | Following:
         place = PlaceInGang.of(self._node, attempt)
-        if not place.leads:
-            return Following(self._node, attempt)
-        return AttemptLoop(self._node, place=place)
+        if place.leads:
+            return AttemptLoop(self._node, place=place, held=self._held)
+        if self._held is not None:
+            os.close(self._held.fd)
+        return Following(self._node, attempt)
 
     def _leave_if_due(self, number: int, reason: PowerOff) -> None:
         if self._node.watcher.heard_end:

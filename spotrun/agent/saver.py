@@ -45,8 +45,6 @@ from spotrun.store.port import Store
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000
-LOOKS_EACH_S = 0.1
-"""System time."""
 TRY_AGAIN_S = 2.0
 """System time between two tries to save what a full store has refused."""
 LARGE_BYTES = 32 << 20
@@ -108,6 +106,11 @@ class Saver:
         return self._in_flight is not None
 
     @property
+    def at_work(self) -> bool:
+        """Whether a thread sends one, or deletes what it makes superfluous. Its letter comes before it ends."""
+        return self._work is not None and self._work.is_alive()
+
+    @property
     def held(self) -> Snapshot | None:
         """What waits, although nothing is being sent."""
         return self._waiting if self._in_flight is None else None
@@ -156,27 +159,15 @@ class Saver:
         if self._work is not None:
             self._work.join(within_s)
 
-    def save_all(self, goes_on: Callable[[], bool]) -> None:
-        """
-        Wait until what is in flight and what waits is durable, as long as `goes_on`. Nobody reads the inbox any more,
-        so what fails is not tried again.
-        """
-        self.hurry()
-        self._not_before_s = 0.0
-        while goes_on():
-            if self._work is not None and self._work.is_alive():
-                self._work.join(LOOKS_EACH_S)
-                continue
-            self._in_flight = None
-            if self._waiting is None:
-                return
-            self._begin_next(hold=False)
-
     def close(self) -> None:
-        """Nothing more is saved, and nothing is on its way when this returns."""
+        """Nothing more is saved, nothing is on its way when this returns, and no memory is kept for it."""
         self._control.cancel()
         if self._work is not None:
             self._work.join()
+        left, self._in_flight, self._waiting = (self._in_flight, self._waiting), None, None
+        for snapshot in left:
+            if snapshot is not None:
+                self._released(snapshot)
 
     def abandon(self) -> None:
         """Cancel the upload in flight, unless it is of a final snapshot."""

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import KILL_WITHIN_S, Trainer
+from spotrun.agent.trainer import KILL_WITHIN_S, Newest, Trainer
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.run.gang import Meeting
 
@@ -73,6 +73,15 @@ class Trainers:
             self.current.release(snapshot.arena)
         else:
             snapshot.arena.close()
+
+    def take_newest(self) -> Newest | None:
+        """The newest commit of the current one, with its memory, which is now the caller's."""
+        return None if self._current is None else self._current.take_newest()
+
+    def forget(self) -> None:
+        """The memory of the current one goes. It has ended, and nothing of it is being saved."""
+        if self._current is not None:
+            self._current.close()
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
         """End them, with all that they started; wait for that for so much system time at most."""

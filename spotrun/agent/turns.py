@@ -7,7 +7,7 @@ The main loop of an attempt, from its takeover on: what the letters in the inbox
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from spotrun.agent import decisions
@@ -39,6 +39,7 @@ from spotrun.agent.inbox import (
 from spotrun.agent.leaving import Leaving
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.agent.refusal import Refusal
+from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer_ends import TrainerEnds
 from spotrun.checkpoint.restore import Image
 from spotrun.run.events import Cause
@@ -57,16 +58,28 @@ class Turns(OfAttempt):
         self._ends = TrainerEnds(parts, self._beginnings, self._leaving)
         self._refusal = Refusal(parts.node, parts.journal)
 
-    def run(self, incarnation: int, ready: Image | None) -> NoReturn:
+    def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
-        From the trainer of that number on. `ready` is a prefetched checkpoint.
+        From the trainer of that number on. `ready` gives a checkpoint that need not be fetched.
 
         Raises:
             PowerOff: always, with the reason.
         """
-        self._beginnings.newest(incarnation, lambda: ready)
+        self._beginnings.newest(incarnation, ready)
         while True:
             self._turn()
+
+    def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
+        """The attempt is over, and its trainer gone: what that has taken becomes commits. Nothing else is heard."""
+        self._saver.hurry()
+        while goes_on() and not self._saver.idle:
+            is_at_work = self._saver.at_work
+            for letter in self._letters():
+                if isinstance(letter, Saved):
+                    self._committed(letter)
+            if not is_at_work and self._saver.uploading:  # it came to nothing
+                self._saver.settled()
+            self._saver.turn(hold=False, overdue=True)
 
     @property
     def _conversation(self) -> Conversation:
@@ -154,11 +167,14 @@ class Turns(OfAttempt):
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def _saved(self, letter: Saved) -> None:
+    def _committed(self, letter: Saved) -> Snapshot:
         snapshot = self._saver.settled()
         assert snapshot is not None
         self._trainer.committed(snapshot, letter.commit, letter.digest)
-        self._keeper.saved(snapshot)
+        return snapshot
+
+    def _saved(self, letter: Saved) -> None:
+        self._keeper.saved(self._committed(letter))
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
         self._refusal.ends()

@@ -169,6 +169,32 @@ def test_the_lead_saves_what_it_has_in_memory_although_the_loss_ended_the_attemp
     assert lost < resumed.commit < kinds.index(ev.MemberReady, lost)
 
 
+def test_the_lead_begins_with_what_it_has_in_memory_and_keeps_no_more_of_it(start: Start):
+    """The parts of its checkpoint are gone from the store, so it has read none of them."""
+    run = start(scale=1.0, step_s=0.2)
+    first, second = run.launch_members(2)
+    reaches(run, 2 * EVERY + 1)
+    for losses in (1, 2):
+        taken(run, second)
+        run.wait_for(ev.MemberReady, 2 * losses + 1, within_s=WITHIN_S)
+        newest = run.state.latest_commit()
+        for part in run.store.list(f"{newest.event.prefix}/part"):
+            run.store.delete(part.key)
+        (second,) = run.launch_members(1)
+        resumed = run.wait_for(ev.ResumedFrom, losses + 1, within_s=WITHIN_S)
+        assert (resumed.commit, resumed.skipped) == (newest.number, ())
+        reaches(run, resumed.step + 2 * EVERY + 1)
+        eventually(lambda: len(arenas_of(first)) == 1, WITHIN_S)
+    completes(run, first, second)
+
+
+def arenas_of(node: Node) -> set[int]:
+    """The memories for snapshots that its agent has, by their inodes."""
+    folder = Path(f"/proc/{node.agent_pid()}/fd")
+    found = [each for each in folder.iterdir() if "spotrun-arena" in os.readlink(each)]
+    return {each.stat().st_ino for each in found}
+
+
 def test_two_of_three_members_are_lost_at_once(start: Start):
     run = start(size=3)
     nodes = run.launch_members(3)
