@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from spotrun.account.outcome import interrupted
 from spotrun.instance import EndedBy
 from spotrun.offering import Offering
+from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState, Trainer
 
 
 @dataclass(frozen=True)
 class Interruption:
     """
-    The cloud took the instance of an attempt, or so many `members` of a gang.
+    The cloud took the instance of an attempt, or `members` of a gang.
 
     `at` is when training stood still. `notice_lead` is how long before its end the instance got the notice; None
     without a notice. `detection` is how long the instance was gone before anybody wrote that down. `commit_age` is the
@@ -32,7 +33,7 @@ class Interruption:
     commit_age: timedelta | None
     steps_lost: int
     to_first_step: timedelta | None
-    members: int = 1
+    members: tuple[MemberName, ...] = ()
 
 
 def interruptions(state: RunState) -> tuple[Interruption, ...]:
@@ -45,7 +46,8 @@ def interruptions(state: RunState) -> tuple[Interruption, ...]:
     for attempt in reversed(state.attempts.values()):
         if interrupted(state, attempt):
             one = _interruption(state, attempt, next_trainer, next_started, redone)
-            found.append(replace(one, members=_members_lost(state, attempt, following)))
+            lost = _members_lost(state, attempt, following) if state.of_gangs else ()
+            found.append(replace(one, members=lost))
         following = attempt
         for trainer in reversed(attempt.trainers):
             next_trainer, next_started = trainer, trainer if trainer.started_at is not None else next_started
@@ -76,13 +78,18 @@ def _interruption(
     )
 
 
-def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> int:
-    """How many of it were not reached or were taken by the cloud, and do not train in the next attempt."""
+def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
+    """Who was not reached, got the notice or was taken by the cloud, and does not train in the next attempt."""
     assert attempt.end is not None
-    left = set(attempt.names) - set(() if following is None else following.names)
-    gone = ((name, state.member(name).gone) for name in left)
-    taken = {name for name, end in gone if end is not None and end.ended_by is EndedBy.CLOUD}
-    return max(1, len(taken | left.intersection(attempt.end.missing)))
+    lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
+    stay = () if following is None else following.names
+    return tuple(name for name in attempt.names if name in lost and name not in stay)
+
+
+def _is_taken(state: RunState, attempt: Attempt, name: MemberName) -> bool:
+    gone = state.member(name).gone
+    by_cloud = gone is not None and gone.ended_by is EndedBy.CLOUD
+    return by_cloud or (attempt.notice is not None and attempt.notice.member == name)
 
 
 def _notice_lead(attempt: Attempt) -> timedelta | None:

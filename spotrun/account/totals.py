@@ -17,6 +17,7 @@ from itertools import zip_longest
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
 from spotrun.account.timeline import FOREVER, Activity, Span, account_end
+from spotrun.account.waiting import Stretch, waiting
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
@@ -37,7 +38,8 @@ class Bill:
     `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
     with one start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is
     left out. `paid` is the billed time of all instances: two that overlap count twice, and what the cloud forgives
-    counts nothing.
+    counts nothing. `waiting_usd` is the part of the dollars for instances that members of a gang cost while they stood
+    ready and were in no attempt.
     """
 
     spot_usd: Decimal
@@ -45,6 +47,7 @@ class Bill:
     storage_usd: Decimal
     requests_usd: Decimal
     egress_usd: Decimal
+    waiting_usd: Decimal
     counterfactual_usd: Decimal
     paid: timedelta
     interruptions: int
@@ -63,7 +66,7 @@ class Bill:
         return Bill(**{name: amount - getattr(other, name) for name, amount in vars(self).items()})
 
 
-NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
+NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
 
 
 class Tally:
@@ -122,8 +125,8 @@ class Machines:
     ran at the moment in question are computed anew.
     """
 
-    def __init__(self, meters: Iterable[Meter]) -> None:
-        changes: list[tuple[datetime, bool, Meter]] = []
+    def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
+        changes: list[tuple[datetime, bool, Meter | Stretch]] = []
         for meter in meters:
             if meter.billed_from is not None:
                 changes.append((meter.billed_from, False, meter))
@@ -131,7 +134,7 @@ class Machines:
                     changes.append((max(meter.billed_from, meter.ended_at), True, meter))
         self._moments: list[datetime] = []
         self._settled = [(ZERO, timedelta(0))]
-        self._running: list[tuple[Meter, ...]] = [()]
+        self._running: list[tuple[Meter | Stretch, ...]] = [()]
         for moment, ends, meter in sorted(changes, key=lambda change: change[:2]):
             (usd, paid), running = self._settled[-1], self._running[-1]
             if ends:
@@ -167,6 +170,7 @@ class Totals:
             )
             for kind in CapacityType
         }
+        self._waiting = Machines(waiting(state, horizon))
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
@@ -201,6 +205,7 @@ class Totals:
             storage_usd=self._storage(moment),
             requests_usd=self._requests(moment),
             egress_usd=self._egress_nano.until(moment) * NANO_DOLLAR,
+            waiting_usd=self._waiting.until(moment)[0],
             counterfactual_usd=to_nano(self._on_demand_bill.until(moment) / MICROSECONDS_PER_HOUR),
             paid=spot_paid + on_demand_paid,
             interruptions=self._interruptions.until(moment),

@@ -16,13 +16,14 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.put_back import as_uploaded
+from spotrun.agent.put_back import FilesOfCommit, as_uploaded
 from spotrun.agent.reach import Reach, doors_of_others
 from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.state import Attempt
 from spotrun.trainer_link import WORK
+from spotrun.units import count_of
 
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
@@ -49,6 +50,7 @@ class Following:
         self._journal.attempt = attempt.number
         self._trainer: TrainerProcess | None = None
         self._exited = False
+        self._told_of_files = False
 
     def run(self) -> NoReturn:
         """
@@ -65,6 +67,7 @@ class Following:
     def _follow(self) -> None:
         state = self._node.recorder.state
         if decisions.is_fenced(state, self._number):
+            self._tell_of_files()
             if state.terminal is not None and state.terminal.outcome == "completed":
                 self._await_the_end()
             raise PowerOff("the attempt is over")
@@ -75,6 +78,7 @@ class Following:
     def _begin(self, incarnation: int) -> None:
         """Whatever of an earlier one is left goes first."""
         self._end()
+        self._tell_of_files()
         newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         as_uploaded(self._node, self._number)  # no checkpoint has files of this member
@@ -84,6 +88,17 @@ class Following:
         self._reach.begins()
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))
         self._node.status.change(phase="train")
+
+    def _tell_of_files(self) -> None:
+        """What this member's trainer has written is in no checkpoint: only the lead's files are."""
+        if self._trainer is None or self._told_of_files:
+            return
+        written = FilesOfCommit(self._node, None, {}).written()
+        if written:
+            self._told_of_files = True
+            others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
+            what = f"{written[0]}{others} of this member"
+            self._node.note(f"{what}: in no checkpoint and nowhere stored, as only the lead's are. Let rank 0 write")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):

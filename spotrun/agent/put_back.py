@@ -71,6 +71,10 @@ class FilesOfCommit:
         shutil.rmtree(self._beside, ignore_errors=True)
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
+    def written(self) -> list[str]:
+        """What is new in the work folder, or another than before the training."""
+        return sorted(self._survey().files)
+
     def _survey(self) -> Survey:
         return work_files.survey(self._work, self._before, self._chosen)
 

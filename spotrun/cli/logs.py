@@ -50,7 +50,8 @@ def logs(
         if (found := nameless(run, store)) is not None:
             _Output(found.store).print_new(None)
         raise
-    output = _Output(opened.store, _only(opened, attempt, member))
+    only = _only(opened, attempt, member)
+    output = _Output(opened.store, only)
     while True:
         state, damage = opened.read_whole_part()
         output.print_new(state)
@@ -60,7 +61,7 @@ def logs(
             break
         time.sleep(FOLLOW_EVERY_S)
     if not output.told:
-        _print_consoles(opened)
+        _print_consoles(opened, only)
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
@@ -140,15 +141,17 @@ def _title(state: RunState | None, name: MemberName) -> str:
     return f"{attempt}: {plain(offering_text(launch.intent.offering))}"
 
 
-def _print_consoles(run: OpenRun) -> None:
-    """What the instances said by themselves: all there is when no agent came to write logs."""
+def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
+    """What the instances, or one of them, said by themselves: all there is when no agent came to write logs."""
     from spotrun.report.describe import printable
 
     for instance in run.driver.instances(run.created.uid, must_see=()):
+        if only is not None and (instance.launch, instance.member) != (only.launch, only.member):
+            continue
         if (console := run.cloud.console(instance)) is not None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))
-    if run.cloud.failed_starts:
+    if run.cloud.failed_starts and only is None:
         for key in _keys(run.store, run.cloud.failed_starts):
             print(f"{key}:")
             print(_text(run.store, key))

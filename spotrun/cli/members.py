@@ -53,6 +53,27 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
     return recorded.instance_id
 
 
+def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
+    """
+    The same of a member whose instance has not ended, by the ledger.
+
+    Raises:
+        RunNotFound: there is no such member, it has no instance yet, or that has ended.
+    """
+    found = instance_of(run, state, text)
+    gone = state.member(member_named(run, state, text)).gone
+    if gone is not None:
+        living = [str(name) for name in _members(state) if _lives(state, name)]
+        advice = f"its living members are {', '.join(living)}" if living else f"see `spotrun why {run.typed}`"
+        raise RunNotFound(f"member {text} of {run.id} has ended at {gone.ended_at:%m-%d %H:%M:%S}", hint=advice)
+    return found
+
+
+def _lives(state: RunState, name: MemberName) -> bool:
+    member = state.member(name)
+    return member.recorded is not None and member.gone is None
+
+
 def _members(state: RunState) -> list[MemberName]:
     from spotrun.run.gang import MemberName
 

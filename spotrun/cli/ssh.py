@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.members import MemberOption, instance_of
+from spotrun.cli.members import MemberOption, living_instance_of
 from spotrun.cli.options import RunArgument, StoreOption, only_one
 from spotrun.errors import CloudError, NotInstalled
 
@@ -40,7 +40,7 @@ def ssh(
     only_one(instance=instance is not None, member=member is not None)
     opened = open_run(run, store)
     if member is not None:
-        instance = instance_of(opened, opened.ledger.refresh(), member)
+        instance = living_instance_of(opened, opened.ledger.refresh(), member)
     shell = opened.cloud.shell(opened.spec, chosen(opened, instance))
     if show:
         print(shell)

@@ -169,7 +169,7 @@ def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
     budget_usd = run.created.budget_usd
     budget = None if budget_usd is None else BudgetForecast(budget_usd, status.cost_usd)
     ended = dict.fromkeys(("attended", "next", "blind_since", "usage", "data_wait"))
-    ended |= {"detail": plain(in_one_line(status.detail))}
+    ended |= {"members": [], "detail": plain(in_one_line(status.detail))}
     return _status_facts(run, status) | _budget_facts(budget) | ended
 
 
@@ -178,6 +178,7 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
     from spotrun.folder.agent_statuses import AgentStatuses
     from spotrun.folder.final_status import run_status
     from spotrun.report.budget import budget_forecast
+    from spotrun.report.members import members_now
     from spotrun.report.tables import plain
 
     now = run.clock.now()
@@ -191,6 +192,7 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
         "attended": attended,
         "blind_since": None if blind is None else blind.since.isoformat(),
         **_usage_facts(agents.current(state)),
+        "members": [member.to_dict() for member in members_now(state, agents.of)],
         "next": _next(run, state, attended=attended is not False),
         "detail": plain("; ".join(filter(None, told))),
     }

@@ -22,7 +22,10 @@ Place = tuple[int, int]
 
 
 class Money(NamedTuple):
-    """The dollars of an account as tables show them. `kept` is for storage, requests and egress together."""
+    """
+    The dollars of an account as tables show them. `kept` is for storage, requests and egress together, `waiting` the
+    part of spot and on demand for members that waited.
+    """
 
     cost: str
     spot: str
@@ -32,6 +35,7 @@ class Money(NamedTuple):
     egress: str
     kept: str
     all_on_demand: str
+    waiting: str
 
 
 def money(summary: RunSummary) -> list[Money]:
@@ -40,9 +44,13 @@ def money(summary: RunSummary) -> list[Money]:
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
     paid = with_sums(rounded([_parts(account) for account in accounts], places))
     compared = with_sums(rounded([[account.counterfactual_usd] for account in accounts], compared_places))
+    waited = with_sums(rounded([[account.waiting_usd] for account in accounts], places))
     return [
-        _money(account, parts, places, as_text(other, account.counterfactual_usd, compared_places))
-        for account, parts, (other,) in zip([*accounts, summary.total], paid, compared, strict=True)
+        _money(account, parts, places)._replace(
+            all_on_demand=as_text(other, account.counterfactual_usd, compared_places),
+            waiting=as_text(part, account.waiting_usd, places),
+        )
+        for account, parts, (other,), (part,) in zip([*accounts, summary.total], paid, compared, waited, strict=True)
     ]
 
 
@@ -50,11 +58,12 @@ def _parts(account: Account) -> list[Decimal]:
     return [account.spot_usd, account.on_demand_usd, account.storage_usd, account.requests_usd, account.egress_usd]
 
 
-def _money(account: Account, parts: Sequence[Decimal], places: int, compared: str) -> Money:
+def _money(account: Account, parts: Sequence[Decimal], places: int) -> Money:
+    """What is no part of the cost stays empty."""
     texts = [as_text(shown, exact, places) for shown, exact in zip(parts, _parts(account), strict=True)]
     cost = as_text(sum(parts, Decimal(0)), account.cost_usd, places)
     kept = as_text(sum(parts[2:], Decimal(0)), account.kept_usd, places)
-    return Money._make([cost, *texts, kept, compared])
+    return Money._make([cost, *texts, kept, NOTHING, NOTHING])
 
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:

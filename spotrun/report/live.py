@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -20,12 +21,15 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
 from spotrun.report.describe import EVENT_INDENT, span, timestamp
 from spotrun.report.folding import fold
+from spotrun.report.members import members_now
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import dollars, plain
 from spotrun.report.view import Screen, View
 from spotrun.report.watched import watched_line, worth_watching
-from spotrun.run.state import Launch, RunState
+from spotrun.run.billing import ZERO
+from spotrun.run.gang import MemberName
+from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.units import count_of
@@ -116,6 +120,7 @@ class LiveView(_Watching, Screen[Tick]):
         now = self._clock.now()
         facts = {
             "where": _where(tick.state) or "no instance",
+            "members": "; ".join(f"{each.name} {each.does}" for each in members_now(tick.state, lambda _: None)),
             "so far": _so_far(summary),
             "price": sparkline(hourly_prices(tick.state, now)),
             "budget": _budget(tick, summary, now),
@@ -183,15 +188,19 @@ def _uses(status: AgentStatus | None) -> str:
 
 def _where(state: RunState) -> str:
     """Where the run trains, and where an instance is starting, if one is."""
-    places = [] if state.current is None else [_place(state.launch_of(state.current))]
+    places = [] if state.current is None else [_place(state, state.current.names)]
     if state.pending_launch is not None:
-        places.append(f"starting {_place(state.pending_launch)}")
+        places.append(f"starting {_place(state, state.pending_launch.names)}")
     return "; ".join(places)
 
 
-def _place(launch: Launch) -> str:
-    offering = launch.intent.offering
-    return f"{offering} at ${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
+def _place(state: RunState, names: Sequence[MemberName]) -> str:
+    """Where these instances are, and what all of them cost in an hour."""
+    launches = [state.launches[name.launch] for name in names]
+    offering = launches[0].intent.offering
+    how_many = f"{len(names)} x " if len(names) > 1 else ""
+    usd_per_hour = sum((launch.newest_price_usd_per_hour for launch in launches), ZERO)
+    return f"{how_many}{offering} at ${usd_per_hour}/h" + (" simulated" if offering.simulated else "")
 
 
 def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:

@@ -42,7 +42,10 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 
 def figures(account: Account) -> dict[str, Any]:
-    """One part of a run under the keys of the report. `epoch` is None for the rest and for the total."""
+    """
+    One part of a run under the keys of the report. `epoch` is None for the rest and for the total. A run on one
+    instance has no members that wait.
+    """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
         "cost_usd": usd_text(account.cost_usd),
@@ -60,6 +63,7 @@ def figures(account: Account) -> dict[str, Any]:
         "paid_s": account.paid.total_seconds(),
         "goodput": rounded(account.goodput),
         "usd_per_productive_hour": optional_usd(account.usd_per_productive_hour),
+        **({"waiting_members_usd": usd_text(account.waiting_usd)} if account.size > 1 else {}),
     }
 
 
@@ -67,7 +71,8 @@ def _interruption(found: Interruption) -> dict[str, Any]:
     """A figure is None if there was no notice, no checkpoint to resume from, or no new step yet."""
     return {
         "attempt": found.attempt,
-        "members": found.members,
+        "members": max(1, len(found.members)),
+        **({"lost_members": [*map(str, found.members)]} if found.members else {}),
         "at": found.at.isoformat(),
         "offering": plain(str(found.offering)),
         "notice_lead_s": _seconds(found.notice_lead),

@@ -37,10 +37,20 @@ def notes(rows: Rows) -> list[str]:
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
+    said += _members(rows[0].get("members", ())) if len(rows) == 1 else []
     said += [f"{row['run']}: {line}" for row in rows for line in gaps.briefly(row.get("not_carried", ()))]
     said += [f"{row['run']}: {line}" for row in rows for line in _of_command(row)]
     said += [f"{row['run']}: {line}" for row in rows if (line := about_forged(row.get("forged", 0), row["run"]))]
     return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
+
+
+def _members(found: Rows) -> list[str]:
+    """A line for each member of a gang; where several runs are listed there is no room for them."""
+    ranks = ["" if each["rank"] is None else f" (rank {each['rank']})" for each in found]
+    return [
+        plain(f"member {each['name']}{rank} on {each['where']} {each['does']}")
+        for each, rank in zip(found, ranks, strict=True)
+    ]
 
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:

@@ -63,9 +63,13 @@ def headline(summary: RunSummary) -> str:
 
 
 def cost_table(summary: RunSummary) -> FiguresTable:
-    """Dollars for each epoch. One column is for all that it cost to keep and move checkpoints."""
+    """
+    Dollars for each epoch. One column is for all that it cost to keep and move checkpoints; of a gang the last one is
+    the part of its instances' cost that bought nothing but waiting.
+    """
     kept = "storage,\nrequests,\negress"
     headers = ["cost", "spot", "on-\ndemand", kept, "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
+    headers += ["waiting\nmembers"] if summary.total.size > 1 else []
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
     table = figures_table(title, "epoch", headers)
     accounts = [*summary.epochs, summary.rest, summary.total]
@@ -82,6 +86,7 @@ def _cost_cells(account: Account, shown: Money) -> list[str]:
         percent(account.savings),
         count(account.interruptions),
         count(account.steps_redone),
+        *([shown.waiting] if account.size > 1 else []),
     ]
 
 
@@ -113,9 +118,8 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
 
 
 def lost_where(found: Interruption) -> str:
-    """Where it was, and how many members if a gang lost several."""
-    where = f"{found.offering.zone} {capacity_text(found.offering)}"
-    return f"{where}, {found.members} members" if found.members > 1 else where
+    """Where it was, and which members of a gang were lost."""
+    return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 
 def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:

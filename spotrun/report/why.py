@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import UNSET
+
 from spotrun.account.outcome import is_plain
 from spotrun.clock import zone
 from spotrun.offering import CapacityType, Offering
@@ -25,6 +27,7 @@ from spotrun.report.tables import plain
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import replay
+from spotrun.run.gang import MemberName
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
@@ -93,6 +96,17 @@ def _refused_in_a_row(made: list[Decision]) -> int:
 def offering_text(offering: Offering) -> str:
     """`spot in local-a (sim-v100)`."""
     return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
+
+
+def _where(state: RunState, name: MemberName) -> str:
+    """An instance in words, with its name where there are several."""
+    where = offering_text(state.launches[name.launch].intent.offering)
+    return f"member {name} on {where}" if state.of_gangs else where
+
+
+def _noticed(attempt: Attempt, notice: ev.NoticeSeen) -> MemberName:
+    """Whom the cloud takes."""
+    return attempt.names[0] if notice.member is UNSET else notice.member
 
 
 def capacity_text(offering: Offering) -> str:
@@ -170,7 +184,7 @@ class _Narrator:
 
     def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Narrated:
         attempt = self._end.attempts[event.attempt]
-        where = offering_text(before.launches[attempt.launch].intent.offering)
+        where = _where(before, _noticed(attempt, event))
         if event.deadline_at is None:
             return "notice", f"the cloud said that it may take {where} ({event.kind}): training goes on"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
@@ -178,12 +192,13 @@ class _Narrator:
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
 
     def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Narrated | None:
-        current = before.current
-        if current is None or current.launch != event.launch:
+        current, name = before.current, ev.name_of(event)
+        if current is None or name not in current.names:
             return self._gone_before_it_trained(before, event)
         attempt = self._end.attempts[current.number]
-        where = offering_text(before.launches[event.launch].intent.offering)
-        if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
+        where = _where(before, name)
+        told = attempt.notice is not None and _noticed(attempt, attempt.notice) == name
+        if told and attempt.notice_at is not None and attempt.notice_at <= entry.at:
             return None  # part of the notice's sentence
         taken = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
         how = "was taken without a notice" if taken else _how_it_ended(before, event)
@@ -290,7 +305,14 @@ def _what_followed(end: RunState, attempt: Attempt) -> str:
         parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
     since = attempt.notice_at or attempt.end.known_at
     took = to_the_second(max(timedelta(), successor.started_at - since))
-    return "; ".join(["", *parts, f"{offering_text(end.launch_of(successor).intent.offering)} took over after {took}"])
+    return "; ".join(["", *parts, f"{_who_took_over(end, attempt, successor)} after {took}"])
+
+
+def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
+    if not end.of_gangs:
+        return f"{offering_text(end.launch_of(successor).intent.offering)} took over"
+    came = [str(name) for name in successor.names if name not in attempt.names]
+    return f"{', '.join(came)} took over" if came else "the same members went on"
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:

@@ -205,7 +205,8 @@ def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
 
 def _ready(state: RunState, entry: Entry, event: ev.MemberReady) -> RunState:
     name = ev.name_of(event)
-    state = _with_member(state, name, ready=event, ready_at=entry.at)
+    since = state.member(name).ready_since or entry.at
+    state = _with_member(state, name, ready=event, ready_at=entry.at, ready_since=since)
     first = event.setup is not None and state.member(name).setup is None
     return _with_member(state, name, setup=event.setup, set_up_at=entry.at) if first else state
 

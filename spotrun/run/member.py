@@ -17,8 +17,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     An instance that was asked for. The launch of a run on one instance has one of them.
 
-    `ready` is its newest word that it may be named in an attempt, or was, and `ready_at` is when it said so. By
-    `set_up_at` it had said how it was set up.
+    `ready` is its newest word that it may be named in an attempt, or was, and `ready_at` is when it said so; it was
+    ready first at `ready_since`. By `set_up_at` it had said how it was set up.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -27,6 +27,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     gone: ev.InstanceGone | None = None
     ready: ev.MemberReady | None = None
     ready_at: datetime | None = None
+    ready_since: datetime | None = None
     setup: ev.SetUp | None = None
     set_up_at: datetime | None = None
 

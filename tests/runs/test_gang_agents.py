@@ -195,6 +195,18 @@ def arenas_of(node: Node) -> set[int]:
     return {each.stat().st_ino for each in found}
 
 
+def test_a_member_is_told_once_that_only_the_files_of_the_lead_are_kept(start: Start):
+    run = start(writes=True, step_s=0.1)
+    nodes = run.launch_members(2)
+    reaches(run, 12)
+    os.kill(nodes[1].trainer_pid(), signal.SIGKILL)
+    completes(run, *nodes)
+    assert len(run.seen(ev.ResumedFrom)) == 2
+    told = [run.log(node).count("in no checkpoint and nowhere stored") for node in nodes]
+    assert told == [0, 1]
+    assert "of-rank-1.txt of this member" in run.log(nodes[1])
+
+
 def test_two_of_three_members_are_lost_at_once(start: Start):
     run = start(size=3)
     nodes = run.launch_members(3)

@@ -1,7 +1,7 @@
 """
 A trainer of a gang without torch: agent_trainer.py whose ranks meet where their agents say, and do each step together.
 As with gloo, whoever loses the connection to another rank fails at once. Rank R fails at `fail_at[R]`. With `alone`
-ranks other than 0 have nothing to do, and end at once.
+ranks other than 0 have nothing to do, and end at once. With `writes` each rank has a file of its own.
 
     python gang_trainer.py '{"steps": 40, …}'
 
@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import time
+from pathlib import Path
 
 from agent_trainer import Trainer
 
@@ -88,6 +89,8 @@ def _connected() -> socket.socket:
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
+    if arguments.get("writes"):
+        Path(f"of-rank-{RANK}.txt").write_text("a line\n")
     if RANK and not arguments.get("alone"):
         follow(arguments)
     elif RANK == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from datetime import timedelta
 from decimal import Decimal
@@ -547,20 +546,64 @@ def test_a_loss_of_two_members_is_one_interruption() -> None:
     history.meet()
     history.after(5).training()
     (found,) = interruptions(history.state)
-    assert found.members == 2
+    assert found.members == (*names[1:],)
     assert found.steps_lost == 50
     assert found.to_first_step == timedelta(seconds=95)
     assert summarise(history.state, history.now).total.interruptions == 1
 
 
-def test_an_interruption_says_how_many_members_were_lost() -> None:
+def test_an_interruption_says_which_members_were_lost() -> None:
     history, names = training_gang(3)
     for name in names[1:]:
         history.lost(name)
     summary = summarise(history.state, history.after(60).now)
-    assert machine_readable.report(summary)["interruptions"][0]["members"] == 2
-    assert lost_where(summary.interruptions[0]).endswith(", 2 members")
-    assert "members" not in lost_where(dataclasses.replace(summary.interruptions[0], members=1))
+    told = machine_readable.report(summary)["interruptions"][0]
+    assert (told["members"], told["lost_members"]) == (2, [*map(str, names[1:])])
+    assert lost_where(summary.interruptions[0]).endswith(f", {names[1]}, {names[2]}")
+
+
+def test_who_got_the_notice_was_lost_although_it_left_by_itself() -> None:
+    history, (first, _) = training_gang()
+    history.write(ev.NoticeSeen(attempt=history.attempt, kind="termination", deadline_at=history.now, member=first))
+    history.drained(None)
+    history.after(10).lost(first, EndedBy.ITSELF)
+    (found,) = interruptions(history.state)
+    assert found.members == (first,)
+
+
+def test_the_dollars_of_members_that_wait_are_told() -> None:
+    """0.36 an hour is a hundredth of a cent a second. The first wait is that for the slower one of two."""
+    history = GangHistory(2, FREE_STORAGE)
+    first, second = history.ask(2)
+    history.exist(first, second)
+    history.after(50).ready(first)
+    history.after(20).ready(second)
+    history.start_gang([first, second])
+    history.meet()
+    history.training()
+    history.after(100).lost(second)
+    third, *_ = history.ask(1, history.state.attempts.values()[-1].number)
+    history.ready(first)
+    history.after(30).exist(third)
+    history.after(40).ready(third)
+    history.start_gang([first, third])
+    history.meet()
+    history.training()
+    history.after(1000)
+    total = summarise(history.state, history.now).total
+    assert total.waiting_usd == Decimal("0.0001") * (20 + 70)
+    assert total.waiting_usd < total.spot_usd
+    told = machine_readable.report(summarise(history.state, history.now))
+    assert told["total"]["waiting_members_usd"] == "0.009000000"
+
+
+def test_whom_its_gang_has_let_go_and_who_is_left_when_the_run_ends_waits_for_nothing() -> None:
+    history, _ = training_gang()
+    history.write(ev.DrainRequested(attempt=history.attempt, reason="spot is back"))
+    history.drained(None)
+    history.after(500).write(ev.RunStopped(reason="test"))
+    history.after(500)
+    assert summarise(history.state, history.now).total.waiting_usd == 0
 
 
 def test_two_members_lost_in_one_moment_are_two_losses_of_their_pool_and_one_of_the_gang() -> None:

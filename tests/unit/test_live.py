@@ -18,6 +18,7 @@ from spotrun.report.tables import dollars
 from spotrun.run.events import StopRequested
 from spotrun.runner import Tick
 from tests.support.decisions import spec
+from tests.support.gang_history import GangHistory
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock
 
@@ -88,3 +89,12 @@ def test_the_screen_fits_and_shows_state_money_and_the_newest_event_whole(
     assert {"$400:", "$0.36/h"} <= {*words}
     newest = "stop requested by me" if stopping else "is gone: the cloud's record"
     assert newest in " ".join(shown.split())
+
+
+def test_of_a_gang_it_says_what_all_members_cost_and_what_each_does() -> None:
+    history = GangHistory(2)
+    history.training_gang()
+    shown = screen(history, 120, 40)
+    assert "2 x " in shown
+    assert "at $0.72/h" in shown
+    assert "1.0 trains; 1.1 trains" in shown

@@ -86,3 +86,9 @@ def test_before_anything_trains_the_first_member_of_a_launch_is_shown(tmp_path: 
     run.put("logs/1/000000.log", b"sets up\n")
     run.put("logs/1.1/000000.log", b"sets up too\n")
     assert said(tmp_path, "logs", "demo")[1:] == ["sets up"]
+
+
+def test_a_member_that_has_ended_has_no_shell_and_the_living_ones_are_named(store: Path, history: GangHistory):
+    found = refused(store, "ssh", "demo", "--member", "1.0", "--print")
+    assert "member 1.0 of demo" in found
+    assert "has ended at" in found

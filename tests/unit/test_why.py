@@ -19,7 +19,8 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.model import RunSpec
 from tests.support.decisions import ask, decided, events_of, spec, trains
-from tests.support.histories import ON_DEMAND, SPOT, START, History, random_runs
+from tests.support.gang_history import GangHistory
+from tests.support.histories import FREE_STORAGE, ON_DEMAND, SPOT, START, History, random_runs
 from tests.support.worlds import DeadlineWorld, calm
 
 
@@ -292,3 +293,31 @@ def row(history: History) -> dict[str, Any]:
         "started_at": START.isoformat(),
         "next": next_decision(history.state, spec(), history.now),
     }
+
+
+def test_the_members_of_a_gang_are_named():
+    """Also one whose launch is not that of the lead."""
+    history = GangHistory(2, FREE_STORAGE)
+    first, second = history.training_gang()
+    history.write(
+        ev.NoticeSeen(
+            attempt=history.attempt, kind="termination", deadline_at=history.now + timedelta(seconds=120), member=first
+        )
+    )
+    history.step = 10
+    history.commit_shards()
+    history.drained(None)
+    history.after(30).lost(first)
+    (third,) = history.ask(1, history.state.attempts.values()[-1].number)
+    history.exist(third)
+    history.ready(second, third)
+    history.start_gang([second, third])
+    history.meet()
+    history.training()
+    history.after(60).lost(third)
+    found = [each.sentence for each in told(history) if each.kind in ("notice", "loss")]
+    assert "of notice for member 1.0 on spot in" in found[0]
+    assert f"; {third} took over after" in found[0]
+    assert found[1].startswith(f"member {third} on spot in")
+    assert "was taken without a notice" in found[1]
+    assert len(found) == 2

@@ -26,6 +26,7 @@ OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
     *("paid", "goodput", "per training hour"),
 )
+WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
@@ -34,7 +35,8 @@ def epochs(summary: RunSummary) -> Markup:
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
     feet = [_account(summary.rest_name, summary.rest, rest), _account("total", summary.total, total)]
-    heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS)]
+    of_gangs = (WAITING,) if summary.total.size > 1 else ()
+    heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS, *of_gangs)]
     return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
 
 
@@ -87,9 +89,10 @@ def attempts(state: RunState) -> Markup:
         notice = "" if attempt.notice_at is None else f"{attempt.notice_at:%Y-%m-%d %H:%M:%S}"
         began = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
         place = (offering.zone, offering.instance_type, capacity_text(offering))
-        rows.append(row(str(ordinals[attempt.number]), [began, *place, notice, end]))
-    started = dated("started", state.created.time_scale)
-    heads = [head(name) for name in ("attempt", started, "zone", "type", "capacity", "notice", "end")]
+        members = [", ".join(map(str, attempt.names))] if state.of_gangs else []
+        rows.append(row(str(ordinals[attempt.number]), [began, *members, *place, notice, end]))
+    started, members = dated("started", state.created.time_scale), ["members"] if state.of_gangs else []
+    heads = [head(name) for name in ("attempt", started, *members, "zone", "type", "capacity", "notice", "end")]
     return table(f"Attempts{_cut(tuple(state.attempts))}", heads, rows, class_="words")
 
 
@@ -106,7 +109,8 @@ def _cut(rows: Sequence[object]) -> str:
 
 
 def _account(name: str, a: Account, shown: Money) -> Markup:
-    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a, shown))
+    of_gangs = [figure(shown.waiting, usd_text(a.waiting_usd))] if a.size > 1 else []
+    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a, shown), *of_gangs)
 
 
 def account_cells(a: Account, shown: Money) -> list[Markup]:

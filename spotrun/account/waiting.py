@@ -1,0 +1,62 @@
+"""What members of a gang cost while they stand ready and are in no attempt: others boot, or are awaited. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from spotrun.run.billing import Meter
+from spotrun.run.gang import MemberName
+from spotrun.run.state import Attempt, RunState
+
+
+class Stretch(NamedTuple):
+    """What accrues on a meter from one moment to another, as a meter of its own."""
+
+    meter: Meter
+    billed_from: datetime
+    ended_at: datetime
+
+    def cost_until(self, moment: datetime) -> Decimal:
+        """Dollars."""
+        since, until = min(moment, self.billed_from), min(moment, self.ended_at)
+        return self.meter.cost_until(until) - self.meter.cost_until(since)
+
+    def time_until(self, moment: datetime) -> timedelta:
+        since, until = min(moment, self.billed_from), min(moment, self.ended_at)
+        return self.meter.time_until(until) - self.meter.time_until(since)
+
+
+def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
+    """Of each member, as of `horizon`. Whom its gang has let go waits for nothing (protocol 32)."""
+    if not state.of_gangs:
+        return
+    trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)
+    for attempt in state.attempts.values():
+        for name in attempt.names:
+            trained[name].append(attempt)
+    end = horizon if state.terminal is None else min(horizon, state.terminal.at)
+    for launch in state.launches.values():
+        meters = launch.meters(state.created.billing)
+        for name, member, meter in zip(launch.names, launch.members, meters, strict=True):
+            until = end if member.gone is None else min(end, member.gone.ended_at)
+            if member.ready_since is None:
+                continue
+            for since, ended_at in _between(name, member.ready_since, until, trained[name]):
+                yield Stretch(meter, since, ended_at)
+
+
+def _between(
+    name: MemberName, ready_since: datetime, until: datetime, trained: Sequence[Attempt]
+) -> Iterator[tuple[datetime, datetime]]:
+    since: datetime | None = ready_since
+    for attempt in trained:
+        if since is not None and since < attempt.started_at:
+            yield since, attempt.started_at
+        stays = attempt.end is not None and not attempt.lets_go(name)
+        since = attempt.end.known_at if attempt.end is not None and stays else None
+    if since is not None and since < until:
+        yield since, until
