@@ -21,7 +21,7 @@ from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat
 from spotrun.clouds.slurm.submission import files_of, submission
-from spotrun.errors import InsufficientCapacity, LaunchTokenSpent
+from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.run.billing import SLURM_RULE, Meter
 from spotrun.spec.model import RunSpec
@@ -177,6 +177,16 @@ def test_what_is_written_first_counts(tmp_path: Path, clock: ManualClock) -> Non
     files.ask_to_end(1)
     assert files.end(1, Ended(clock.now(), EndedBy.ITSELF, "exit code 137")).by is EndedBy.USER
     assert not [*(tmp_path / "x").glob("*.tmp")]
+
+
+def test_a_record_that_cannot_be_read_is_no_end_of_a_member(tmp_path: Path) -> None:
+    files = MemberFiles(str(tmp_path / "t-1"))
+    (tmp_path / "t-1.0.ended").write_text("{")
+    with pytest.raises(CloudUnavailable, match=r"t-1\.0\.ended is no record of a member"):
+        files.ended(0)
+    (tmp_path / "t-1.1.ended").mkdir()
+    with pytest.raises(CloudUnavailable, match=r"t-1\.1\.ended: Is a directory"):
+        files.ended(1)
 
 
 def test_a_shell_is_opened_on_the_node_of_the_member(queue: SlurmQueue, clock: ManualClock) -> None:

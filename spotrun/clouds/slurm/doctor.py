@@ -135,4 +135,6 @@ def _line(kind: CapacityType, known: Known) -> str:
 
 def _facts(known: Known) -> str:
     limit = "no MaxTime" if known.max_time is None else f"MaxTime {known.max_time}"
-    return f"{known.state}, PreemptMode={known.preempt_mode}, GraceTime={known.grace.total_seconds():.0f} s, {limit}"
+    most = "" if known.nodes_max is None else f", {count_of(known.nodes_max, 'node')} for a job at most"
+    grace = f"GraceTime={known.grace.total_seconds():.0f} s"
+    return f"{known.state}, PreemptMode={known.preempt_mode}, {grace}, {limit}{most}"

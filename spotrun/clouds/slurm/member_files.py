@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,7 @@ import msgspec
 
 from spotrun.clouds.slurm.commands import Commands
 from spotrun.clouds.slurm.faults import require_answer
+from spotrun.errors import CloudUnavailable
 from spotrun.instance import EndedBy
 
 T = TypeVar("T")
@@ -42,7 +43,11 @@ class Ended(NamedTuple):
 
 
 class MemberFiles:
-    """Those of one launch. `start` is the path of each, up to what differs."""
+    """
+    Those of one launch. `start` is the path of each, up to what differs.
+
+    Each method raises CloudUnavailable where a file cannot be read or written: nobody knows then.
+    """
 
     def __init__(self, start: str) -> None:
         self.start = start
@@ -67,31 +72,50 @@ class MemberFiles:
         return self._agree(f"{member}.ended", said, Ended)
 
     def ask_to_end(self, member: int) -> None:
-        self._path(f"{member}.asked").touch(mode=0o600)
+        path = self._path(f"{member}.asked")
+        with _reaching(path):
+            path.touch(mode=0o600)
 
     def is_to_end(self, member: int) -> bool:
-        return self._path(f"{member}.asked").exists()
+        path = self._path(f"{member}.asked")
+        with _reaching(path):
+            return path.exists()
 
     def _path(self, name: str) -> Path:
         return Path(f"{self.start}.{name}")
 
     def _read(self, name: str, kind: type[T]) -> T | None:
-        try:
-            return msgspec.json.decode(self._path(name).read_bytes(), type=kind)
-        except FileNotFoundError:
-            return None
+        path = self._path(name)
+        with _reaching(path), contextlib.suppress(FileNotFoundError):
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        return None
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
         """A link is made or it is there already, on file systems that several nodes share too."""
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
-        unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unnamed.write_bytes(msgspec.json.encode(value))
-        with contextlib.suppress(FileExistsError):
-            os.link(unnamed, self._path(name))
-        unnamed.unlink()
+        with _reaching(self._path(name)):
+            unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            unnamed.write_bytes(msgspec.json.encode(value))
+            with contextlib.suppress(FileExistsError):
+                os.link(unnamed, self._path(name))
+            unnamed.unlink()
         found = self._read(name, kind)
         assert found is not None
         return found
+
+
+@contextlib.contextmanager
+def _reaching(path: Path) -> Iterator[None]:
+    """
+    Raises:
+        CloudUnavailable: it is not reached, or holds something else than was written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"who may read and write {path.parent}?") from error
+    except msgspec.DecodeError as error:
+        raise CloudUnavailable(f"{path} is no record of a member: {error}", hint="restore it, or remove it") from error
 
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
