@@ -28,6 +28,11 @@ PLACE = "the state of the command"
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
 """A command that has said nothing for so long trains without us. In tests it is less."""
+IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
+"""
+A Python that has computed for less than this share of that time may be importing yet, on a busy machine, for so many
+times as long. To import torch and a framework takes 10 to 20 s of a processor.
+"""
 
 
 class StateKeeper:
@@ -84,14 +89,23 @@ class StateKeeper:
             self._watch.drop()
             return
         self._drain.leaving_s = decisions.leaving_s(self._node.recorder.state, self._pace.commit_s)
-        if now_s - self._began_s >= max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._node.clock.scale):
-            self._say_that_it_began(unprotected=not self._has_state and self._trainer.runs_python())
+        self._follow_its_begin(now_s)
         noticed = self._drain.deadline_s is not None
         if not (noticed or self._pace.snapshot_due(now_s)) or not self._saver.idle:
             self._due_since_s = now_s
             return
         self._watch.want(Wish(self._trainer.number, is_last=False))
         self._tell_if_restless(now_s)
+
+    def _follow_its_begin(self, now_s: float) -> None:
+        assert self._trainer is not None
+        silent_s, after_s = now_s - self._began_s, max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._node.clock.scale)
+        if silent_s < after_s or self._trainer.has_begun:
+            return
+        unprotected = not self._has_state and self._trainer.runs_python()
+        may_import = self._trainer.cpu_s() < IMPORTS_SHARE * BEGUN_AFTER_S and silent_s < IMPORTS_AT_MOST * after_s
+        if not (unprotected and may_import):
+            self._say_that_it_began(unprotected=unprotected)
 
     @property
     def _has_state(self) -> bool:

@@ -178,6 +178,10 @@ class Trainer:
         """Now, in any of its processes."""
         return self._process.runs_python()
 
+    def cpu_s(self) -> float:
+        """System seconds that its processes have computed so far."""
+        return self._process.cpu_s()
+
     def hello(self, hello: Hello, at_s: float) -> None:
         self._process.hello = hello
         self._node.assignment.training_mark.touch()

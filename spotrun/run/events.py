@@ -528,7 +528,7 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     The first new step of a trainer is done: what came before was restore, what follows is training.
 
     A command that says nothing of its steps `began_at` that moment; None for a training that has done its first one.
-    An `unprotected` one runs Python and keeps no state, and no training in it has found its agent within a minute.
+    An `unprotected` one runs Python and keeps no state, and no training in it has found its agent in a minute or more.
     """
 
     attempt: Count

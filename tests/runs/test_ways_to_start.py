@@ -244,6 +244,17 @@ def test_what_is_no_python_or_keeps_a_state_is_not_called_unprotected(begin: Any
     assert not run.state.is_unprotected
 
 
+def test_a_python_that_has_hardly_computed_may_be_importing_yet(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine. What sleeps all the time is told after five times as long."""
+    monkeypatch.setenv("SPOTRUN_BEGUN_AFTER_S", "1")
+    run = begin({"run": "python ignores.py"}, ignores__py=IGNORES_US)
+    node = run.launch()
+    told = told_unprotected(run, node)
+    assert told.unprotected
+    waited_s = (run.ledger.entries[-1].at - told.began_at).total_seconds() / run.clock.scale
+    assert waited_s >= 5
+
+
 @pytest.mark.usefixtures("soon")
 def test_a_training_that_comes_late_is_protected_from_there_on(begin: Any) -> None:
     late = "import time\nfrom fitted import train\ntime.sleep(6)\ntrain()\n"
