@@ -156,7 +156,7 @@ def test_the_lead_saves_what_it_has_in_memory_before_the_attempt_ends(start: Sta
 
 def test_the_lead_saves_what_it_has_in_memory_although_the_loss_ended_the_attempt(start: Start):
     """Nobody has trained behind it before the next attempt begins, and the lead says ready afterwards."""
-    run = start(scale=1.0)
+    run = start(scale=1.0, step_s=0.2)
     first, second = run.launch_members(2)
     stored = holds_another(run)
     taken(run, second)
@@ -171,7 +171,7 @@ def test_the_lead_saves_what_it_has_in_memory_although_the_loss_ended_the_attemp
 
 def test_the_lead_begins_with_what_it_has_in_memory_and_keeps_no_more_of_it(start: Start):
     """The parts of its checkpoint are gone from the store, so it has read none of them."""
-    run = start(scale=1.0, step_s=0.2)
+    run = start(scale=1.0, step_s=0.3)
     first, second = run.launch_members(2)
     reaches(run, 2 * EVERY + 1)
     for losses in (1, 2):
