@@ -1,5 +1,5 @@
 """
-What a training needs of its machine: processors, memory, GPUs, and how long it waits for its data.
+What a training needs of its machine: processors, memory, and how long it waits for its data.
 
 The figures are those of the whole machine, which a training has for itself on every cloud but the local one.
 """
@@ -11,9 +11,6 @@ import time
 from collections import deque
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from spotrun.agent.gpus import Gpus, GpuUsage
 from spotrun.folder.status_objects import Usage
 from spotrun.trainer_link import Progress
 
@@ -33,9 +30,8 @@ class Machine:
     compute.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), gpus: Gpus | None = None) -> None:
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._gpus = gpus or Gpus()
         self._looked_s = float("-inf")
         self._times = self._read_times()
         self._newest: Usage | None = None
@@ -57,13 +53,12 @@ class Machine:
         if passed <= 0:
             return self._newest
         total_bytes, available_bytes = memory
-        usage = Usage(
+        return Usage(
             cpus=os.cpu_count() or 1,
             cpu_share=min(1.0, max(0.0, computed / passed)),
             memory_bytes=total_bytes,
             memory_used_bytes=max(0, total_bytes - available_bytes),
         )
-        return usage if (gpus := self._gpus.usage()) is None else _with_gpus(usage, gpus)
 
     def _read_times(self) -> tuple[int, int] | None:
         """Of all processors: ticks that have passed, and those in which one computed."""
@@ -86,16 +81,6 @@ class Machine:
         known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
         total, available = known.get("MemTotal"), known.get("MemAvailable")
         return None if total is None or available is None else (total, available)
-
-
-def _with_gpus(usage: Usage, found: GpuUsage) -> Usage:
-    return replace(
-        usage,
-        gpus=found.gpus,
-        gpu_share=found.share,
-        gpu_memory_bytes=found.memory_bytes,
-        gpu_memory_used_bytes=found.memory_used_bytes,
-    )
 
 
 class DataWait:

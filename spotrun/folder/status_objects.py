@@ -30,18 +30,13 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken. Where
-    it tells of its `gpus`, `gpu_share` is the share of the last minute in which work ran on them.
+    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken.
     """
 
     cpus: Count
     cpu_share: Share
     memory_bytes: Count
     memory_used_bytes: Count
-    gpus: Count = 0
-    gpu_share: Share | None = None
-    gpu_memory_bytes: Count = 0
-    gpu_memory_used_bytes: Count = 0
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,11 +181,6 @@ def _uses(status: AgentStatus | None) -> str:
     if (usage := status.usage) is not None:
         used, there = usage.memory_used_bytes / 2**30, usage.memory_bytes / 2**30
         parts.append(f"{usage.cpu_share:.0%} of {count_of(usage.cpus, 'CPU')}, {used:.1f} of {there:.1f} GiB of memory")
-        if usage.gpu_share is not None:
-            used, there = usage.gpu_memory_used_bytes / 2**30, usage.gpu_memory_bytes / 2**30
-            parts.append(
-                f"{count_of(usage.gpus, 'GPU')} {usage.gpu_share:.0%} busy, {used:.1f} of {there:.1f} GiB there"
-            )
     if status.data_wait is not None:
         parts.append(f"waits for data {status.data_wait:.0%} of the time")
     return "; ".join(parts)

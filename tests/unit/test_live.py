@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -42,10 +41,7 @@ def interrupted() -> History:
     return history
 
 
-BUSY = Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30)
-
-
-def screen(history: History, width: int, height: int, usage: Usage = BUSY) -> str:
+def screen(history: History, width: int, height: int) -> str:
     ledger: Any = SimpleNamespace(entries=history.entries)
     view = LiveView(ledger, ManualClock(history.now), spec(), NAME)
     view._console = Console(file=io.StringIO(), width=width, height=height)
@@ -60,7 +56,7 @@ def screen(history: History, width: int, height: int, usage: Usage = BUSY) -> st
         batch=1200,
         batches=5004,
         step=11208,
-        usage=usage,
+        usage=Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30),
         data_wait=0.12,
     )
     view._console.print(view.render(Tick(state=history.state, status=agent, remark="the store answers slowly")))
@@ -73,11 +69,6 @@ def test_a_cost_that_is_not_nothing_is_not_shown_as_nothing() -> None:
 
 def test_it_says_how_busy_the_machine_is_and_how_long_the_training_waits_for_data() -> None:
     assert "93% of 8 CPUs, 12.0 of 61.0 GiB of memory; waits for data 12% of the time" in screen(History(), 120, 40)
-
-
-def test_it_says_how_busy_the_gpus_are_where_there_are_any() -> None:
-    usage = replace(BUSY, gpus=4, gpu_share=0.87, gpu_memory_bytes=64 << 30, gpu_memory_used_bytes=40 << 30)
-    assert "4 GPUs 87% busy, 40.0 of 64.0 GiB there" in screen(History(), 140, 40, usage)
 
 
 @pytest.mark.parametrize("stopping", [False, True])
