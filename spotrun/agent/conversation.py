@@ -14,7 +14,6 @@ from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainer import Trainer
-from spotrun.agent.usage import DataWait
 from spotrun.run.state import RunState
 from spotrun.trainer_link import (
     ArenasWanted,
@@ -46,7 +45,7 @@ class Conversation:
         self._pace = pace
         self._saver = saver
         self._drain = drain
-        self._data_wait = DataWait()
+        node.status.data_wait.new_trainer()
         self._was_torn = False
 
     def hear(self, said: Said) -> None:
@@ -91,9 +90,10 @@ class Conversation:
         self._trainer.progressed(progress, at_s)
         self._pace.progressed(progress, at_s)
         self._node.status.facts["step_s"] = self._pace.step_s
-        self._data_wait.progressed(progress, at_s / self._node.clock.scale)
-        self._node.status.facts["data_wait"] = self._data_wait.share
-        if news := self._data_wait.news():
+        data_wait = self._node.status.data_wait
+        data_wait.progressed(progress, at_s / self._node.clock.scale)
+        self._node.status.facts["data_wait"] = data_wait.share
+        if news := data_wait.news():
             self._node.note(news)
         self._node.status.progress(progress)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from spotrun.agent.gpus import Gpus
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.notices import NoticeWatcher
@@ -125,7 +126,7 @@ class Node:
             spec=spec,
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
-            heartbeat=Heartbeat(store, clock, assignment.name, status, console),
+            heartbeat=Heartbeat(store, clock, assignment.name, status, console, Gpus({**os.environ, **spec.envs})),
             shipper=LogShipper(store, clock, console, assignment.name.place),
             watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
         )

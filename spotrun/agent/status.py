@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from spotrun.agent.clean_texts import cleaned
+from spotrun.agent.gpus import Gpus
 from spotrun.agent.logs import Console
-from spotrun.agent.usage import Machine
+from spotrun.agent.usage import DataWait, Machine
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
@@ -49,10 +51,11 @@ class Status:
         self.node = NodeStatus()
         self.facts: dict[str, Any] = {}
         """More fields of the hint: epochs, metrics, step_s, stall_s, commit_s."""
+        self.data_wait = DataWait()
 
     def change(self, **changes: Any) -> None:
         with self._lock:
-            self.node = msgspec.structs.replace(self.node, **changes)
+            self.node = replace(self.node, **changes)
             temporary = self._path.with_suffix(".tmp")
             with unless_no_room():  # it is for those who look at the instance; the agent needs only what is in memory
                 temporary.write_bytes(msgspec.json.encode(self.node))
@@ -66,23 +69,28 @@ class Status:
 class Heartbeat:
     """A thread that overwrites the agent's status object, whether anything has changed or not."""
 
-    def __init__(self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console, gpus: Gpus
+    ) -> None:
         self._store = store
         self._clock = clock
         self._name = name
         self._status = status
         self._console = console
         self._machine = Machine()
+        self._gpus = gpus
         self._sequence = 0
         self._stop = threading.Event()
         self._now = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
 
     def start(self) -> None:
+        self._gpus.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Write the last one."""
+        self._gpus.stop()
         self._stop.set()
         self._now.set()
         self._thread.join(5)
@@ -102,15 +110,18 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._sequence += 1
-        node = msgspec.structs.asdict(self._status.node)
+        node = asdict(self._status.node)
         del node["upload"]
+        usage = self._machine.usage(self._gpus.newest, trains=node["phase"] == "train")
+        used = replace(self._machine.used, waited=self._status.data_wait.whole)
         status = AgentStatus(
             launch=self._name.launch,
             member=self._name.member,
             at=self._clock.now(),
             sequence=self._sequence,
             console_tail=self._console.tail(),
-            usage=self._machine.usage(),
+            usage=usage,
+            used=used.times(self._clock.scale),
             **node,
             **self._status.facts,
         )

@@ -1,5 +1,5 @@
 """
-What a training needs of its machine: processors, memory, and how long it waits for its data.
+What a training needs of its machine: processors, memory, GPUs, and how long it waits for its data.
 
 The figures are those of the whole machine, which a training has for itself on every cloud but the local one.
 """
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from spotrun.folder.status_objects import Usage
+from spotrun.folder.status_objects import Busy, Gpu, Usage, Used
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
@@ -35,16 +35,23 @@ class Machine:
         self._looked_s = float("-inf")
         self._times = self._read_times()
         self._newest: Usage | None = None
+        self._trained = False
+        self.used = Used()
+        """While it trained, in system time."""
 
-    def usage(self) -> Usage | None:
+    def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
         """Since the look before; None before there was one, and on a machine that does not tell."""
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOKS_EVERY_S:
+        passed_s = now_s - self._looked_s
+        if passed_s >= LOOKS_EVERY_S:
             self._looked_s = now_s
-            self._newest = self._look()
+            self._newest = self._look(gpus)
+            if trains and self._trained and self._newest is not None:
+                self.used += used_in(passed_s, self._newest)
+            self._trained = trains
         return self._newest
 
-    def _look(self) -> Usage | None:
+    def _look(self, gpus: tuple[Gpu, ...]) -> Usage | None:
         before, self._times = self._times, self._read_times()
         memory = self._read_memory()
         if before is None or self._times is None or memory is None:
@@ -58,6 +65,7 @@ class Machine:
             cpu_share=min(1.0, max(0.0, computed / passed)),
             memory_bytes=total_bytes,
             memory_used_bytes=max(0, total_bytes - available_bytes),
+            gpus=gpus,
         )
 
     def _read_times(self) -> tuple[int, int] | None:
@@ -83,19 +91,47 @@ class Machine:
         return None if total is None or available is None else (total, available)
 
 
+def used_in(seconds: float, usage: Usage) -> Used:
+    """`seconds` of a machine that was as busy as that."""
+    gpu_used, gpu_bytes = usage.gpu_memory
+    return Used(
+        cpu=_busy(seconds, usage.cpu_share),
+        memory=_busy(seconds, _share(usage.memory_used_bytes, usage.memory_bytes)),
+        gpu=_busy(seconds, usage.gpu_share),
+        gpu_memory=_busy(seconds, _share(gpu_used, gpu_bytes)),
+    )
+
+
+def _share(used: int, there: int) -> float | None:
+    return used / there if there else None
+
+
+def _busy(seconds: float, share: float | None) -> Busy:
+    return Busy() if share is None else Busy(busy_s=seconds * share, of_s=seconds)
+
+
 class DataWait:
-    """For which share of its time a training has waited for its data lately, validations left out."""
+    """For which share of its time a training has waited for its data, lately and in all, validations left out."""
 
     def __init__(self) -> None:
         self._known: deque[tuple[float, float]] = deque()
         self._told = False
+        self.whole = Busy()
+        """In system time."""
+
+    def new_trainer(self) -> None:
+        """What it waits is counted from 0 again."""
+        self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
         """`at_s` is system time."""
         known = self._known
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
-            known.clear()  # a validation, or another process
+            known.clear()  # a validation, or another fit
         if at.phase == "train":
+            if known:
+                before_s, waited_s = known[-1]
+                self.whole += Busy(busy_s=at.data_s - waited_s, of_s=max(0.0, at_s - before_s))
             known.append((at_s, at.data_s))
         while len(known) > 2 and known[-1][0] - known[1][0] >= WINDOW_S:
             known.popleft()

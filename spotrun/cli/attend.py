@@ -24,6 +24,7 @@ from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import RunEnded, SpecInvalid, needs_extra
 from spotrun.folder.ledger import forged
+from spotrun.folder.machine_use import machine_use
 from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.notify.news import night
@@ -182,7 +183,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
         if last is None:
             return
         summary = summarise(last.state, run.clock.now())
-        terminal.show(summary)
+        terminal.show(summary, machines=machine_use(run.store, last.state))
         _show_results(run, last.state)
         if line := about_forged(forged(last.state), run.typed):
             say(line)

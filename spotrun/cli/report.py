@@ -31,8 +31,10 @@ def report(
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import open_run
+    from spotrun.folder.machine_use import machine_use
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
+    from spotrun.report.machine_use import for_programs
 
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
@@ -40,16 +42,16 @@ def report(
     limit = limits.parse(fail_if) if fail_if else None
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
-    summary = summarise(state, now)
+    summary, machines = summarise(state, now), machine_use(opened.store, state)
     if html is not None:
-        write_text(html, page(state, opened.ledger.entries, now, metric))
+        write_text(html, page(state, opened.ledger.entries, now, metric, machines))
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:
-        print_json(machine_readable.report(summary))
+        print_json(machine_readable.report(summary) | {"machines": for_programs(machines)})
     elif csv:
         print(machine_readable.report_csv(summary), end="")
     else:
-        terminal.show(summary)
+        terminal.show(summary, machines=machines)
     if limit is not None:
         limits.check(limit, summary)

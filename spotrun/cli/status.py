@@ -201,9 +201,9 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
 
 def _usage_facts(status: AgentStatus | None) -> dict[str, Any]:
     """How busy the machine of a training is, the lead's of several."""
-    from msgspec.structs import asdict
+    from msgspec import to_builtins
 
-    usage = None if status is None or status.usage is None else asdict(status.usage)
+    usage = None if status is None else to_builtins(status.usage)
     return {"usage": usage, "data_wait": None if status is None else status.data_wait}
 
 

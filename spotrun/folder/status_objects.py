@@ -28,15 +28,76 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How busy a GPU is: the share of the time in which it computed anything, however few of its units did. None where its
+    driver does not say that, as of a slice (MIG); no bytes where it has no memory of its own.
+    """
+
+    share: Share | None = None
+    memory_bytes: Count = 0
+    memory_used_bytes: Count = 0
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken.
+    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken. `gpus`
+    are those that a training may use and whose driver tells something.
     """
 
     cpus: Count
     cpu_share: Share
     memory_bytes: Count
     memory_used_bytes: Count
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def gpu_share(self) -> float | None:
+        """The mean of those that tell."""
+        told = [gpu.share for gpu in self.gpus if gpu.share is not None]
+        return sum(told) / len(told) if told else None
+
+    @property
+    def gpu_memory(self) -> tuple[int, int]:
+        """Bytes that are taken, and those that there are, of all together."""
+        return sum(gpu.memory_used_bytes for gpu in self.gpus), sum(gpu.memory_bytes for gpu in self.gpus)
+
+
+class Busy(msgspec.Struct, frozen=True, kw_only=True):
+    """`busy_s` of the `of_s` seconds for which it was looked at. Those of several machines add up."""
+
+    busy_s: Seconds = 0.0
+    of_s: Seconds = 0.0
+
+    def __add__(self, other: Busy) -> Busy:
+        return Busy(busy_s=self.busy_s + other.busy_s, of_s=self.of_s + other.of_s)
+
+    def times(self, scale: float) -> Busy:
+        return Busy(busy_s=self.busy_s * scale, of_s=self.of_s * scale)
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.busy_s / self.of_s) if self.of_s else None
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What of a machine was used while it trained. A second in which a quarter of its memory was taken is a quarter of a
+    second of `memory`; so are those of its processors and GPUs. `waited` are those in which the training waited for its
+    data, validations left out.
+    """
+
+    cpu: Busy = Busy()
+    memory: Busy = Busy()
+    gpu: Busy = Busy()
+    gpu_memory: Busy = Busy()
+    waited: Busy = Busy()
+
+    def __add__(self, other: Used) -> Used:
+        return Used(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    def times(self, scale: float) -> Used:
+        return Used(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +105,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
     `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
     are the members of its gang that it does not reach on the network. `data_wait` is the share of the last minute of
-    training for which that waited for its data.
+    training for which that waited for its data. `used` is of all training since this agent began.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -70,6 +131,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     unreached: tuple[MemberName, ...] = ()
     usage: Usage | None = None
     data_wait: Share | None = None
+    used: Used = Used()
 
     @property
     def steps_total(self) -> float | None:

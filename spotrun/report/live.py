@@ -17,7 +17,7 @@ from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.clock import Clock, zone
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.status_objects import AgentStatus
+from spotrun.folder.status_objects import AgentStatus, Usage
 from spotrun.report.budget import budget_forecast, budget_line
 from spotrun.report.describe import EVENT_INDENT, span, timestamp
 from spotrun.report.folding import fold
@@ -174,16 +174,29 @@ def _position(status: AgentStatus | None) -> str:
 
 
 def _uses(status: AgentStatus | None) -> str:
-    """How busy its machine is, and how long it waits for data."""
+    """How busy its machine and its GPUs are, and how long it waits for data."""
     if status is None or status.attempt is None:
         return ""
     parts = []
     if (usage := status.usage) is not None:
         used, there = usage.memory_used_bytes / 2**30, usage.memory_bytes / 2**30
         parts.append(f"{usage.cpu_share:.0%} of {count_of(usage.cpus, 'CPU')}, {used:.1f} of {there:.1f} GiB of memory")
+        parts += _gpus(usage)
     if status.data_wait is not None:
         parts.append(f"waits for data {status.data_wait:.0%} of the time")
     return "; ".join(parts)
+
+
+def _gpus(usage: Usage) -> list[str]:
+    """Nothing where there is none; without their memory where they have none of their own."""
+    if not usage.gpus:
+        return []
+    there_are, share = count_of(len(usage.gpus), "GPU"), usage.gpu_share
+    parts = [there_are if share is None else f"{share:.0%} of {there_are}"]
+    used, there = usage.gpu_memory
+    if there:
+        parts.append(f"{used / 2**30:.1f} of {there / 2**30:.1f} GiB of GPU memory")
+    return [", ".join(parts)]
 
 
 def _where(state: RunState) -> str:

@@ -11,9 +11,11 @@ from rich.text import Text
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
+from spotrun.folder.machine_use import TypeUse
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, gigabytes, timestamp
 from spotrun.report.gaps import for_programs, in_words
+from spotrun.report.machine_use import machine_table
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -34,13 +36,14 @@ INTERRUPTIONS_SHOWN = 20
 """On the terminal; the other formats show all."""
 
 
-def show(summary: RunSummary, console: Console | None = None) -> None:
+def show(summary: RunSummary, console: Console | None = None, machines: Sequence[TypeUse] = ()) -> None:
     """Print the report; it needs no terminal."""
-    print_figures(report(summary), console)
+    print_figures(report(summary, machines), console)
 
 
-def report(summary: RunSummary) -> RenderableType:
+def report(summary: RunSummary, machines: Sequence[TypeUse] = ()) -> RenderableType:
     lost: list[RenderableType] = [interruption_table(summary), Text()] if summary.interruptions else []
+    busy: list[RenderableType] = [machine_table(machines), Text()] if machines else []
     return Group(
         Text(headline(summary), style="bold"),
         Text(),
@@ -49,6 +52,7 @@ def report(summary: RunSummary) -> RenderableType:
         time_table(summary),
         Text(),
         *lost,
+        *busy,
         *([Text(setups(summary))] if summary.setups else []),
         Text(verdict(summary)),
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),

@@ -19,6 +19,8 @@ OURS = (
     "tenacity",
     "typer",
     "cryptography",
+    "nvidia_ml_py",
+    "pynvml",
 )
 """How the names begin of what spotrun needs and a training has no need of."""
 

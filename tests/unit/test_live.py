@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from spotrun.account.summary import summarise
-from spotrun.folder.status_objects import AgentStatus, Usage
+from spotrun.folder.status_objects import AgentStatus, Gpu, Usage
 from spotrun.report.live import LiveView
 from spotrun.report.tables import dollars
 from spotrun.run.events import StopRequested
@@ -41,7 +41,7 @@ def interrupted() -> History:
     return history
 
 
-def screen(history: History, width: int, height: int) -> str:
+def screen(history: History, width: int, height: int, gpus: tuple[Gpu, ...] = ()) -> str:
     ledger: Any = SimpleNamespace(entries=history.entries)
     view = LiveView(ledger, ManualClock(history.now), spec(), NAME)
     view._console = Console(file=io.StringIO(), width=width, height=height)
@@ -56,7 +56,7 @@ def screen(history: History, width: int, height: int) -> str:
         batch=1200,
         batches=5004,
         step=11208,
-        usage=Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30),
+        usage=Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30, gpus=gpus),
         data_wait=0.12,
     )
     view._console.print(view.render(Tick(state=history.state, status=agent, remark="the store answers slowly")))
@@ -69,6 +69,18 @@ def test_a_cost_that_is_not_nothing_is_not_shown_as_nothing() -> None:
 
 def test_it_says_how_busy_the_machine_is_and_how_long_the_training_waits_for_data() -> None:
     assert "93% of 8 CPUs, 12.0 of 61.0 GiB of memory; waits for data 12% of the time" in screen(History(), 120, 40)
+
+
+def test_it_says_how_busy_the_gpus_are_as_far_as_they_tell() -> None:
+    sliced = Gpu(memory_bytes=10 << 30, memory_used_bytes=4 << 30)
+    busy = (Gpu(share=0.9, memory_bytes=16 << 30, memory_used_bytes=5 << 30), Gpu(share=0.5))
+    told = {
+        busy: "GiB of memory; 70% of 2 GPUs, 5.0 of 16.0 GiB of GPU memory; waits",
+        (sliced,): "GiB of memory; 1 GPU, 4.0 of 10.0 GiB of GPU memory; waits",
+        (): "GiB of memory; waits",
+    }
+    for gpus, text in told.items():
+        assert text in " ".join(screen(History(), 160, 40, gpus).split())
 
 
 @pytest.mark.parametrize("stopping", [False, True])

@@ -11,11 +11,18 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from spotrun.agent import usage
-from spotrun.agent.usage import DataWait, Machine
+from spotrun.agent.usage import DataWait, Machine, used_in
+from spotrun.folder.status_objects import Busy, Gpu, Usage, Used
 from spotrun.trainer_link import Progress
 from spotrun.training.data.loader import ExactLoader
 from spotrun.training.place import PassStart
 
+GPUS = (
+    Gpu(share=0.9, memory_bytes=8, memory_used_bytes=0),
+    Gpu(share=0.1, memory_bytes=8, memory_used_bytes=4),
+    Gpu(memory_bytes=8, memory_used_bytes=4),
+    Gpu(),
+)
 MEMORY = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    4000000 kB\n"
 
 
@@ -53,6 +60,28 @@ def test_this_machine_tells(monkeypatch: pytest.MonkeyPatch):
     assert 0 < found.memory_used_bytes < found.memory_bytes
 
 
+def test_what_was_used_is_summed_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the second look of a training on: what was before the first one may be a download."""
+    now_s = iter([0.0, 10.0, 20.0, 30.0, 34.0, 36.0])
+    monkeypatch.setattr(usage.time, "monotonic", lambda: next(now_s))
+    machine = tell(tmp_path, *[0] * 10)
+    for ticks, trains in ((100, False), (200, True), (300, True), (400, True), (500, True), (600, False)):
+        tell(tmp_path, ticks // 2, 0, 0, ticks // 2, *[0] * 6)
+        machine.usage(GPUS, trains=trains)
+    used = machine.used
+    assert used.cpu == Busy(busy_s=10.0, of_s=20.0), "the fifth comes too early, and the sixth trains no more"
+    assert (used.memory.share, used.gpu.share) == (0.75, 0.5)
+    assert used.gpu_memory.share == pytest.approx(1 / 3)
+    assert {used.memory.of_s, used.gpu.of_s, used.gpu_memory.of_s} == {20.0}
+
+
+def test_gpus_that_tell_no_share_are_not_taken_for_idle():
+    usage_of_slices = Usage(cpus=1, cpu_share=1.0, memory_bytes=0, memory_used_bytes=0, gpus=(GPUS[2],))
+    used = used_in(10.0, usage_of_slices)
+    assert (used.memory.share, used.gpu.share, used.gpu_memory.share) == (None, None, 0.5)
+    assert (used + Used(gpu=Busy(busy_s=1.0, of_s=2.0))).times(2.0).gpu == Busy(busy_s=2.0, of_s=4.0)
+
+
 def at(data_s: float, phase: str = "train") -> Progress:
     return Progress(epoch=0, batch=1, batches=9, step=1, epochs=1, phase=phase, data_s=data_s)  # type: ignore[arg-type]
 
@@ -62,6 +91,7 @@ def test_the_share_is_that_of_the_last_minute_of_training():
     for second in range(200):
         wait.progressed(at(0.1 * second if second < 100 else 10.0 + 0.5 * (second - 100)), float(second))
     assert wait.share == pytest.approx(0.5)
+    assert (wait.whole.busy_s, wait.whole.of_s) == pytest.approx((59.5, 199.0))
 
 
 def test_it_is_told_once_and_only_of_a_training_that_waits_for_long():
@@ -82,6 +112,18 @@ def test_validations_and_another_process_begin_anew():
         assert wait.share == 1.0
         wait.progressed(interruption, 31.0)
         assert wait.share is None
+        assert wait.whole == Busy(busy_s=29.0, of_s=29.0)
+
+
+def test_a_new_trainer_counts_from_nothing_and_is_not_told_again():
+    wait, told = DataWait(), []
+    for _ in range(2):
+        for second in range(30):
+            wait.progressed(at(float(second)), float(second))
+            told.append(wait.news())
+        wait.new_trainer()
+    assert len(list(filter(None, told))) == 1
+    assert wait.whole == Busy(busy_s=58.0, of_s=58.0)
 
 
 class Slow(Dataset[torch.Tensor]):

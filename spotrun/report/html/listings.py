@@ -7,10 +7,12 @@ from datetime import timedelta
 
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
+from spotrun.folder.machine_use import TypeUse
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
+from spotrun.report.machine_use import HEADS, cells
 from spotrun.report.tables import count, dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells, lost_where
 from spotrun.report.why import capacity_text
@@ -77,6 +79,12 @@ def gaps(summary: RunSummary) -> Markup:
     rows = [row(gap.place, [gap.what, f"{gap.step:,}", count(gap.resumes)]) for gap in summary.gaps]
     heads = [head(name) for name in ("where", "what", "changed by step", "resumes without it")]
     return table("What no checkpoint holds", heads, rows, class_="words")
+
+
+def machines(found: Sequence[TypeUse]) -> Markup:
+    rows = [row(each.instance_type, cells(each)) for each in found]
+    heads = [head(name) for name in ("type", *(name.replace("\n", " ") for name in HEADS))]
+    return table("While they trained, by type", heads, rows)
 
 
 def attempts(state: RunState) -> Markup:

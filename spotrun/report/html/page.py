@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from spotrun.account.summary import bill_series, summarise
+from spotrun.folder.machine_use import TypeUse
 from spotrun.report.html import listings
 from spotrun.report.html import metric as drawing
 from spotrun.report.html.chart import chart
@@ -14,6 +15,7 @@ from spotrun.report.html.document import document
 from spotrun.report.html.made_with import made_with
 from spotrun.report.html.markup import Markup, element, section
 from spotrun.report.html.prices import price_curve
+from spotrun.report.machine_use import TITLE
 from spotrun.report.tables import plain
 from spotrun.report.terminal import headline, verdict
 from spotrun.run.events import Entry
@@ -22,9 +24,16 @@ from spotrun.run.state import RunState
 POINTS = 200
 
 
-def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str | None = None) -> str:
+def page(
+    state: RunState,
+    entries: Sequence[Entry],
+    now: datetime,
+    metric: str | None = None,
+    machines: Sequence[TypeUse] = (),
+) -> str:
     """
-    The report of a run at `now`, from its state and its ledger entries. With `metric`, it is drawn over dollars.
+    The report of a run at `now`, from its state, its ledger entries, and what its machines were busy with. With
+    `metric`, that is drawn over dollars.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -45,6 +54,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),
+        *([section(TITLE, listings.machines(machines))] if machines else []),
         *([section("In no checkpoint", listings.gaps(summary))] if summary.gaps else []),
         section("Made with", made_with(state)),
         section("Events", listings.events(entries, summary.ordinals, summary.time_scale)),

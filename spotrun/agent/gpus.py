@@ -1,0 +1,112 @@
+"""
+How busy the GPUs of this machine are, by NVML, the library that comes with Nvidia's driver.
+
+A machine without a GPU, a container without the library (`libnvidia-ml.so.1`), and a driver of another version than its
+library have no figures. https://docs.nvidia.com/deploy/nvml-api
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spotrun.folder.status_objects import Gpu
+
+LOOKS_EVERY_S = 5.0
+"""System time between two looks at the GPUs."""
+STALE_S = 30.0
+"""System time after which an answer says nothing of now."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA environment variables"""
+
+
+class Gpus:
+    """
+    Those that a training with these variables may use.
+
+    A thread of their own asks: the driver of a GPU that is in trouble may never answer, and heartbeats have to go on.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._visible = environment.get(VISIBLE)
+        self._answer: tuple[float, tuple[Gpu, ...]] = (float("-inf"), ())
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, name="gpus", daemon=True).start()
+
+    def stop(self) -> None:
+        """Without waiting for an answer."""
+        self._stop.set()
+
+    @property
+    def newest(self) -> tuple[Gpu, ...]:
+        """Empty where no driver tells anything."""
+        answered_s, found = self._answer
+        return found if time.monotonic() - answered_s < STALE_S else ()
+
+    def _work(self) -> None:
+        import pynvml
+
+        begun = False
+        while not self._stop.wait(LOOKS_EVERY_S):
+            try:
+                if not begun:
+                    pynvml.nvmlInit()
+                begun = True
+                self._answer = (time.monotonic(), tuple(look(pynvml, self._visible)))
+            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot
+                continue
+
+
+def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
+    """Each GPU that `visible` names, all for None; what it does not tell of one is left out."""
+    for handle in _chosen(nvml, visible):
+        busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        if busy is not None or memory is not None:
+            yield Gpu(
+                share=None if busy is None else min(1.0, busy.gpu / 100),
+                memory_bytes=0 if memory is None else memory.total,
+                memory_used_bytes=0 if memory is None else memory.used,
+            )
+
+
+def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
+    """
+    Up to the first name that means none, as CUDA does.
+
+    Numbers are taken for NVML's, in the order of the PCI bus. CUDA itself puts faster GPUs first: where a machine has
+    several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, another one may be meant.
+    """
+    by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
+    # A job of Slurm may open some devices of its node, and counts those from 0.
+    every = [handle for handle in by_index if handle is not None]
+    if visible is None:
+        yield from every
+        return
+    for name in visible.split(","):
+        handle = _named(nvml, every, name.strip())
+        if handle is None:
+            return
+        yield handle
+
+
+def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
+    """By its number, by the begin of its UUID, or by the whole UUID of a slice."""
+    if name.isdecimal():
+        return every[int(name)] if int(name) < len(every) else None
+    if name.startswith("MIG-"):
+        return _told(nvml, nvml.nvmlDeviceGetHandleByUUID, name)
+    begins = (handle for handle in every if (_told(nvml, nvml.nvmlDeviceGetUUID, handle) or "").startswith(name))
+    return next(begins, None) if name.startswith("GPU-") else None
+
+
+def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
+    """None where it is not told: a GPU that is sliced (MIG) has no share, some have no memory of their own."""
+    try:
+        return ask(of)
+    except nvml.NVMLError:
+        return None

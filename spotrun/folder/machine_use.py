@@ -1,0 +1,40 @@
+"""How busy the machines of a run were, by what their agents said last. One that was lost has said it until then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec.structs import astuple
+
+from spotrun.folder.status_objects import AgentStatus, Used, agent_key, read_status
+from spotrun.run.gang import MemberName
+from spotrun.run.state import RunState
+from spotrun.store.port import Store
+
+READERS = 8
+"""So many status objects are read at the same time: each one waits for the store."""
+
+
+class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What of all machines of a type was used while they trained, in run time."""
+
+    instance_type: str
+    used: Used
+
+
+def machine_use(store: Store, state: RunState) -> list[TypeUse]:
+    """By type, in the order of their first attempts. A type whose agents have said nothing is absent."""
+    names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
+    found: dict[str, Used] = {}
+    for name, used in zip(names, _used(store, names), strict=True):
+        instance_type = state.launches[name.launch].intent.offering.instance_type
+        found[instance_type] = found.get(instance_type, Used()) + used
+    return [TypeUse(instance_type=name, used=used) for name, used in found.items() if used != Used()]
+
+
+def _used(store: Store, names: Sequence[MemberName]) -> list[Used]:
+    with ThreadPoolExecutor(READERS) as pool:
+        read = pool.map(lambda name: read_status(store, agent_key(*astuple(name)), AgentStatus), names)
+        return [Used() if status is None else status.used for status in read]

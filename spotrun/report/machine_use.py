@@ -1,0 +1,53 @@
+"""How busy the machines of a run were: what its report says of that, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from spotrun.folder.machine_use import TypeUse
+from spotrun.report.machine_readable import rounded
+from spotrun.report.tables import FiguresTable, add_row, figures_table, percent, plain, short_duration
+
+TITLE = "How busy the machines were"
+HEADS = ("looked\nat for", "CPUs\nbusy", "memory\nused", "GPUs\nbusy", "GPU memory\nused", "waited\nfor data")
+
+
+def machine_table(found: Sequence[TypeUse]) -> FiguresTable:
+    table = figures_table(TITLE, "type", list(HEADS))
+    for each in found:
+        add_row(table, [plain(each.instance_type), *cells(each)])
+    return table
+
+
+def cells(found: TypeUse) -> list[str]:
+    """The figures named in `HEADS`."""
+    return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
+
+
+def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
+    """A share is None where nothing has told it: of a machine without a GPU, or a command that has no loaders."""
+    return [
+        {
+            "instance_type": plain(each.instance_type),
+            "looked_at_s": round(_looked_at(each).total_seconds(), 3),
+            **{name: rounded(share) for name, share in _shares(each).items()},
+        }
+        for each in found
+    ]
+
+
+def _looked_at(found: TypeUse) -> timedelta:
+    return timedelta(seconds=found.used.cpu.of_s)
+
+
+def _shares(found: TypeUse) -> dict[str, float | None]:
+    used = found.used
+    return {
+        "cpu_busy": used.cpu.share,
+        "memory_used": used.memory.share,
+        "gpu_busy": used.gpu.share,
+        "gpu_memory_used": used.gpu_memory.share,
+        "data_wait": used.waited.share,
+    }
