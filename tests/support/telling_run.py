@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.gpus import Gpus
 from spotrun.agent.inbox import Inbox, NoticesLost, Said, SaveRefused
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.recorder import Recorder
@@ -140,7 +141,7 @@ class TellingRun:
     def _beat(self) -> None:
         status = Status(self._folder)
         status.facts |= {"trouble": self._text(), "metrics": {self._text(): 0.5}}
-        heartbeat = Heartbeat(self._store, self._clock, MemberName(self._launch, 0), status, self._console)
+        heartbeat = Heartbeat(self._store, self._clock, MemberName(self._launch, 0), status, self._console, Gpus({}))
         heartbeat.start()
         heartbeat.stop()
 
