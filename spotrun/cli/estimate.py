@@ -11,8 +11,9 @@ from spotrun.cli.options import JsonOption, print_json, write_text
 from spotrun.errors import FiguresDiffer, SpecInvalid
 
 if TYPE_CHECKING:
+    from spotrun.market.price_lists import ListPrice
     from spotrun.market.quotes import Quotes
-    from spotrun.spec.cost_study import CostStudy, Rented
+    from spotrun.spec.cost_study import CostStudy, Listed, Rented
 
 
 def estimate(
@@ -50,15 +51,34 @@ def estimate(
 
 
 def _reckonable(path: Path) -> CostStudy:
-    """The study, with the prices of the places that it has rented."""
+    """The study, with the prices of the places that are rented, or listed in a table."""
+    from spotrun.estimate.listed import with_list_prices
     from spotrun.estimate.looked_up import with_prices
     from spotrun.spec.cost_study_file import load_study, placed_in
+
+    def price_of(name: str, listed: Listed) -> ListPrice:
+        with placed_in(path, name):
+            return _list_price(listed)
 
     def quotes_of(name: str, rented: Rented) -> Quotes:
         with placed_in(path, name):
             return _quotes(rented)
 
-    return with_prices(load_study(path), quotes_of)
+    return with_prices(with_list_prices(load_study(path), price_of), quotes_of)
+
+
+def _list_price(listed: Listed) -> ListPrice:
+    """
+    Raises:
+        SpecInvalid: no table has that price.
+    """
+    from spotrun.market.price_lists import find_price
+    from spotrun.units import Unreadable
+
+    try:
+        return find_price(listed.table, listed.type, listed.region)
+    except Unreadable as error:
+        raise SpecInvalid(error.message, hint=error.suggestion) from error
 
 
 def _quotes(rented: Rented) -> Quotes:

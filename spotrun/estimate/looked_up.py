@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
-from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
+from spotrun.market.price_history import PriceRange
+from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
 from spotrun.spec.cost_study import CostStudy, Place, Rented, Spot
 
@@ -21,21 +23,40 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
     On demand in the cheapest zone. Spot in the zone with the lowest mean: the mean, the lowest and the highest price of
-    the last 90 days; its price of now where nobody knows those.
+    the last days; its price of now where nobody knows those.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
-    spot = [_spot(quote, rented, found) for quote in quotes if quote.offering.capacity_type is CapacityType.SPOT]
+    spot = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.SPOT]
     hourly = [quote.offering.price_usd_per_hour for quote in on_demand]
     hourly += [quote.on_demand_usd_per_hour for quote in quotes if quote.on_demand_usd_per_hour is not None]
-    cheapest = min(spot, key=lambda each: each.usd_per_hour, default=None)
-    paid = min(hourly, default=None)
-    changes = {"rented": None, "usd_per_hour": paid, "spot": cheapest, "as_of": f"{found.at:%Y-%m-%d %H:%M} UTC"}
-    return place.model_copy(update={**changes, "source": _source(rented, quotes)})
+    cheapest = min(spot, key=lambda quote: _spot(quote, rented, found).usd_per_hour, default=None)
+    changes = {
+        "rented": None,
+        "usd_per_hour": min(hourly, default=None),
+        "spot": None if cheapest is None else _spot(cheapest, rented, found),
+        "as_of": f"{found.at:%Y-%m-%d %H:%M} UTC",
+        "source": ", ".join(
+            [_source(rented, quotes), *([] if cheapest is None else [_spread(cheapest, rented, found)])]
+        ),
+    }
+    return place.model_copy(update=changes)
+
+
+def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
+    return quote.over(timedelta(days=float(rented.days)), found.at)
+
+
+def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
+    """Over how long the spread was: a cloud may know less than was asked for."""
+    if _lately(quote, rented, found) is None:
+        return "spot as it is now"
+    known = min(timedelta(days=float(rented.days)), found.at - quote.history[0].since)
+    return f"spot over {known / timedelta(days=1):.0f} days"
 
 
 def _spot(quote: Quote, rented: Rented, found: Quotes) -> Spot:
-    now, lately = quote.offering.price_usd_per_hour, quote.over(LOOKED_BACK, found.at)
+    now, lately = quote.offering.price_usd_per_hour, _lately(quote, rented, found)
     return Spot.model_construct(
         usd_per_hour=now if lately is None else lately.mean,
         low=None if lately is None else lately.min,

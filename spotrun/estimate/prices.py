@@ -13,8 +13,8 @@ def usd_per_hour(place: Place) -> Decimal:
     """
     On demand, or of a machine of one's own; on spot where a place has no other price.
 
-    Of a subscription it is the price of an hour if all of its hours are used. A place that is `rented` has to be looked
-    up first.
+    Of a subscription it is the price of an hour if all of its hours are used. A place that is `rented` or `listed` has
+    to be looked up first.
     """
     if place.own is not None:
         return own_usd_per_hour(place.own)
@@ -24,7 +24,7 @@ def usd_per_hour(place: Place) -> Decimal:
         return sum((part.usd_per_hour * part.count for part in place.parts.values()), Decimal(0))
     if place.usd_per_hour is not None:
         return place.usd_per_hour
-    assert place.spot is not None, "a rented place was not looked up"
+    assert place.spot is not None, "a rented or listed place was not looked up"
     return place.spot.usd_per_hour
 
 

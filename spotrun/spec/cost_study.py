@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -152,24 +152,14 @@ class Part(Model):
     count: Positive = Decimal(1)
 
 
-class Spot(Model):
-    """
-    Interruptible capacity. `usd_per_hour` is a mean, of prices between `low` and `high` where these are known. Each
-    interruption costs `restart` once more.
-    """
+class Interrupted(Model):
+    """How often spot capacity is interrupted; each interruption costs `restart` once more."""
 
-    usd_per_hour: Positive
-    low: Positive | None = None
-    high: Positive | None = None
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
 
     @model_validator(mode="after")
-    def _ordered(self) -> Spot:
-        if self.low is not None and self.low > self.usd_per_hour:
-            raise Unreadable("is more than the mean", "write the lowest price", at=("low",))
-        if self.high is not None and self.high < self.usd_per_hour:
-            raise Unreadable("is less than the mean", "write the highest price", at=("high",))
+    def _leaves_time(self) -> Self:
         if self.lost_share >= 1:
             raise Unreadable("takes all of the time, so that nothing is trained", "write less", at=("restart",))
         return self
@@ -180,6 +170,22 @@ class Spot(Model):
         return self.interruptions_per_hour * Decimal(self.restart.total_seconds()) / 3600
 
 
+class Spot(Interrupted):
+    """Interruptible capacity. `usd_per_hour` is a mean, of prices between `low` and `high` where these are known."""
+
+    usd_per_hour: Positive
+    low: Positive | None = None
+    high: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Spot:
+        if self.low is not None and self.low > self.usd_per_hour:
+            raise Unreadable("is more than the mean", "write the lowest price", at=("low",))
+        if self.high is not None and self.high < self.usd_per_hour:
+            raise Unreadable("is less than the mean", "write the highest price", at=("high",))
+        return self
+
+
 class Subscription(Model):
     """A fixed price a month for at most so many hours of it; a training that needs more pays for further months."""
 
@@ -187,17 +193,22 @@ class Subscription(Model):
     hours_per_month: Annotated[Decimal, BeforeValidator(_positive), Field(le=744)]
 
 
-class Rented(Model):
-    """
-    What a cloud asks, looked up when the study is read: on demand now, and spot over the last 90 days. The last two are
-    those of `Spot`.
-    """
+class Rented(Interrupted):
+    """What a cloud asks, looked up when the study is read: on demand now, and spot over the last `days`."""
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
     region: fields.CloudName | None = None
-    interruptions_per_hour: Amount = Decimal(0)
-    restart: fields.Duration = timedelta(0)
+    days: Annotated[Decimal, BeforeValidator(_positive), Field(le=90)] = Decimal(90)
+
+
+class Listed(Interrupted):
+    """What spotrun's own price lists say of `count` of a type; where no region is named, in the first one there."""
+
+    table: fields.Text
+    type: fields.Text
+    region: fields.CloudName | None = None
+    count: Positive = Decimal(1)
 
 
 class Like(Model):
@@ -212,12 +223,12 @@ class Like(Model):
     faster: Mapping[str, Positive] = Field(default={}, max_length=20)
 
 
-_PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented")
+_PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 
 class Place(Model):
     """
-    Somewhere to train: its price in one of five ways, or that on spot alone, and its speed in one of two. `source` and
+    Somewhere to train: its price in one of six ways, or that on spot alone, and its speed in one of two. `source` and
     `as_of` are those of its prices.
     """
 
@@ -226,6 +237,7 @@ class Place(Model):
     own: Machine | None = None
     subscription: Subscription | None = None
     rented: Rented | None = None
+    listed: Listed | None = None
     spot: Spot | None = None
     samples_per_second: Mapping[str, Positive] = Field(default={}, max_length=NAMES_MAX)
     like: Like | None = None

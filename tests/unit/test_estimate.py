@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
+from spotrun.estimate.listed import with_list_prices
 from spotrun.estimate.looked_up import with_prices
 from spotrun.estimate.prices import own_usd_per_hour, usd_per_hour, usd_per_month
 from spotrun.estimate.published import compared
 from spotrun.estimate.speeds import samples_per_second, speedup
 from spotrun.instance import PriceSegment
+from spotrun.market.price_lists import PRICE_LISTS, find_price
 from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
 from spotrun.report.estimates import digits
@@ -214,8 +217,106 @@ def test_a_rented_place_has_the_prices_of_its_cloud() -> None:
     assert (usd_per_hour(place), place.spot.usd_per_hour) == (3, Decimal("1.5"))
     assert (place.spot.low, place.spot.high) == (1, 2)
     asked = "aws for g5.xlarge in all regions asked, SIMULATED: nobody bills them, a list of 2026-10-30"
-    assert f"p: prices of 2026-11-01 00:00 UTC from {asked}" in assumptions(found)
+    assert f"p: prices of 2026-11-01 00:00 UTC from {asked}, spot over 20 days" in assumptions(found)
     assert len(list(costs_at(found, "p", "job"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("days", "mean", "low", "told"),
+    [(90, "1.25", "1", "spot over 40 days"), (30, "1.33333", "1", "spot over 30 days"), (15, "1.6667", "1", "15 days")],
+)
+def test_the_spread_of_spot_is_that_of_the_days_that_are_asked_for(days: int, mean: str, low: str, told: str) -> None:
+    quote = _quote(CapacityType.SPOT, "2", "1", "1", "1", "2")
+    rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge", "days": days}}
+    found = with_prices(study({"p": rented}), lambda *_: Quotes(at=NOW, quotes=(quote,)))
+    spot = found.places["p"].spot
+    assert spot is not None
+    assert float(spot.usd_per_hour) == pytest.approx(float(mean), abs=0.001)
+    assert (spot.low, spot.high) == (Decimal(low), 2)
+    assert any(line.endswith(told) for line in assumptions(found))
+
+
+def test_spot_of_which_nobody_knows_the_past_has_its_price_of_now() -> None:
+    rented = {"rented": {"cloud": "aws", "instance_type": "g5.xlarge"}}
+    quotes = Quotes(at=NOW, quotes=(_quote(CapacityType.SPOT, "0.7"),))
+    found = with_prices(study({"p": rented}), lambda *_: quotes)
+    spot = found.places["p"].spot
+    assert spot is not None
+    assert (spot.usd_per_hour, spot.low, spot.high) == (Decimal("0.7"), None, None)
+    assert any(line.endswith("spot as it is now") for line in assumptions(found))
+
+
+def listed(**key: object) -> CostStudy:
+    asked = {"p": {"listed": key, "samples_per_second": {"job": 100}}}
+    return with_list_prices(study(asked), lambda _, wanted: find_price(wanted.table, wanted.type, wanted.region))
+
+
+def test_a_listed_place_has_the_price_of_its_table_and_says_where_that_is_from() -> None:
+    found = listed(table="tpu", type="v5e", region="us-west4", count=8, interruptions_per_hour=1, restart="6m")
+    place = found.places["p"]
+    assert place.spot is not None
+    assert (usd_per_hour(place), place.spot.usd_per_hour) == (Decimal("9.6"), Decimal("4.08"))
+    (told,) = (line for line in assumptions(found) if line.startswith("p: prices"))
+    assert told.startswith("p: prices of 2024-12-23 from table tpu, 8 x v5e in us-west4 (a chip with its part of")
+    assert "cloud.google.com/tpu/pricing" in told
+    on_demand, spot = costs_at(found, "p", "job")
+    assert spot.hours == pytest.approx(on_demand.hours / Decimal("0.9"))
+
+
+def test_a_subscription_of_a_table_is_paid_by_months() -> None:
+    place = listed(table="colab", type="Pro T4").places["p"]
+    assert place.subscription is not None
+    assert place.subscription.usd_per_month == Decimal("9.99")
+    assert float(place.subscription.hours_per_month) == pytest.approx(54.35, abs=0.01)
+    assert place.spot is None
+
+
+@pytest.mark.parametrize(
+    ("key", "problem", "fix"),
+    [
+        ({"table": "sagemaker", "type": "ml.g5.4xlarge"}, "no price of 'ml.g5.4xlarge'", "ml.g5.xlarge, ml.g5.2xlarge"),
+        (
+            {"table": "tpu", "type": "v5e", "region": "mars"},
+            "no price of v5e in mars",
+            "us-central1, us-east5, us-west4",
+        ),
+        ({"table": "colab", "type": "Pro T4", "region": "mars"}, "no price of Pro T4 in mars", "write no region"),
+        ({"table": "tpus", "type": "v5e"}, "no table 'tpus'", "tpu, sagemaker, colab"),
+    ],
+)
+def test_a_price_that_is_not_listed_is_told_with_those_near_it(
+    key: dict[str, str], problem: str, fix: str, file: Callable[[str], Path], spotrun: Spotrun
+) -> None:
+    written = ", ".join(f"{name}: {value}" for name, value in key.items())
+    called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", f"listed: {{{written}}}"))))
+    assert called.code == 2
+    assert "study.yaml:4: places.p: t" in called.err
+    assert problem in called.err
+    assert fix in called.err
+
+
+def test_each_listed_price_says_of_when_it_is_and_where_that_can_be_read() -> None:
+    for table, prices in PRICE_LISTS.items():
+        assert len({(price.type, price.region) for price in prices}) == len(prices), table
+        for price in prices:
+            assert re.fullmatch(r"20\d\d-\d\d(-\d\d)?", price.as_of), price.type
+            assert "https://" in price.source
+            assert price.what
+            assert (price.usd_per_hour is None) != (price.usd_per_month is None)
+            assert (price.usd_per_month is None) == (price.hours_per_month is None)
+            if price.spot_usd_per_hour is not None:
+                assert price.usd_per_hour is not None
+                assert price.spot_usd_per_hour < price.usd_per_hour
+
+
+@pytest.mark.parametrize("kind", ["rented: {cloud: aws, instance_type: g5.xlarge", "listed: {table: tpu, type: v5e"])
+def test_interruptions_that_leave_no_time_are_refused_before_a_price_is_looked_up(
+    kind: str, file: Callable[[str], Path], spotrun: Spotrun
+) -> None:
+    key = f"{kind}, interruptions_per_hour: 20, restart: 6m}}"
+    called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", key))))
+    assert called.code == 2
+    assert "restart: takes all of the time, so that nothing is trained" in called.err
 
 
 @pytest.mark.parametrize(
