@@ -57,8 +57,8 @@ class Gpus:
                     pynvml.nvmlInit()
                 begun = True
                 self._answer = (time.monotonic(), tuple(look(pynvml, self._visible)))
-            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot
-                continue
+            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot, or load it anew
+                begun = False
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:

@@ -144,6 +144,17 @@ def test_a_driver_that_is_installed_during_the_boot_is_found(asked: Callable[[An
     assert [gpu.share for gpu in found.newest] == [0.1]
 
 
+def test_a_driver_that_was_loaded_anew_is_found_again(asked: Callable[[Any], Gpus], monkeypatch: pytest.MonkeyPatch):
+    nvml, begun, counts = Nvml(*FOUR), [], iter([None])
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: begun.append(True))
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: _or_refuse(next(counts, 4)))
+    found = asked(nvml)
+    while not found.newest:
+        assert nvml.looked.wait(60)
+    found.stop()
+    assert len(begun) == 2
+
+
 def test_a_driver_that_never_answers_holds_nothing_up_and_its_last_answer_ages(
     asked: Callable[[Any], Gpus], monkeypatch: pytest.MonkeyPatch
 ):
