@@ -26,7 +26,7 @@ from tests.support.slurm_jobs import CHEAP, SURE
 pytestmark = NEEDS_SLURM
 UID = "0123456789"
 PARTITIONS = (
-    "cheap Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=5",
+    "cheap Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=15",
     "rude Nodes=n1 PriorityTier=1 PreemptMode=CANCEL GraceTime=0",
     "sure Nodes=n1 PriorityTier=10 PreemptMode=OFF MaxTime=60",
 )
@@ -87,7 +87,7 @@ def test_a_node_is_taken_with_a_notice_that_the_listener_alone_hears(on_it: Clus
     stronger = driver.launch(request(driver, 1, 2))
     deadline = eventually(lambda: notices.read(told))
     assert deadline is not None
-    assert timedelta(seconds=1) < deadline - datetime.now(UTC) <= timedelta(seconds=5), "GraceTime"
+    assert timedelta(seconds=1) < deadline - datetime.now(UTC) <= timedelta(seconds=15), "GraceTime"
     assert not told.with_name("heard").exists(), "neither an agent nor what it has started is signalled"
     gone = ended(driver, spot)
     assert (gone.ended_by, gone.end_reason) == (EndedBy.CLOUD, "PREEMPTED")
@@ -191,7 +191,7 @@ def test_a_job_that_no_run_needs_is_reaped(on_it: Cluster, sandbox: Sandbox) -> 
 def test_doctor_reads_the_cluster(on_it: Cluster, sandbox: Sandbox) -> None:
     found = {each["name"]: each for each in sandbox.call_json("doctor", "slurm")["checks"]}
     assert found["slurm"]["detail"].endswith("cluster little, 3 partitions")
-    assert "PreemptMode=CANCEL, GraceTime=5 s" in found["partition cheap"]["detail"]
+    assert "PreemptMode=CANCEL, GraceTime=15 s" in found["partition cheap"]["detail"]
     assert "capacity: spot" in found["partition cheap"]["detail"]
     assert "1 node for a job at most" in found["partition cheap"]["detail"]
     assert found["partition sure"]["detail"].startswith("UP, PreemptMode=OFF, GraceTime=0 s, MaxTime 1:00:00")

@@ -318,8 +318,8 @@ def test_a_set_up_that_fails_names_its_member(start: Start):
 
 
 def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
-    counts = """for n in $(seq 60); do
-        test "$(cat out/n 2>/dev/null || echo 0)" -ge $n || { echo $n > out/n.new; mv out/n.new out/n; sleep 0.3; }
+    counts = """for n in $(seq 25); do
+        test "$(cat out/n 2>/dev/null || echo 0)" -ge $n || { echo $n > out/n.new; mv out/n.new out/n; sleep 1.5; }
     done"""
     (tmp_path / "run").mkdir()
     run = AgentRun(

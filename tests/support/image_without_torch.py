@@ -39,4 +39,5 @@ class ImageWithoutTorch:
 
 
 def _is_torchs(name: str) -> bool:
-    return name in ("torch", "torchgen", "functorch") or name.startswith(("torch-", "nvidia", "triton"))
+    ours = name.startswith("nvidia_ml_py")
+    return name in ("torch", "torchgen", "functorch") or (name.startswith(("torch-", "nvidia", "triton")) and not ours)
