@@ -56,7 +56,6 @@ def _between(
     for attempt in trained:
         if since is not None and since < attempt.started_at:
             yield since, attempt.started_at
-        stays = attempt.end is not None and not attempt.lets_go(name)
-        since = attempt.end.known_at if attempt.end is not None and stays else None
+        since = None if attempt.end is None or attempt.lets_go(name) else attempt.end.known_at
     if since is not None and since < until:
         yield since, until

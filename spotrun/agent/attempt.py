@@ -112,8 +112,9 @@ class AttemptLoop:
             raise
 
     def take_newest(self) -> Newest | None:
-        """The newest checkpoint in memory, which is now the caller's."""
-        return self._trainers.take_newest()
+        """The newest checkpoint in memory, which is now the caller's. What no trainer has begun with is still held."""
+        held, self._held = self._held, None
+        return self._trainers.take_newest() if held is None else held
 
     def _still_here(self) -> Image | None:
         held, self._held = self._held, None

@@ -29,7 +29,7 @@ def member_named(run: OpenRun, state: RunState, text: str) -> MemberName:
     """
     from spotrun.run.gang import MemberName
 
-    known = _members(state)
+    known = [*state.names()]
     found = _NAME.fullmatch(text)
     name = None if found is None else MemberName(int(found[1]), int(found[2]))
     if name is None or name not in known:
@@ -46,11 +46,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
     Raises:
         RunNotFound: there is no such member, or it has no instance yet.
     """
-    name = member_named(run, state, text)
-    recorded = state.member(name).recorded
-    if recorded is None:
-        raise RunNotFound(f"member {name} of {run.id} has no instance yet", hint=f"see `spotrun events {run.typed}`")
-    return recorded.instance_id
+    return _recorded(run, state, member_named(run, state, text))
 
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
@@ -60,22 +56,24 @@ def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     Raises:
         RunNotFound: there is no such member, it has no instance yet, or that has ended.
     """
-    found = instance_of(run, state, text)
-    gone = state.member(member_named(run, state, text)).gone
+    from spotrun.report.describe import timestamp
+
+    name = member_named(run, state, text)
+    gone = state.member(name).gone
     if gone is not None:
-        living = [str(name) for name in _members(state) if _lives(state, name)]
+        living = [str(other) for other in state.names() if _lives(state, other)]
         advice = f"its living members are {', '.join(living)}" if living else f"see `spotrun why {run.typed}`"
-        raise RunNotFound(f"member {text} of {run.id} has ended at {gone.ended_at:%m-%d %H:%M:%S}", hint=advice)
-    return found
+        raise RunNotFound(f"member {name} of {run.id} has ended at {timestamp(gone.ended_at)}", hint=advice)
+    return _recorded(run, state, name)
+
+
+def _recorded(run: OpenRun, state: RunState, name: MemberName) -> str:
+    recorded = state.member(name).recorded
+    if recorded is None:
+        raise RunNotFound(f"member {name} of {run.id} has no instance yet", hint=f"see `spotrun events {run.typed}`")
+    return recorded.instance_id
 
 
 def _lives(state: RunState, name: MemberName) -> bool:
     member = state.member(name)
     return member.recorded is not None and member.gone is None
-
-
-def _members(state: RunState) -> list[MemberName]:
-    from spotrun.run.gang import MemberName
-
-    launches = state.launches.values()
-    return [MemberName(launch.number, index) for launch in launches for index in range(len(launch.members))]

@@ -42,7 +42,8 @@ def report(
     limit = limits.parse(fail_if) if fail_if else None
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
-    summary, machines = summarise(state, now), machine_use(opened.store, state)
+    summary = summarise(state, now)
+    machines = [] if csv and html is None else machine_use(opened.store, state)
     if html is not None:
         write_text(html, page(state, opened.ledger.entries, now, metric, machines))
     if html is not None and not (as_json or csv):

@@ -11,11 +11,11 @@ from spotrun.spec.cost_study import CostStudy, Listed, Place, Spot, Subscription
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
     """The study with the prices of all listed places, each of which `price_of` is asked for by name."""
-    places = {
-        name: place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))
-        for name, place in study.places.items()
-    }
-    return study.model_copy(update={"places": places})
+
+    def priced(name: str, place: Place) -> Place:
+        return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))
+
+    return study.with_places(priced)
 
 
 def _priced(place: Place, listed: Listed, found: ListPrice) -> Place:

@@ -13,11 +13,11 @@ from spotrun.spec.cost_study import CostStudy, Place, Rented, Spot
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
     """The study with the prices of all rented places, which `quotes_of` is asked for by name."""
-    places = {
-        name: place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
-        for name, place in study.places.items()
-    }
-    return study.model_copy(update={"places": places})
+
+    def priced(name: str, place: Place) -> Place:
+        return place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
+
+    return study.with_places(priced)
 
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:

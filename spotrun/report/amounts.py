@@ -46,9 +46,12 @@ def money(summary: RunSummary) -> list[Money]:
     compared = with_sums(rounded([[account.counterfactual_usd] for account in accounts], compared_places))
     waited = with_sums(rounded([[account.waiting_usd] for account in accounts], places))
     return [
-        _money(account, parts, places)._replace(
-            all_on_demand=as_text(other, account.counterfactual_usd, compared_places),
-            waiting=as_text(part, account.waiting_usd, places),
+        _money(
+            account,
+            parts,
+            places,
+            as_text(other, account.counterfactual_usd, compared_places),
+            as_text(part, account.waiting_usd, places),
         )
         for account, parts, (other,), (part,) in zip([*accounts, summary.total], paid, compared, waited, strict=True)
     ]
@@ -58,12 +61,11 @@ def _parts(account: Account) -> list[Decimal]:
     return [account.spot_usd, account.on_demand_usd, account.storage_usd, account.requests_usd, account.egress_usd]
 
 
-def _money(account: Account, parts: Sequence[Decimal], places: int) -> Money:
-    """What is no part of the cost stays empty."""
+def _money(account: Account, parts: Sequence[Decimal], places: int, compared: str, waiting: str) -> Money:
     texts = [as_text(shown, exact, places) for shown, exact in zip(parts, _parts(account), strict=True)]
     cost = as_text(sum(parts, Decimal(0)), account.cost_usd, places)
     kept = as_text(sum(parts[2:], Decimal(0)), account.kept_usd, places)
-    return Money._make([cost, *texts, kept, NOTHING, NOTHING])
+    return Money._make([cost, *texts, kept, compared, waiting])
 
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:

@@ -7,7 +7,7 @@ A cost study: what trainings cost at several places, by prices and speeds that i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -301,6 +301,10 @@ class CostStudy(Model):
     places: Mapping[str, Place] = Field(min_length=1, max_length=NAMES_MAX)
     published: tuple[Published, ...] = Field(default=(), max_length=1000)
     within: Annotated[Decimal, BeforeValidator(_positive), Field(le=1)] = Decimal("0.02")
+
+    def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
+        """The same with what `change` makes of each place, by its name."""
+        return self.model_copy(update={"places": {name: change(name, place) for name, place in self.places.items()}})
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:

@@ -86,14 +86,11 @@ def test_who_is_not_wanted_leaves(said: str):
 def test_who_was_told_to_hand_over_leaves_and_is_in_no_other_gang():
     """Also if it is slow to power off: the gang that replaces it has begun to train by then."""
     history = GangHistory(2)
-    one, two = history.ask(2)
-    history.exist(one, two)
-    history.ready(one, two)
-    trains = history.start_gang([one, two])
-    on_spot = history.ask(2, for_gang=trains)
+    one, two = history.training_gang()
+    on_spot = history.ask(2, for_gang=history.attempt)
     history.exist(*on_spot)
     history.ready(*on_spot)
-    history.write(ev.DrainRequested(attempt=trains, reason="spot is back"))
+    history.write(ev.DrainRequested(attempt=history.attempt, reason="spot is back"))
     assert stands(history.state, one) is MemberStands.TRAIN
     history.drained(None)
     history.ready(*on_spot)

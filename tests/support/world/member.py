@@ -12,10 +12,10 @@ from math import inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Drain
+from spotrun.agent.gang_decisions import gang_to_start
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.instance import EndedBy
 from spotrun.run.events import AttemptStarted, MemberReady, NoticeSeen
-from spotrun.run.gang import Gang, MemberName, Seat
 from spotrun.run.state import Attempt, RunState
 from tests.support.world.agent import SimulatedAgent
 from tests.support.world.attempt import SimulatedAttempt
@@ -111,20 +111,11 @@ class SimulatedMember(SimulatedAgent):
         self._recorder.append(self._beginning)
 
     def _beginning(self, state: RunState) -> AttemptStarted | None:
-        size = self._surroundings.spec.num_nodes
-        names = sorted(name for name in state.names() if _may_be_named(state, name))[:size]
-        if state.current is not None or state.terminal is not None or len(names) < size or names[0] != self._name:
+        gang = gang_to_start(state, self._name, waited_s=0.0)
+        if gang is None:
             return None
-        return AttemptStarted(
-            launch=self._launch,
-            instance_id=self._instance_id,
-            booted_at=self._surroundings.at(self._booted_s),
-            gang=Gang(
-                members=tuple(Seat(name=name, rank=rank) for rank, name in enumerate(names)),
-                world=size,
-                batches=(1,) * size,
-            ),
-        )
+        booted_at = self._surroundings.at(self._booted_s)
+        return AttemptStarted(launch=self._launch, instance_id=self._instance_id, booted_at=booted_at, gang=gang)
 
     # -- what the lead does --------------------------------------------------------------------------------------------
 
@@ -160,12 +151,6 @@ class SimulatedMember(SimulatedAgent):
         self._journal.attempt = current.number
         restore_s = self._takes("restore", self._surroundings.timings.restore_s)
         return SimulatedAttempt(self._surroundings, self._recorder, self._journal, self._drain, restore_s)
-
-
-def _may_be_named(state: RunState, name: MemberName) -> bool:
-    ready = state.member(name).ready
-    said = ready is not None and ready.after == state.last_end
-    return said and state.is_wanted(name) and not state.has_to_leave(name)
 
 
 def _is_news(state: RunState, event: NoticeSeen) -> bool:
