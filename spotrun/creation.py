@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -16,6 +18,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
 from spotrun.folder import keys, start_file, workdir
+from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
@@ -61,6 +64,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
+    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec))
     if source is not None:
         digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
         event = replace(event, script_sha256=digest)
@@ -93,9 +97,26 @@ def region_of(store: Store) -> str:
     return found if isinstance(found, str) else ""
 
 
-def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
-    """The state in which a run of `spec` begins, with its bucket in `region`; nothing is written anywhere."""
-    event = run_created(spec, "unborn", "", clock, region)
+def benched_steps(runs: Store, spec: RunSpec) -> dict[str, float]:
+    """
+    What is known of the kinds of a choice before a run of `spec`, from the store of runs.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    if not spec.resources.is_choice:
+        return {}
+    return steps_of_the_first(spec.resources.kinds, benched(runs, spec))
+
+
+def newborn(
+    spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
+) -> RunState:
+    """
+    The state in which a run of `spec` begins, with its bucket in `region` and what was `benched`; nothing is written
+    anywhere.
+    """
+    event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched))
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 

@@ -113,7 +113,8 @@ class Progress:
     Where training is. `epoch` counts from 0; `batch` of `batches` are done in it; `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`, or 0 where that is unknown; so is `batches`. Metrics that are not finite are left out.
-    `data_s` are system seconds for which this process has waited for its training data so far.
+    `data_s` are system seconds for which this process has waited for its training data so far. `samples` are those of
+    this epoch so far, of all processes of the training; 0 if that is unknown.
     """
 
     epoch: int
@@ -124,6 +125,7 @@ class Progress:
     phase: Literal["train", "validate"]
     metrics: dict[str, float] = field(default_factory=dict)
     data_s: float = 0.0
+    samples: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from spotrun.agent.logs import Console
 from spotrun.agent.usage import DataWait, Machine
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
-from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
+from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, Busy, agent_key, write_status
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
@@ -113,7 +113,8 @@ class Heartbeat:
         node = asdict(self._status.node)
         del node["upload"]
         usage = self._machine.usage(self._gpus.newest, trains=node["phase"] == "train")
-        used = replace(self._machine.used, waited=self._status.data_wait.whole)
+        trained = self._status.data_wait.trained
+        used = replace(self._machine.used, waited=Busy(busy_s=trained.waited_s, of_s=trained.seconds))
         status = AgentStatus(
             launch=self._name.launch,
             member=self._name.member,
@@ -122,6 +123,7 @@ class Heartbeat:
             console_tail=self._console.tail(),
             usage=usage,
             used=used.times(self._clock.scale),
+            trained=trained.times(self._clock.scale),
             **node,
             **self._status.facts,
         )

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from spotrun.folder.status_objects import Busy, Gpu, Usage, Used
+from spotrun.folder.status_objects import Busy, Gpu, Trained, Usage, Used
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
@@ -111,12 +111,16 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 
 class DataWait:
-    """For which share of its time a training has waited for its data, lately and in all, validations left out."""
+    """
+    For which share of its time a training has waited for its data lately, and what it has done in all; validations are
+    left out.
+    """
 
     def __init__(self) -> None:
         self._known: deque[tuple[float, float]] = deque()
+        self._last: Progress | None = None
         self._told = False
-        self.whole = Busy()
+        self.trained = Trained()
         """In system time."""
 
     def new_trainer(self) -> None:
@@ -129,10 +133,16 @@ class DataWait:
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
             known.clear()  # a validation, or another fit
         if at.phase == "train":
-            if known:
+            if known and self._last is not None:
                 before_s, waited_s = known[-1]
-                self.whole += Busy(busy_s=at.data_s - waited_s, of_s=max(0.0, at_s - before_s))
+                self.trained += Trained(
+                    seconds=max(0.0, at_s - before_s),
+                    waited_s=at.data_s - waited_s,
+                    steps=max(0, at.step - self._last.step),
+                    samples=_samples_since(self._last, at),
+                )
             known.append((at_s, at.data_s))
+            self._last = at
         while len(known) > 2 and known[-1][0] - known[1][0] >= WINDOW_S:
             known.popleft()
 
@@ -156,3 +166,8 @@ class DataWait:
             f"the training waits for its data {share:.0%} of the time: more workers of its DataLoader (num_workers) or "
             "more processors would make it faster, and a faster accelerator would not"
         )
+
+
+def _samples_since(before: Progress, now: Progress) -> int:
+    """The last batch of each epoch is always told."""
+    return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

@@ -37,6 +37,10 @@ VERBS = {
         "Reckon what a training costs at several places: rented, on spot, or on a machine of your own.",
         "examples/studies/parkopedia.yaml",
     ),
+    "bench": Listed(
+        "Measure how many samples a second and a dollar a job trains on several types.",
+        "train.yaml --types T4:1,A10G:1 --budget 2",
+    ),
     "simulate": Listed(
         "Compare strategies on recorded markets: what they cost, and how often they are late.",
         "--traces traces/ --work 8h --deadline 12h",
@@ -76,7 +80,7 @@ VERBS = {
 
 
 HEADINGS = {
-    "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "simulate", "verify-resume"),
+    "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "bench", "simulate", "verify-resume"),
     "Train": ("launch", "stop", "down", "resume", "tick", "chaos"),
     "Look": ("status", "logs", "events", "why", "ssh"),
     "Results and bills": ("fetch", "checkpoints", "report", "compare", "bill"),

@@ -16,7 +16,7 @@ from typing import TypeVar
 from spotrun import address
 from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
-from spotrun.creation import clock_of, newborn, region_of
+from spotrun.creation import benched_steps, clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
     AccessDenied,
@@ -67,7 +67,8 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
-    unborn = newborn(spec, clock, _asked(folder, region_of) or "")
+    known = _asked(folder, lambda store: benched_steps(store, spec)) or {}
+    unborn = newborn(spec, clock, _asked(folder, region_of) or "", known)
     driver = cloud_of(spec).driver(spec, clock)
     offered = driver.offerings(must_see=())  # its own market, which begins with it
     if offered and not driver.remarks:

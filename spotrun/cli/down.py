@@ -40,13 +40,19 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
     try:
         with told(opened):
-            _end(opened)
+            take_down(opened)
     except CloudError:
         say(what_is_left(opened))
         raise
 
 
-def _end(opened: OpenRun) -> None:
+def take_down(opened: OpenRun) -> None:
+    """
+    End a run and its instances, and wait until that is done.
+
+    Raises:
+        CloudUnavailable: it is not done within `DOWN_WITHIN_S`.
+    """
     from spotrun.cli.asking import say
     from spotrun.cli.notifying import notifying
     from spotrun.folder.keys import KeyMissing
@@ -54,7 +60,7 @@ def _end(opened: OpenRun) -> None:
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
-        ended = _end_instances(opened)  # nobody can append, and nobody should pay for that
+        ended = end_instances(opened)  # nobody can append, and nobody should pay for that
         print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
         for remark in opened.driver.remarks:
             print(remark)
@@ -87,7 +93,7 @@ def _ask_to_stop(opened: OpenRun) -> None:
         request_stop(opened)
     except LedgerFlooded as flood:
         say(f"{flood.message}; its instances are ended first")
-        _end_instances(opened)
+        end_instances(opened)
         request_stop(opened)
 
 
@@ -99,7 +105,7 @@ def _unended(run: OpenRun) -> str:
         LoginNeeded: the next look would fail too, and who waits here cannot log in.
     """
     try:
-        _end_instances(run)
+        end_instances(run)
     except LoginNeeded:
         raise
     except CloudUnavailable as error:
@@ -107,7 +113,7 @@ def _unended(run: OpenRun) -> str:
     return ""
 
 
-def _end_instances(run: OpenRun) -> list[str]:
+def end_instances(run: OpenRun) -> list[str]:
     """
     Of a region that fails the runner's tick says so, if the run has something there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid, StoreError
+from spotrun.folder.bench_record import benched
 from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -29,6 +31,7 @@ from spotrun.simulation.plan import plan as forecast_of
 from spotrun.simulation.traces import AVAILABLE, read_any
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 
 RUNS_MAX = 10
 """This many runs of the name are read, the newest first."""
@@ -67,9 +70,11 @@ def planned(
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
     known = _measured(spec, store)
-    expected = spec.policy.expected_work or known.work
+    expected = spec.policy.expected_work or known.work or _benched(spec, store)
     if expected is None:
-        hint = "give --work 3h, or policy.expected_work; a completed run of this name would show it too"
+        hint = (
+            "give --work 3h, or policy.expected_work; a completed run of this name, or spotrun bench, would show it too"
+        )
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -120,6 +125,15 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
         if spec.policy.expected_work is None:
             raise
         return Measured()
+
+
+def _benched(spec: RunSpec, store: str | None) -> timedelta | None:
+    """How long the whole training takes on the first of its kinds, as `spotrun bench` has measured it."""
+    folder = store or spec.checkpoint.uri
+    if absent(folder) or not spec.resources.kinds:
+        return None
+    found = benched(open_store(folder), spec).get(str(spec.resources.kinds[0]))
+    return None if found is None or found.work_s is None else timedelta(seconds=found.work_s)
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:

@@ -23,6 +23,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, RunCopied, RunMisnamed, RunNotFound, StoreError, StoreUnavailable
 from spotrun.folder.attendance import UNATTENDED_AFTER, has_died
+from spotrun.folder.bench_record import FOLDER as BENCH
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
@@ -257,7 +258,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreUnavailable: one of them cannot be read now, so that a run may be missed.
     """
     store = open_store(folder)
-    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS)])
+    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH)])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:

@@ -8,6 +8,7 @@ import re
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, Share, decode
@@ -100,12 +101,31 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
         return Used(**{name: getattr(self, name).times(scale) for name in self.__struct_fields__})
 
 
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What an agent's trainings have done in `seconds` of training, validations left out: `steps`, and `samples` as far as
+    these are known; `waited_s` of the time went by in waiting for data.
+    """
+
+    seconds: Seconds = 0.0
+    waited_s: Seconds = 0.0
+    steps: Count = 0
+    samples: Count = 0
+
+    def __add__(self, other: Trained) -> Trained:
+        return Trained(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    def times(self, scale: float) -> Trained:
+        """The same on a clock that runs so many times as fast."""
+        return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
+
+
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
     `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
     are the members of its gang that it does not reach on the network. `data_wait` is the share of the last minute of
-    training for which that waited for its data. `used` is of all training since this agent began.
+    training for which that waited for its data. `used` and `trained` are of all training since this agent began.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -132,6 +152,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     data_wait: Share | None = None
     used: Used = Used()
+    trained: Trained = Trained()
 
     @property
     def steps_total(self) -> float | None:

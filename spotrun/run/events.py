@@ -94,7 +94,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     bills of the same work are known; "" for a command, and in a run of an earlier version. `spotrun` is the version
     that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
     git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
-    run of an earlier version.
+    run of an earlier version. `benched` are the seconds of a step, as `spotrun bench` has measured them for this job, by
+    kind of instances.
     """
 
     uid: str
@@ -118,6 +119,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     spotrun: str = ""
     revision: Revision | None = None
     public_key: str = ""
+    benched: dict[str, Seconds] = {}
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)

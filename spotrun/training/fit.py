@@ -91,7 +91,13 @@ class Fit:
             framework.load_file(os.environ[start_file.VARIABLE])
         there = (self._resumed["place"]["epoch"], state[STEP]) if state and self._resumed else None
         self._counting = Counting(framework, resume, there)
-        self._reporter = ProgressReporter(framework, agent, self._counting, lambda: self._data.waited_s)
+        self._reporter = ProgressReporter(
+            framework,
+            agent,
+            self._counting,
+            lambda: self._data.waited_s,
+            lambda batches: self._data.samples_by_size(batches) * self._ranks.size,
+        )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
         self._uncarried = Uncarried(agent, ranks, required=resume.exact)

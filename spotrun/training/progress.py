@@ -17,12 +17,20 @@ PROGRESS_INTERVAL_S = 0.1
 class ProgressReporter:
     """Reports on one training, no more often than a person can read. Epochs come in as the framework counts them."""
 
-    def __init__(self, framework: Framework, agent: Agent, counting: Counting, waited_s: Callable[[], float]) -> None:
-        """`waited_s`: see `data_s` of Progress."""
+    def __init__(
+        self,
+        framework: Framework,
+        agent: Agent,
+        counting: Counting,
+        waited_s: Callable[[], float],
+        samples: Callable[[int], int],
+    ) -> None:
+        """`waited_s`: see `data_s` of Progress. `samples` says how many the first batches of this epoch hold."""
         self._framework = framework
         self._agent = agent
         self._counting = counting
         self._waited_s = waited_s
+        self._samples = samples
         self._told_at = float("-inf")
 
     def progress(self, phase: Literal["train", "validate"], *, always: bool = False) -> None:
@@ -41,6 +49,7 @@ class ProgressReporter:
                 phase=phase,
                 metrics=finite_metrics(here),
                 data_s=self._waited_s(),
+                samples=self._samples(here.batch),
             )
         )
 

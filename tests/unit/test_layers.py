@@ -29,7 +29,7 @@ ROWS = (
     "doctor",
     "clouds",
     "checkpoint creation runner",
-    "agent training verify",
+    "agent training verify bench",
     "lightning hydra simulation transformers loop",
     "report",
     "notify",

@@ -91,7 +91,7 @@ def test_the_share_is_that_of_the_last_minute_of_training():
     for second in range(200):
         wait.progressed(at(0.1 * second if second < 100 else 10.0 + 0.5 * (second - 100)), float(second))
     assert wait.share == pytest.approx(0.5)
-    assert (wait.whole.busy_s, wait.whole.of_s) == pytest.approx((59.5, 199.0))
+    assert (wait.trained.waited_s, wait.trained.seconds) == pytest.approx((59.5, 199.0))
 
 
 def test_it_is_told_once_and_only_of_a_training_that_waits_for_long():
@@ -112,7 +112,7 @@ def test_validations_and_another_process_begin_anew():
         assert wait.share == 1.0
         wait.progressed(interruption, 31.0)
         assert wait.share is None
-        assert wait.whole == Busy(busy_s=29.0, of_s=29.0)
+        assert (wait.trained.waited_s, wait.trained.seconds) == (29.0, 29.0)
 
 
 def test_a_new_trainer_counts_from_nothing_and_is_not_told_again():
@@ -123,7 +123,7 @@ def test_a_new_trainer_counts_from_nothing_and_is_not_told_again():
             told.append(wait.news())
         wait.new_trainer()
     assert len(list(filter(None, told))) == 1
-    assert wait.whole == Busy(busy_s=58.0, of_s=58.0)
+    assert (wait.trained.waited_s, wait.trained.seconds) == (58.0, 58.0)
 
 
 class Slow(Dataset[torch.Tensor]):

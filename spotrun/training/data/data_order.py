@@ -181,7 +181,7 @@ class ExactOrder:
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of the current pass hold."""
-        return sum(map(len, self._order.known[:batches])) if self._batched else batches
+        return self._order.samples(batches) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
         """What the sampler gave for one batch of the current pass, for the trace of `verify-resume`."""

@@ -150,7 +150,13 @@ class ExactLoader:
         if self.order is None or self.begun is None:
             return 0
         cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
-        return cycles * self.order.samples(len(self._loader)) + self.order.samples(rest)
+        return (cycles * self.order.samples(len(self._loader)) if cycles else 0) + self.order.samples(rest)
+
+    def samples_by_size(self, batches: int) -> int:
+        """The same, and of a stream by the size of its loader's batches; 0 where it does not say that."""
+        if self.order is None:
+            return batches * (getattr(self._user_loader, "batch_size", None) or 0)
+        return self.samples(batches)
 
     def begin(self) -> Iterator[Any]:
         start = self.begun = self._start(self)

@@ -198,6 +198,7 @@ class Drawn:
         self._rest = indices
         self.known = list(islice(indices, DRAWN_AT_ONCE))
         self._state = seeds.state() if len(self.known) == DRAWN_AT_ONCE else None
+        self._counted = (0, 0)
 
     @property
     def is_whole(self) -> bool:
@@ -215,3 +216,13 @@ class Drawn:
                 self._state = seeds.state() if more else None
             self.known += more
         return self.known[number]
+
+    def samples(self, batches: int) -> int:
+        """
+        How many the first `batches` hold, each of which is a list. Training asks after each batch, so only those are
+        counted that have not been.
+        """
+        counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
+        samples += sum(len(batch) for batch in islice(self.known, counted, batches))
+        self._counted = (min(batches, len(self.known)), samples)
+        return samples

@@ -155,6 +155,10 @@ class TrainingData:
         """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""
         return sum(one.samples(batches) for one in self._train_loaders())
 
+    def samples_by_size(self, batches: int) -> int:
+        """The same, where a stream is taken to fill its batches."""
+        return sum(one.samples_by_size(batches) for one in self._train_loaders())
+
 
 def _has_length(loader: Any) -> bool:
     try:

@@ -1,0 +1,137 @@
+"""
+How fast a training runs once it runs evenly, by what its agent says of it. Pure.
+
+The steps of the beginning are left out: a first step compiles, allocates and fills the queues of loaders. What follows
+is cut into blocks, whose rates say how evenly it runs.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean, quantiles
+
+import msgspec
+
+from spotrun.folder.status_objects import AgentStatus, Trained, Usage
+
+WARM_UP_STEPS = 10
+BLOCKS = 6
+"""What is measured is cut into at least so many blocks."""
+QUARTERS = 4
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What was measured over `steps` steps and `samples` samples of `seconds` of training, the beginning left out.
+
+    `low` and `high` are the quartiles of the blocks' steps per second. `data_wait`, `cpu_share` and `gpu_share` are
+    shares of that time; None where nothing tells. Memory is the most that was taken of the machine, and of its GPUs
+    together.
+    """
+
+    steps: int
+    samples: int
+    seconds: float
+    low: float
+    high: float
+    data_wait: float
+    cpus: int = 0
+    cpu_share: float | None = None
+    gpu_share: float | None = None
+    memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
+    steps_total: float | None = None
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.steps / self.seconds
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """None where the training does not say how many samples its batches hold."""
+        return self.samples / self.seconds if self.samples else None
+
+    @property
+    def samples_total(self) -> float | None:
+        """Of the whole training; None where it does not say when it ends."""
+        return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
+
+
+class Meter:
+    """Is shown what an agent says, again and again, until that is enough: `steps` after the first `warm_up`."""
+
+    def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
+        self._steps = steps
+        self._warm_up = warm_up
+        self._launch: int | None = None
+        self._from = Trained()
+        self._last = Trained()
+        self._warm = False
+        self._blocks: list[Trained] = []
+        self._usages: list[Usage] = []
+        self._status: AgentStatus | None = None
+
+    def show(self, status: AgentStatus) -> None:
+        """An agent that was started anew, as on another instance, counts from nothing, and warms up again."""
+        now = status.trained
+        if status.launch != self._launch or now.steps < self._last.steps:
+            self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
+        if now == self._last and self._warm:
+            return
+        self._last, self._status = now, status
+        if not self._warm:
+            self._warm = now.steps >= self._warm_up
+            self._from = now
+            return
+        if status.usage is not None:
+            self._usages.append(status.usage)
+        done = _between(self._from, now)
+        if done.steps >= self._block_steps and done.seconds > 0:
+            self._blocks.append(done)
+            self._from = now
+
+    @property
+    def _block_steps(self) -> int:
+        return max(1, self._steps // (2 * BLOCKS))
+
+    @property
+    def steps(self) -> int:
+        """So many were measured."""
+        return sum(block.steps for block in self._blocks)
+
+    @property
+    def enough(self) -> bool:
+        return len(self._blocks) >= BLOCKS and self.steps >= self._steps
+
+    @property
+    def measured(self) -> Measured | None:
+        """What is known so far; None before the first block."""
+        if not self._blocks:
+            return None
+        assert self._status is not None
+        rates = [block.steps / block.seconds for block in self._blocks]
+        low, _, high = quantiles(rates, n=QUARTERS, method="inclusive") if len(rates) > 1 else rates * 3
+        whole = sum(self._blocks, Trained())
+        used, shares = self._usages, [usage.gpu_share for usage in self._usages if usage.gpu_share is not None]
+        return Measured(
+            steps=whole.steps,
+            samples=whole.samples,
+            seconds=whole.seconds,
+            low=low,
+            high=high,
+            data_wait=min(1.0, whole.waited_s / whole.seconds),
+            cpus=used[-1].cpus if used else 0,
+            cpu_share=fmean(usage.cpu_share for usage in used) if used else None,
+            gpu_share=fmean(shares) if shares else None,
+            memory_bytes=max((usage.memory_used_bytes for usage in used), default=0),
+            gpu_memory_bytes=max((usage.gpu_memory[0] for usage in used), default=0),
+            steps_total=self._status.steps_total,
+        )
+
+
+def _between(before: Trained, now: Trained) -> Trained:
+    return Trained(
+        seconds=max(0.0, now.seconds - before.seconds),
+        waited_s=max(0.0, now.waited_s - before.waited_s),
+        steps=max(0, now.steps - before.steps),
+        samples=max(0, now.samples - before.samples),
+    )

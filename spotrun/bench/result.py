@@ -1,0 +1,153 @@
+"""What became of the trials of a bench, and what follows from it in dollars. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from enum import StrEnum
+
+import msgspec
+
+from spotrun.account.timeline import Activity, timeline
+from spotrun.bench.meter import Measured
+from spotrun.bench.trials import Trial
+from spotrun.market.accelerators import count_in
+from spotrun.market.kinds import is_of
+from spotrun.offering import CapacityType, Offering
+from spotrun.run.state import RunState
+from spotrun.spec.values import Accelerators
+
+SECONDS_PER_HOUR = 3600
+OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate memory", "memoryerror", "can't allocate")
+
+
+class Fate(StrEnum):
+    """Of a trial."""
+
+    MEASURED = "measured"
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed"
+    TOO_SHORT = "too short"
+    NO_MONEY = "no money left"
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """US dollars an hour of the cheapest instances that suit a trial; None where there is none of that capacity."""
+
+    spot: Decimal | None = None
+    on_demand: Decimal | None = None
+
+    @classmethod
+    def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
+        """Of `nodes` instances."""
+        found = list(offerings)
+        return cls(spot=_least(found, CapacityType.SPOT, nodes), on_demand=_least(found, CapacityType.ON_DEMAND, nodes))
+
+
+def _least(offerings: Sequence[Offering], capacity: CapacityType, nodes: int) -> Decimal | None:
+    prices = (each.price_usd_per_hour * nodes for each in offerings if each.capacity_type is capacity)
+    return min(prices, default=None)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A trial, and what became of it. `instance_type` is the one that it trained on, "" if it never did. `begins_s` are
+    the run seconds from its launch to its first step, by what they were spent on. `usd` is what it has cost, and
+    `reason` says why there is no figure.
+    """
+
+    trial: Trial
+    fate: Fate
+    prices: Prices
+    instance_type: str = ""
+    accelerators: str = ""
+    measured: Measured | None = None
+    begins_s: dict[str, float] = {}
+    usd: Decimal = Decimal(0)
+    run: str = ""
+    reason: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second; steps where nobody knows the samples."""
+        if self.measured is None:
+            return None
+        return self.measured.samples_per_s or self.measured.steps_per_s
+
+    def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
+        """Samples, or steps, for a dollar."""
+        if self.rate is None or not usd_per_hour:
+            return None
+        return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
+
+    def hours(self, samples: float | None = None) -> float | None:
+        """Of the whole job, or of so many samples: training alone, without validations, starts and interruptions."""
+        if self.measured is None:
+            return None
+        if samples is not None:
+            return (
+                None
+                if self.measured.samples_per_s is None
+                else samples / self.measured.samples_per_s / SECONDS_PER_HOUR
+            )
+        total = self.measured.steps_total
+        return None if total is None else total / self.measured.steps_per_s / SECONDS_PER_HOUR
+
+    def usd_of_job(self, usd_per_hour: Decimal | None, samples: float | None = None) -> float | None:
+        hours = self.hours(samples)
+        return None if hours is None or usd_per_hour is None else hours * float(usd_per_hour)
+
+
+def devices_of(row: Row) -> int:
+    return row.trial.devices or count_in(row.accelerators) or 1
+
+
+def efficiency(row: Row, rows: Iterable[Row]) -> float | None:
+    """
+    How much of one device's rate each of several brings: the rate of all, over that of one times their number. None
+    where one was not measured alone with the same batch size and precision.
+    """
+    number = devices_of(row)
+    alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
+    if number == 1 or alone is None or not alone.rate or row.rate is None:
+        return None
+    return row.rate / (alone.rate * number)
+
+
+def _but_for_devices(one: Row, other: Row) -> bool:
+    same = (one.trial.batch, one.trial.precision) == (other.trial.batch, other.trial.precision)
+    return same and _device(one) == _device(other)
+
+
+def _device(row: Row) -> str:
+    kind = row.trial.kind
+    return kind.name if isinstance(kind, Accelerators) else str(kind)
+
+
+def begins_s(state: RunState) -> dict[str, float]:
+    """Seconds from a run's creation to its first step, by cause: wait, boot, setup and restore of its account."""
+    found: dict[str, float] = {}
+    for span in timeline(state, state.created_at if state.terminal is None else state.terminal.at):
+        if span.kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL):
+            break
+        found[span.kind.value] = found.get(span.kind.value, 0.0) + span.duration.total_seconds()
+    return found
+
+
+def fate_of(detail: str) -> Fate:
+    """Of a run that failed, by what it said last."""
+    return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
+
+
+def suits(offering: Offering, trial: Trial) -> bool:
+    return trial.kind is None or is_of(offering, trial.kind)
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """The one with the most samples for a dollar, at the lower of its prices; None if none was measured."""
+    priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
+    return max(priced, key=lambda each: each[0])[1] if priced else None
+
+
+def cheapest(prices: Prices) -> Decimal | None:
+    return min((price for price in (prices.spot, prices.on_demand) if price is not None), default=None)

@@ -1,0 +1,79 @@
+"""
+What would make a training faster, and by how much at most. Pure.
+
+The parts of a step are measured: for a share `w` of it the training waits for its data, and for the rest it computes.
+If a part takes no time at all, the whole is faster by (Amdahl 1967):
+
+    a faster device        1 / w           computing takes no time
+    faster loading         1 / (1 - w)     waiting takes no time
+
+Where loaders read ahead, a faster device gains less than that: they may be no faster than they are now. So both are
+upper bounds.
+"""
+
+from __future__ import annotations
+
+from spotrun.bench.meter import Measured
+
+LITTLE = 0.05
+"""A share of waiting that nobody would do anything about."""
+INPUT_BOUND = 0.30
+"""From this share on, data are what to look at first."""
+BUSY = 0.8
+"""Processors that compute for this share of the time have not much to spare."""
+MORE_CPUS = 8
+GAIN_MAX = 100.0
+
+
+def device_gain(measured: Measured) -> float:
+    """How many times as fast a training can be at most on a faster device; `inf` if it never waits for data."""
+    return 1 / measured.data_wait if measured.data_wait else float("inf")
+
+
+def loading_gain(measured: Measured) -> float:
+    """The same if its data were always there."""
+    return 1 / (1 - measured.data_wait) if measured.data_wait < 1 else float("inf")
+
+
+def cpus_gain(measured: Measured, more: int = MORE_CPUS) -> float | None:
+    """
+    The same with `more` processors, if its loaders use them as they use those that there are. None where those have
+    time to spare: then loading waits for something else, or has too few workers.
+    """
+    if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
+        return None
+    waits = measured.data_wait * measured.cpus / (measured.cpus + more)
+    return 1 / (1 - measured.data_wait + waits)
+
+
+def verdict(measured: Measured) -> str:
+    """One sentence, or two: what it is bound by, and what each remedy gains at most."""
+    waits = measured.data_wait
+    if waits <= LITTLE:
+        most = _times(loading_gain(measured))
+        return f"compute-bound: faster loading gains at most {most}, a faster device may gain more{_idle(measured)}"
+    word = "input-bound" if waits > INPUT_BOUND else "partly input-bound"
+    device, loading = _times(device_gain(measured)), _times(loading_gain(measured))
+    more = cpus_gain(measured)
+    if more is not None:
+        remedy = f"{MORE_CPUS} more vCPUs gain {_times(more)} if its loaders use them, and {loading} at most"
+    else:
+        remedy = f"faster loading gains at most {loading}{_spare(measured)}"
+    return f"{word}: a faster device gains at most {device}; {remedy}"
+
+
+def _spare(measured: Measured) -> str:
+    if measured.cpu_share is None:
+        return ""
+    return f" (its CPUs are {measured.cpu_share:.0%} busy: more workers first, or faster storage)"
+
+
+def _idle(measured: Measured) -> str:
+    """Neither data nor the device holds it up."""
+    if measured.gpu_share is None or measured.gpu_share >= BUSY:
+        return ""
+    return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.1f}×" if gain < GAIN_MAX else f"over {GAIN_MAX:.0f}×"

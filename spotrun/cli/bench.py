@@ -1,0 +1,186 @@
+"""`spotrun bench`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotrun.cli.options import (
+    JsonOption,
+    LaunchStoreOption,
+    ScriptArguments,
+    SpecArgument,
+    YesOption,
+    print_json,
+    read_flag,
+    write_text,
+)
+from spotrun.errors import SpecInvalid, SpotrunError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spotrun.spec.kinds import Kind
+
+
+def bench(
+    job: SpecArgument,
+    arguments: ScriptArguments = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--types",
+            metavar="TYPE,...",
+            help="Measure on these: accelerators like T4:1, or instance types. Repeatable.",
+            show_default="those of the job",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="N,...", help="Measure with each of these batch sizes.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", metavar="NAME,...", help="Measure in each of these precisions, as the script names them."
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option("--devices", metavar="N,...", help="Measure on each of these numbers of devices.")
+    ] = None,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps after the first ones."),
+    ] = 60,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
+    ] = None,
+    within: Annotated[
+        str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
+    ] = "20m",
+    samples: Annotated[
+        float | None,
+        typer.Option(
+            "--samples",
+            metavar="N",
+            min=1,
+            help="How many samples the whole job trains.",
+            show_default="what it says itself",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
+    ] = None,
+    batch_as: Annotated[
+        str | None, typer.Option("--batch-as", metavar="NAME", help="What the script calls its batch size: --bs.")
+    ] = None,
+    precision_as: Annotated[
+        str | None, typer.Option("--precision-as", metavar="NAME", help="What it calls its precision.")
+    ] = None,
+    devices_as: Annotated[
+        str | None, typer.Option("--devices-as", metavar="NAME", help="What it calls its number of devices.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
+    ] = None,
+    yes: YesOption = False,
+    store: LaunchStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Measure how many samples a second and a dollar a job trains on several types.
+
+    Rents each for some minutes, one after the other, or trains here where the job does. The beginning of each training
+    is left out. What was rented is gone when the command ends. Later runs of the same job know what was measured.
+    """
+    from spotrun import address
+    from spotrun.bench.trials import Arguments, spec_of, trials
+    from spotrun.cli import benching
+    from spotrun.cli.asking import confirm
+    from spotrun.cli.attend import billed
+    from spotrun.cli.before_launch import check_script, require_framework
+    from spotrun.cli.runs import default_store
+    from spotrun.clouds.registry import cloud_of
+    from spotrun.report import bench as report
+    from spotrun.spec.file import load_spec, placed
+    from spotrun.spec.values import read_positive_duration
+    from spotrun.units import parse_usd
+
+    overrides: dict[str, object] = {"checkpoint.uri": None if store is None else address.absolute(store)}
+    limit = read_flag("--within", read_positive_duration, within, "--within 20m")
+    most = None if budget is None else read_flag("--budget", parse_usd, budget, "--budget 2")
+    names = Arguments(batch=batch_as, devices=devices_as, precision=precision_as)
+    spec = load_spec(job, overrides, default_store(), arguments or ())
+    with placed(job, overrides):
+        check_script(spec, here=cloud_of(spec).here)
+        chosen = trials(
+            spec,
+            _kinds(types or []),
+            _numbers("--devices", devices),
+            _numbers("--batch", batch),
+            _words("--precision", precision),
+        )
+        _require_base(against, [str(each.kind) for each in chosen])
+        found = [benching.planned(spec.name, each, spec_of(spec, each, names, limit, most)) for each in chosen]
+    if cloud_of(spec).here:
+        require_framework(spec)
+    benching.require_budget(found, most)
+    if not as_json:
+        report.show_plan([(each.trial, each.prices) for each in found], simulated=not billed(spec))
+    confirm(yes, f"Measure {len(found)}?", default=not billed(spec), declined="nothing was rented")
+    rows = []
+    with report.view() as view:
+        for row in benching.measure(found, steps, most, view.show):
+            rows.append(row)
+            report.say_row(row)
+    if html is not None:
+        from spotrun.report.html.bench import bench_page
+
+        write_text(html, bench_page(rows, spec.name, samples, against))
+    if as_json:
+        print_json(report.as_json(rows, samples, against))
+    else:
+        report.show(rows, samples, against)
+    if not any(row.measured for row in rows):
+        raise SpotrunError(
+            "nothing was measured", hint="see the reasons above; `spotrun logs` has what the training printed"
+        )
+
+
+def _kinds(texts: Sequence[str]) -> tuple[Kind, ...]:
+    from spotrun.spec.kinds import AnyOf, read_kinds
+    from spotrun.units import Unreadable
+
+    words = [word for text in texts for word in _words("--types", text)]
+    if not words:
+        return ()
+    try:
+        found = read_kinds(words)
+    except Unreadable as error:
+        raise SpecInvalid(f"--types: {error.message}", hint="--types T4:1,A10G:1,c5.xlarge") from error
+    return found.kinds if isinstance(found, AnyOf) else (found,)
+
+
+def _words(flag: str, text: str | None) -> list[str]:
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if "" in words:
+        raise SpecInvalid(
+            f"{flag} {text!r} has an empty entry", hint="write a comma between two entries, and none after the last"
+        )
+    return words
+
+
+def _numbers(flag: str, text: str | None) -> list[int]:
+    words = _words(flag, text)
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
+        raise SpecInvalid(f"{flag} {text!r} is no list of whole numbers", hint=f"{flag} 1,2")
+    return list(map(int, words))
+
+
+def _require_base(against: str | None, types: Sequence[str]) -> None:
+    if against is not None and against.casefold() not in {each.casefold() for each in types}:
+        raise SpecInvalid(
+            f"--against {against!r} is none of what is measured", hint=f"one of {', '.join(dict.fromkeys(types))}"
+        )

@@ -1,0 +1,90 @@
+"""
+What `spotrun bench` has measured, kept beside the runs of the store so that later runs of the same job know it.
+
+    bench/NAME/DIGEST/KIND                  DIGEST is that of what the job trains, with all its arguments
+
+A later measurement of the same replaces the one before. The record only guides which type is asked first: without it a
+run believes published figures, until it has measured its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from spotrun.errors import ObjectMissing
+from spotrun.run.bounds import SMALL_BYTES, Moment, OutOfBounds, Seconds, decode
+from spotrun.spec.kinds import Kind
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+
+FOLDER = "bench"
+"""No run's folder has this name: each ends in a uid."""
+
+
+class Benched(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a job does on a `kind` of instances: seconds of a step, and of the whole training without validations and
+    starts. `samples` are those of a step. None is unknown. `run` is where it was measured.
+    """
+
+    kind: str
+    step_s: Seconds
+    samples: Seconds | None
+    work_s: Seconds | None
+    at: Moment
+    run: str
+
+
+def keep(store: Store, spec: RunSpec, found: Benched) -> None:
+    """
+    Keep it for later runs of `spec`, which is the job as it was measured.
+
+    Raises:
+        StoreError: the store does not take it.
+    """
+    store.put_status(_folder(spec) + _named(found.kind), msgspec.json.encode(found))
+
+
+def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
+    """
+    What is known of a job, by kind. What nobody can read is passed over.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    listed = store.list(_folder(spec))
+    found = (_read(store, each.key) for each in listed)
+    return {each.kind: each for each in found if each is not None}
+
+
+def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
+    """
+    Of each kind of a choice that is known, the seconds in which it trains as much as the first known one in a step:
+    with more devices, a step may have more samples.
+    """
+    found = [known[str(kind)] for kind in kinds if str(kind) in known]
+    base = found[0].samples if found else None
+    return {one.kind: one.step_s * (base / one.samples if base and one.samples else 1.0) for one in found}
+
+
+def _read(store: Store, key: str) -> Benched | None:
+    try:
+        data = store.get(key, 0, SMALL_BYTES + 1)
+        found = decode(data, Benched) if len(data) <= SMALL_BYTES else None
+    except (ObjectMissing, OutOfBounds):
+        return None
+    return found if found is not None and found.step_s > 0 and key.endswith("/" + _named(found.kind)) else None
+
+
+def _folder(spec: RunSpec) -> str:
+    """A run of the same name may train something else, and does with other arguments."""
+    trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
+    return f"{FOLDER}/{spec.name}/{hashlib.sha256(trained).hexdigest()[:16]}/"
+
+
+def _named(kind: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", kind)
