@@ -34,7 +34,7 @@ Watch = Callable[[Progress], None]
 
 
 class Planned(NamedTuple):
-    """A trial of `job` that may be rented: its run, what that costs an hour, and the least budget with which it begins."""
+    """A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins."""
 
     job: str
     trial: Trial
