@@ -64,7 +64,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
-    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec))
+    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec, clock))
     if source is not None:
         digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
         event = replace(event, script_sha256=digest)
@@ -97,16 +97,17 @@ def region_of(store: Store) -> str:
     return found if isinstance(found, str) else ""
 
 
-def benched_steps(runs: Store, spec: RunSpec) -> dict[str, float]:
+def benched_steps(runs: Store, spec: RunSpec, clock: ScaledClock) -> dict[str, float]:
     """
-    What is known of the kinds of a choice before a run of `spec`, from the store of runs.
+    The seconds of a step by kind of the choice that a run of `spec` has, as the store of runs knows them.
 
     Raises:
         StoreError: it cannot be read.
     """
     if not spec.resources.is_choice:
         return {}
-    return steps_of_the_first(spec.resources.kinds, benched(runs, spec))
+    known = steps_of_the_first(spec.resources.kinds, benched(runs, spec))
+    return {kind: seconds * clock.scale for kind, seconds in known.items()}
 
 
 def newborn(

@@ -67,7 +67,7 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
-    known = _asked(folder, lambda store: benched_steps(store, spec)) or {}
+    known = _asked(folder, lambda store: benched_steps(store, spec, clock)) or {}
     unborn = newborn(spec, clock, _asked(folder, region_of) or "", known)
     driver = cloud_of(spec).driver(spec, clock)
     offered = driver.offerings(must_see=())  # its own market, which begins with it

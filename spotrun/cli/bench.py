@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from spotrun.cli.options import (
 from spotrun.errors import SpecInvalid, SpotrunError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spotrun.spec.kinds import Kind
 
@@ -123,7 +124,8 @@ def bench(
             _words("--precision", precision),
         )
         _require_base(against, [str(each.kind) for each in chosen])
-        found = [benching.planned(spec.name, each, spec_of(spec, each, names, limit, most)) for each in chosen]
+        with _about_types(given=bool(types)):
+            found = [benching.planned(spec.name, each, spec_of(spec, each, names, limit, most)) for each in chosen]
     if cloud_of(spec).here:
         require_framework(spec)
     benching.require_budget(found, most)
@@ -147,6 +149,17 @@ def bench(
         raise SpotrunError(
             "nothing was measured", hint="see the reasons above; `spotrun logs` has what the training printed"
         )
+
+
+@contextmanager
+def _about_types(*, given: bool) -> Iterator[None]:
+    """What is wrong with the accelerators of a trial is wrong with the flag that names them."""
+    try:
+        yield
+    except SpotrunError as error:
+        if given and error.key and error.key[:2] == ("resources", "accelerators"):
+            error.key, error.message = (), f"--types: {error.message}"
+        raise
 
 
 def _kinds(texts: Sequence[str]) -> tuple[Kind, ...]:

@@ -12,7 +12,7 @@ from spotrun.cli.options import known_word
 from spotrun.cli.runs import absent, default_store, runs_in
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
-from spotrun.creation import deadline_at
+from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, StoreError
 from spotrun.folder.bench_record import benched
 from spotrun.market.wishes import may_be_asked
@@ -72,9 +72,7 @@ def planned(
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work or _benched(spec, store)
     if expected is None:
-        hint = (
-            "give --work 3h, or policy.expected_work; a completed run of this name, or spotrun bench, would show it too"
-        )
+        hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -133,7 +131,7 @@ def _benched(spec: RunSpec, store: str | None) -> timedelta | None:
     if absent(folder) or not spec.resources.kinds:
         return None
     found = benched(open_store(folder), spec).get(str(spec.resources.kinds[0]))
-    return None if found is None or found.work_s is None else timedelta(seconds=found.work_s)
+    return None if found is None or found.work_s is None else timedelta(seconds=found.work_s * clock_of(spec).scale)
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:

@@ -100,12 +100,10 @@ def say_row(row: Row) -> None:
 
 
 def show(rows: Sequence[Row], samples: float | None, against: str | None) -> None:
-    print_figures(speed_table(rows))
-    print()
-    print_figures(money_table(rows, samples, against))
-    print()
-    print_figures(begin_table(rows))
-    print()
+    tables = (speed_table(rows), money_table(rows, samples, against), begin_table(rows))
+    for table in tables if any(row.measured for row in rows) else ():
+        print_figures(table)
+        print()
     for line in findings(rows, samples):
         say(plain(line, 500), indent=2)
 

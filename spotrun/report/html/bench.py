@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spotrun.bench.result import Row, cheapest
 from spotrun.report.bench import begin_table, findings, money_table, speed_table
@@ -14,24 +14,25 @@ from spotrun.report.tables import FiguresTable
 
 def bench_page(rows: Sequence[Row], name: str, samples: float | None, against: str | None) -> str:
     said = element("ul", *(element("li", line) for line in findings(rows, samples)))
-    measured = [each for each in rows if each.measured]
-    charts = (
-        section("Samples a second", _bars(measured, lambda each: each.rate or 0.0)),
-        section("Samples for a dollar", _bars(measured, lambda each: each.per_usd(cheapest(each.prices)) or 0.0)),
-        section("A step", _steps(measured)),
-    )
     figures = (speed_table(rows), money_table(rows, samples, against), begin_table(rows))
-    body = (section("Found", said), *(charts if measured else ()), section("All figures", *map(_listed, figures)))
+    body = (section("Found", said), *_charts([each for each in rows if each.measured]), section("All figures", *map(_listed, figures)))
     return document(f"Bench of {name}", element("main", element("h1", f"Bench of {name}"), *body))
+
+
+def _charts(measured: Sequence[Row]) -> Iterator[Markup]:
+    if measured:
+        yield section("Samples a second", _bars(measured, lambda each: each.rate or 0.0))
+        yield section("Samples for a dollar", _bars(measured, lambda each: each.per_usd(cheapest(each.prices)) or 0.0))
+        yield section("A step", _steps(measured))
 
 
 def _bars(rows: Sequence[Row], figure: Callable[[Row], float]) -> Markup:
     most = max(map(figure, rows)) or 1.0
     drawn = [
-        lane(each.trial.name, bar(0, 0, figure(each) / most * 100, ROW, "productive"), value=f"{figure(each):,.4g}")
+        lane(each.trial.name, bar(0, 0, figure(each) / most * 100, ROW, "productive"), value=f"{figure(each):,.0f}")
         for each in rows
     ]
-    return picture(", ".join(f"{each.trial.name} {figure(each):,.4g}" for each in rows), *drawn)
+    return picture(", ".join(f"{each.trial.name} {figure(each):,.0f}" for each in rows), *drawn)
 
 
 def _steps(rows: Sequence[Row]) -> Markup:

@@ -1,0 +1,304 @@
+"""What `spotrun bench` makes of what an agent says: rates, verdicts, dollars, and what later runs know of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measured, Meter
+from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
+from spotrun.bench.trials import Arguments, Trial, spec_of, trials
+from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
+from spotrun.errors import SpecInvalid
+from spotrun.folder.bench_record import FOLDER, Benched, benched, keep, steps_of_the_first
+from spotrun.folder.status_objects import AgentStatus, Gpu, Trained, Usage
+from spotrun.market.world import World
+from spotrun.policy.facts import Facts
+from spotrun.policy.throughput import BENCH_DOUBT, speeds
+from spotrun.report.bench import as_json, cost_of, findings, time_of
+from spotrun.report.html.bench import bench_page
+from spotrun.spec.kinds import NamedType
+from spotrun.spec.model import RunSpec
+from spotrun.spec.values import Accelerators
+from spotrun.store.opening import open_store
+from tests.support.decisions import spec
+from tests.support.histories import SPOT, START, History, offering
+
+T4, V100 = "T4:1", "V100:1"
+V100_KIND, T4_KIND = Accelerators("V100"), Accelerators("T4")
+USAGE = Usage(
+    cpus=8,
+    cpu_share=0.25,
+    memory_bytes=16 << 30,
+    memory_used_bytes=4 << 30,
+    gpus=(Gpu(share=0.5, memory_bytes=16 << 30, memory_used_bytes=3 << 30),),
+)
+
+
+MEASURED = Measured(steps=60, samples=960, seconds=6.0, low=9.0, high=11.0, data_wait=0.25)
+
+
+def wanted(*kinds: str) -> RunSpec:
+    return spec(resources={"accelerators": {"any_of": list(kinds)}})
+
+
+def status(steps: int, *, step_s: float = 0.1, wait: float = 0.4, launch: int = 1, batch: int = 16) -> AgentStatus:
+    trained = Trained(seconds=steps * step_s, waited_s=steps * step_s * wait, steps=steps, samples=steps * batch)
+    return AgentStatus(
+        launch=launch, phase="train", at=START, sequence=steps, epochs=2, batches=500, batch=50, step=50, usage=USAGE,
+        trained=trained,
+    )  # fmt: skip
+
+
+def row(kind: str | None = "V100", *, spot: str = "1", seconds: float = 6.0, wait: float = 0.0, **trial: object) -> Row:
+    what = None if kind is None else Accelerators(kind, int(str(trial.get("devices", 1))))
+    return Row(
+        trial=Trial(kind=what, **trial),  # type: ignore[arg-type]
+        fate=Fate.MEASURED,
+        prices=Prices(spot=Decimal(spot), on_demand=Decimal(spot) * 3),
+        instance_type="p3.2xlarge",
+        accelerators="" if what is None else str(what),
+        measured=replace(MEASURED, seconds=seconds, data_wait=wait, steps_total=36_000.0),
+        usd=Decimal("0.02"),
+    )
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_beginning_is_left_out():
+    meter = Meter(steps=60)
+    meter.show(status(0))
+    meter.show(status(WARM_UP_STEPS, step_s=9.0))  # a first step that compiles
+    base = status(WARM_UP_STEPS, step_s=9.0).trained
+    for more in range(6, 66, 6):
+        now = Trained(
+            seconds=base.seconds + more * 0.1,
+            waited_s=base.waited_s + more * 0.04,
+            steps=base.steps + more,
+            samples=base.samples + more * 16,
+        )
+        assert not meter.enough
+        meter.show(replace(status(more), trained=now))
+    found = meter.measured
+    assert meter.enough
+    assert found is not None
+    assert (found.steps, found.samples) == (60, 960)
+    assert (found.steps_per_s, found.samples_per_s) == pytest.approx((10.0, 160.0))
+    assert (found.data_wait, found.low, found.high) == pytest.approx((0.4, 10.0, 10.0))
+    assert (found.cpu_share, found.gpu_share, found.gpu_memory_bytes) == (0.25, 0.5, 3 << 30)
+    assert found.steps_total == 50 / (50 / 500) * 2
+    assert found.samples_total == pytest.approx(16_000)
+
+
+def test_an_agent_that_begins_anew_is_measured_anew():
+    for later in (status(20, launch=2, step_s=0.2), status(5, step_s=0.2)):
+        meter = Meter(steps=60)
+        for steps in range(0, 50, 6):
+            meter.show(status(steps))
+        assert meter.measured is not None
+        meter.show(later)
+        assert meter.measured is None
+        for steps in range(21, 90, 6):
+            meter.show(status(steps, step_s=0.2, launch=later.launch))
+        assert meter.measured is not None
+        assert meter.measured.steps_per_s == pytest.approx(5.0)
+
+
+def test_a_word_said_twice_counts_once_and_slow_steps_fill_blocks_too():
+    meter = Meter(steps=BLOCKS)
+    for steps in range(WARM_UP_STEPS, WARM_UP_STEPS + BLOCKS + 1):
+        assert not meter.enough
+        meter.show(status(steps, step_s=30.0))
+        meter.show(status(steps, step_s=30.0))
+    assert meter.enough
+    assert meter.steps == BLOCKS
+
+
+# -- what follows from it ----------------------------------------------------------------------------------------------
+
+
+def test_amdahl_bounds_both_remedies():
+    waits = replace(MEASURED, data_wait=0.5)
+    assert (device_gain(waits), loading_gain(waits)) == (2.0, 2.0)
+    two_parts = replace(MEASURED, data_wait=0.0)
+    assert device_gain(two_parts) == float("inf")
+    busy = replace(MEASURED, data_wait=0.8, cpus=8, cpu_share=0.97)
+    assert cpus_gain(busy) == pytest.approx(1 / (0.2 + 0.8 * 8 / 16))
+    assert cpus_gain(replace(busy, cpu_share=0.3)) is None
+
+
+@pytest.mark.parametrize(
+    ("wait", "cpu_share", "gpu_share", "said"),
+    [
+        (0.7, 0.95, None, "input-bound: a faster device gains at most 1.4×; 8 more vCPUs gain 1.5× if its loaders"),
+        (0.7, 0.2, None, "faster loading gains at most 3.3× (its CPUs are 20% busy: more workers first"),
+        (0.1, 0.2, None, "partly input-bound: a faster device gains at most 10.0×"),
+        (0.01, 0.2, 0.97, "compute-bound: faster loading gains at most 1.0×, a faster device may gain more"),
+        (0.01, 0.2, 0.4, "its GPUs compute 40% of the time: a larger batch, or less Python"),
+        (0.0, None, None, "compute-bound"),
+        (1.0, None, None, "a faster device gains at most 1.0×; faster loading gains at most over 100×"),
+    ],
+)
+def test_the_verdict(wait: float, cpu_share: float | None, gpu_share: float | None, said: str):
+    measured = replace(MEASURED, data_wait=wait, cpus=8, cpu_share=cpu_share, gpu_share=gpu_share)
+    assert said in verdict(measured)
+
+
+def test_scaling_is_against_one_device_with_the_same_batch():
+    one, other = row(devices=1, batch=16), row(devices=1, batch=64)
+    four = row(devices=4, batch=16, seconds=6.0 / 3.3)
+    rows = [one, other, four]
+    assert efficiency(four, rows) == pytest.approx(3.3 / 4)
+    assert efficiency(one, rows) is None
+    assert efficiency(four, [other, four]) is None
+    assert efficiency(row("T4", devices=4, batch=16), rows) is None
+
+
+def test_dollars_of_the_whole_job_and_shares_of_a_base():
+    slow, fast = row("T4", spot="0.2", seconds=12.0), row("V100", spot="1")
+    assert fast.hours() == pytest.approx(1.0)
+    assert fast.usd_of_job(fast.prices.spot) == pytest.approx(1.0)
+    assert fast.hours(samples=576_000 / 2) == pytest.approx(0.5)
+    assert slow.per_usd(slow.prices.spot) == pytest.approx(160 / 2 * 3600 / 0.2)
+    assert (time_of(fast, slow), cost_of(fast, slow)) == pytest.approx((0.5, 2.5))
+    assert best([slow, fast]) is slow
+    assert best([]) is None
+    assert "cheapest: T4:1" in findings([slow, fast], None)[2]
+
+
+def test_running_out_of_memory_is_a_row():
+    for said in ("torch.OutOfMemoryError: CUDA out of memory. Tried", "ended by the OOM-killer: out of memory"):
+        assert fate_of(said) is Fate.OUT_OF_MEMORY
+    assert fate_of("ValueError: no such file") is Fate.FAILED
+
+
+def test_rows_for_programs_and_as_a_page():
+    lost = Row(
+        trial=Trial(kind=T4_KIND, batch=4096),
+        fate=Fate.OUT_OF_MEMORY,
+        prices=Prices(),
+        reason="CUDA out of memory <b>",
+    )
+    rows = [row(batch=16, wait=0.5), row("A100", batch=16), lost]
+    told = as_json(rows, None, "V100:1")
+    assert [each["fate"] for each in told["rows"]] == ["measured", "measured", "out of memory"]
+    assert told["rows"][0]["gains_at_most"] == {"faster_device": 2.0, "faster_loading": 2.0, "8_more_vcpus": None}
+    assert told["rows"][0]["cost_of_base"] == 1.0
+    assert told["rows"][2]["measured"] is None
+    page = bench_page(rows, "job", None, None)
+    assert "out of memory &lt;b&gt;" in page
+    assert bench_page([lost], "job", None, None)
+
+
+# -- trials ------------------------------------------------------------------------------------------------------------
+
+
+def script_job(tmp_path: Path, args: list[str], source: str = "", **more: object) -> RunSpec:
+    (tmp_path / "train.py").write_text(source)
+    return spec(workdir=str(tmp_path), train={"script": "train.py", "args": args}, **more)
+
+
+def trained_with(job: RunSpec, trial: Trial, names: Arguments | None = None) -> tuple[str, ...] | str | None:
+    found = spec_of(job, trial, names or Arguments(), timedelta(minutes=9), Decimal(2))
+    return found.train.run or found.train.args
+
+
+def test_each_type_with_each_batch_and_number_of_devices():
+    job = wanted(T4, V100)
+    named = [each.name for each in trials(job, (), (), (16, 64), ())]
+    assert named == ["T4:1, batch 16", "T4:1, batch 64", "V100:1, batch 16", "V100:1, batch 64"]
+    assert [each.name for each in trials(job, (V100_KIND,), (1, 4), (), ("16-mixed",))] == [
+        "V100:1, 16-mixed",
+        "V100:4, 16-mixed",
+    ]
+    assert [each.name for each in trials(job, (NamedType("c5.xlarge"),), (2,), (), ())] == ["c5.xlarge, 2 devices"]
+    assert len(trials(job, (T4_KIND, T4_KIND), (), (), ())) == 1
+
+
+def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
+    trial = Trial(kind=V100_KIND, batch=64)
+    for args, expected in (
+        (["--batch-size", "16", "--lr", "1"], ("--batch-size", "64", "--lr", "1")),
+        (["--batch_size=16"], ("--batch_size=64",)),
+        (["data.batch_size=16"], ("data.batch_size=64",)),
+    ):
+        assert trained_with(script_job(tmp_path, args), trial) == expected
+    in_source = script_job(tmp_path, [], 'parser.add_argument("--bs", type=int)')
+    assert trained_with(in_source, trial) == ("--bs", "64")
+    assert trained_with(in_source, trial, Arguments(batch="--my-batch")) == ("--my-batch", "64")
+    with pytest.raises(SpecInvalid, match=r"train\.py has no argument that is called --batch-size") as refused:
+        trained_with(script_job(tmp_path, ["--lr", "1"]), trial)
+    assert refused.value.hint == "say what it is called: --batch-as --my-name"
+
+
+def test_a_command_has_it_once_or_is_refused():
+    trial = Trial(kind=V100_KIND, batch=64)
+    command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
+    assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
+    for wrong in ("python train.py", "a --batch-size 1; b --batch-size=2"):
+        with pytest.raises(SpecInvalid, match="the command names it"):
+            trained_with(spec(train={"run": wrong}), trial)
+
+
+def test_devices_are_those_of_the_type_and_an_argument_only_where_there_is_one(tmp_path: Path):
+    two = Trial(kind=Accelerators("V100", 2), devices=2)
+    assert trained_with(script_job(tmp_path, []), two) == ()
+    assert trained_with(script_job(tmp_path, ["--devices", "1"]), two) == ("--devices", "2")
+    with pytest.raises(SpecInvalid, match="--devices"):
+        trained_with(script_job(tmp_path, []), Trial(kind=NamedType("c5.xlarge"), devices=2))
+
+
+def test_the_run_is_short_calm_and_limited(tmp_path: Path):
+    job = script_job(tmp_path, [], policy={"deadline": "8h"}, budget={"max_usd": 40}, local={"time_scale": 20})
+    found = spec_of(job, Trial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
+    assert (found.name, found.max_duration, found.budget.max_usd) == (f"{job.name}-bench", timedelta(minutes=9), 2)
+    assert (found.policy.deadline, found.local.time_scale, found.retry.max_restarts) == (None, 1.0, 0)
+    assert found.checkpoint.uri == job.checkpoint.uri
+
+
+# -- what later runs know ----------------------------------------------------------------------------------------------
+
+
+def known(kind: str, step_s: float, samples: float | None = 16.0) -> Benched:
+    return Benched(kind=kind, step_s=step_s, samples=samples, work_s=3600.0, at=START, run="job-bench-0123456789")
+
+
+def test_the_record_is_that_of_exactly_this_job(tmp_path: Path):
+    store, job = open_store(str(tmp_path)), wanted(T4, V100)
+    keep(store, job, known(T4, 0.4))
+    keep(store, job, known(T4, 0.3))
+    keep(store, job, known(V100, 0.1))
+    assert {kind: each.step_s for kind, each in benched(store, job).items()} == {T4: 0.3, V100: 0.1}
+    train = job.train.model_copy(update={"run": "python other.py"})
+    assert benched(store, job.model_copy(update={"train": train})) == {}
+    assert benched(store, job.model_copy(update={"name": "other"})) == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"kind": "T4:1"}', b"[" * 100_000])
+def test_what_nobody_can_read_is_passed_over(tmp_path: Path, data: bytes):
+    store, job = open_store(str(tmp_path)), wanted(T4, V100)
+    keep(store, job, known(V100, 0.1))
+    (path,) = store.list(FOLDER + "/")
+    store.put_status(path.key, data)
+    assert benched(store, job) == {}
+
+
+def test_more_devices_train_more_in_a_step():
+    kinds = (Accelerators("V100"), Accelerators("V100", 4), T4_KIND)
+    found = {each.kind: each for each in (known("V100:1", 0.1), known("V100:4", 0.11, samples=64.0))}
+    assert steps_of_the_first(kinds, found) == pytest.approx({"V100:1": 0.1, "V100:4": 0.0275})
+    assert steps_of_the_first(kinds, {}) == {}
+
+
+def test_a_choice_goes_by_the_bench_until_it_has_measured():
+    history, job = History(), wanted(T4, V100)
+    state = replace(history.state, created=replace(history.state.created, benched={T4: 1.0, V100: 0.8}))
+    there = tuple(replace(offering(SPOT, "1"), accelerators=kind) for kind in (T4, V100))
+    found = speeds(Facts(state, job, World(offerings=there, instances=()), history.now))
+    assert found[V100_KIND].times == pytest.approx(1.25)
+    assert found[V100_KIND].spread == BENCH_DOUBT / 2
