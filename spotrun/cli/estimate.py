@@ -11,9 +11,10 @@ from spotrun.cli.options import JsonOption, print_json, write_text
 from spotrun.errors import FiguresDiffer, SpecInvalid
 
 if TYPE_CHECKING:
+    from spotrun.estimate.benched import Found
     from spotrun.market.price_lists import ListPrice
     from spotrun.market.quotes import Quotes
-    from spotrun.spec.cost_study import CostStudy, Listed, Rented
+    from spotrun.spec.cost_study import CostStudy, Listed, Measured, Rented
 
 
 def estimate(
@@ -51,7 +52,8 @@ def estimate(
 
 
 def _reckonable(path: Path) -> CostStudy:
-    """The study, with the prices of the places that are rented, or listed in a table."""
+    """The study, with the prices of the places that are rented, or listed in a table, and with measured speeds."""
+    from spotrun.estimate.benched import with_benches
     from spotrun.estimate.listed import with_list_prices
     from spotrun.estimate.looked_up import with_prices
     from spotrun.spec.cost_study_file import load_study, placed_in
@@ -64,7 +66,11 @@ def _reckonable(path: Path) -> CostStudy:
         with placed_in(path, name):
             return _quotes(rented)
 
-    return with_prices(with_list_prices(load_study(path), price_of), quotes_of)
+    def found_for(name: str, measured: Measured) -> Found:
+        with placed_in(path, name):
+            return _benched(path.parent / measured.job, measured)
+
+    return with_prices(with_list_prices(with_benches(load_study(path), found_for), price_of), quotes_of)
 
 
 def _list_price(listed: Listed) -> ListPrice:
@@ -79,6 +85,31 @@ def _list_price(listed: Listed) -> ListPrice:
         return find_price(listed.table, listed.type, listed.region)
     except Unreadable as error:
         raise SpecInvalid(error.message, hint=error.suggestion) from error
+
+
+def _benched(job: Path, measured: Measured) -> Found:
+    """
+    Raises:
+        SpecInvalid: the job was never measured so, or nobody knows how many samples a step of it has.
+    """
+    from decimal import Decimal
+
+    from spotrun.cli.runs import absent, default_store
+    from spotrun.estimate.benched import Found
+    from spotrun.folder.bench_record import benched
+    from spotrun.spec.file import load_spec
+    from spotrun.store.opening import open_store
+
+    spec = load_spec(job, {"checkpoint.uri": measured.store}, default_store())
+    known = {} if absent(spec.checkpoint.uri) else benched(open_store(spec.checkpoint.uri), spec)
+    by_name = {kind.casefold(): each for kind, each in known.items()}
+    found = by_name.get(measured.type.casefold()) or by_name.get(f"{measured.type.casefold()}:1")
+    if found is None or found.samples is None:
+        why = "was not measured on" if found is None else "does not say how many samples a step has on"
+        others = f"; known: {', '.join(known)}" if known else ""
+        hint = f"spotrun bench {job} --types {measured.type}"
+        raise SpecInvalid(f"{job} {why} {measured.type}{others}", hint=hint)
+    return Found(Decimal(found.samples) / Decimal(found.step_s), found.run, found.at)
 
 
 def _quotes(rented: Rented) -> Quotes:

@@ -211,6 +211,15 @@ class Listed(Interrupted):
     count: Positive = Decimal(1)
 
 
+class Measured(Model):
+    """The speed that `spotrun bench` has measured for the job file `job` on a `type`; times `count` of them."""
+
+    job: fields.Text
+    type: fields.Text
+    store: fields.Text | None = None
+    count: Positive = Decimal(1)
+
+
 class Like(Model):
     """
     A speed by that of another `place`: so many `devices` of it, by the `times` of each training (the mean of several),
@@ -228,8 +237,8 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    Somewhere to train: its price in one of six ways, or that on spot alone, and its speed in one of two. `source` and
-    `as_of` are those of its prices.
+    Somewhere to train: its price in one of six ways, or that on spot alone, and its speed by training: said, measured
+    by a bench, or that of another place. `source` and `as_of` are those of its prices.
     """
 
     usd_per_hour: Amount | None = None
@@ -240,6 +249,7 @@ class Place(Model):
     listed: Listed | None = None
     spot: Spot | None = None
     samples_per_second: Mapping[str, Positive] = Field(default={}, max_length=NAMES_MAX)
+    measured: Mapping[str, Measured] = Field(default={}, max_length=NAMES_MAX)
     like: Like | None = None
     source: Remark | None = None
     as_of: Remark | None = None
@@ -252,8 +262,11 @@ class Place(Model):
             raise Unreadable(said, f"write one of {', '.join(_PRICES)}, or spot")
         if self.spot is not None and not {*given} <= {"usd_per_hour", "parts"}:
             raise Unreadable(f"goes with usd_per_hour or parts, not with {given[0]}", "remove it", at=("spot",))
-        if self.samples_per_second and self.like is not None:
-            raise Unreadable("has both samples_per_second and like", "keep one of them")
+        speeds = [name for name in ("samples_per_second", "measured", "like") if getattr(self, name)]
+        if self.like is not None and len(speeds) > 1:
+            raise Unreadable(f"has both {speeds[0]} and like", "keep one of them")
+        if twice := self.samples_per_second.keys() & self.measured.keys():
+            raise Unreadable(f"{min(twice)} is in samples_per_second too", "keep one of them", at=("measured",))
         return self
 
 
@@ -319,6 +332,8 @@ def loose_ends(study: CostStudy) -> Iterator[Problem]:
         at: Key = ("places", name)
         for training in place.samples_per_second:
             yield from _unknown((*at, "samples_per_second", training), training, trainings)
+        for training in place.measured:
+            yield from _unknown((*at, "measured", training), training, trainings)
         if place.like is not None:
             yield from _loose_like(study, name, place.like)
     for number, each in enumerate(study.published):

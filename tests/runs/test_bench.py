@@ -31,7 +31,7 @@ def rows_of(output: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("share", [0.6, 0.0])
 def test_the_wait_for_data_is_measured_and_the_verdict_is_right(sandbox: Sandbox, share: float):
-    """A busy machine may wait longer than was planted: the script says for how long. A batch that does not fit is a row."""
+    """The script says how long it waited: a busy machine may wait longer than planted. What does not fit is a row."""
     job, into = waiting(sandbox, share)
     output = sandbox.call("bench", job, "--batch", "4,2000", "--steps", 60, "--budget", 2, "--yes", "--json")
     small, large = rows_of(output)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
+from spotrun.estimate.benched import Found, with_benches
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
 from spotrun.estimate.listed import with_list_prices
 from spotrun.estimate.looked_up import with_prices
@@ -249,6 +250,27 @@ def test_spot_of_which_nobody_knows_the_past_has_its_price_of_now() -> None:
 def listed(**key: object) -> CostStudy:
     asked = {"p": {"listed": key, "samples_per_second": {"job": 100}}}
     return with_list_prices(study(asked), lambda _, wanted: find_price(wanted.table, wanted.type, wanted.region))
+
+
+def test_a_measured_speed_is_that_of_a_bench_times_the_instances_and_says_in_which_run() -> None:
+    by = {"job": "train.yaml", "type": "T4:1", "count": 2}
+    found = with_benches(
+        study({"p": {"usd_per_hour": 1, "measured": {"job": by}}}),
+        lambda name, measured: Found(Decimal(100), f"{measured.job}-bench", datetime(2026, 11, 27, tzinfo=UTC)),
+    )
+    assert samples_per_second(found, "p", "job") == 200
+    assert "p: the speed of job was measured on 2026-11-27, in run train.yaml-bench" in assumptions(found)
+
+
+def test_a_speed_that_no_bench_has_measured_is_told_with_what_to_type(spotrun: Spotrun, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(GOOD.replace("samples_per_second: {job: 1}", "measured: {job: {job: train.yaml, type: T4}}"))
+    (tmp_path / "train.yaml").write_text(f"train: {{run: python train.py}}\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
+    called = spotrun("estimate", str(path))
+    assert called.code == 2
+    assert "study.yaml:4: places.p: " in called.err
+    assert "train.yaml was not measured on T4" in called.err
+    assert "train.yaml --types T4" in called.err
 
 
 def test_a_listed_place_has_the_price_of_its_table_and_says_where_that_is_from() -> None:

@@ -15,7 +15,11 @@ from spotrun.report.tables import FiguresTable
 def bench_page(rows: Sequence[Row], name: str, samples: float | None, against: str | None) -> str:
     said = element("ul", *(element("li", line) for line in findings(rows, samples)))
     figures = (speed_table(rows), money_table(rows, samples, against), begin_table(rows))
-    body = (section("Found", said), *_charts([each for each in rows if each.measured]), section("All figures", *map(_listed, figures)))
+    body = (
+        section("Found", said),
+        *_charts([each for each in rows if each.measured]),
+        section("All figures", *map(_listed, figures)),
+    )
     return document(f"Bench of {name}", element("main", element("h1", f"Bench of {name}"), *body))
 
 

@@ -114,7 +114,7 @@ class SimulatedAgent:
         attempt, known = self._attempt, {}
         if attempt is not None:
             known = asdict(attempt.trainer.progress(self._surroundings.now_s)) | {"attempt": self._journal.attempt}
-            del known["data_s"]
+            del known["data_s"], known["samples"]
         known |= {"phase": self._phase if attempt is None else attempt.phase}
         status = AgentStatus(launch=self._launch, at=self._surroundings.clock.now(), sequence=self._beats, **known)
         write_status(self._surroundings.line, agent_key(self._launch, self._name.member), status)

@@ -1,0 +1,34 @@
+"""The speeds of a place that `spotrun bench` has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import NamedTuple
+
+from spotrun.spec.cost_study import CostStudy, Measured, Place
+
+
+class Found(NamedTuple):
+    """Samples per second of one instance, in which run they were measured, and when."""
+
+    samples_per_second: Decimal
+    run: str
+    at: datetime
+
+
+def with_benches(study: CostStudy, found_for: Callable[[str, Measured], Found]) -> CostStudy:
+    """The study with all speeds that are named by a job, each of which `found_for` is asked for by its place."""
+    told: list[str] = []
+
+    def measured(name: str, place: Place) -> Place:
+        speeds = dict(place.samples_per_second)
+        for training, by in place.measured.items():
+            found = found_for(name, by)
+            speeds[training] = found.samples_per_second * by.count
+            told.append(f"{name}: the speed of {training} was measured on {found.at:%Y-%m-%d}, in run {found.run}")
+        return place.model_copy(update={"samples_per_second": speeds, "measured": {}})
+
+    changed = study.with_places(measured)
+    return changed.model_copy(update={"assumptions": (*changed.assumptions, *told)})
