@@ -94,7 +94,10 @@ class GeneratedMarket:
     def price(self, pool: Pool, at_s: float) -> Decimal:
         return self._market.price(pool, self._at(at_s))
 
-    def taken_s(self, pool: Pool, at_s: float) -> float:
+    def room(self, pool: Pool, at_s: float) -> float:
+        return inf
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
         loss = self._market.next_loss(pool, self._at(at_s))
         return inf if loss is None else (loss.at - self._origin).total_seconds()
 
