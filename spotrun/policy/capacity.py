@@ -99,12 +99,15 @@ def keep_going(facts: Facts) -> Iterator[Action]:
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """A standby for what trains, if the cloud recommended one and it pays; or of another kind, if that does."""
     move = move_in_time(facts)
-    if move is None and (other := move_to_another_kind(facts)) is not None:
+    other = move_to_another_kind(facts) if move is None else None
+    if (move is None and other is None) or (
+        facts.state.created.deadline_at is not None and not leaves_time_to_move(facts)
+    ):
+        return
+    if move is not None:
+        yield from intend(facts, move.offering, f"{REASON}: {move.because}")
+    elif other is not None:
         yield from intend(facts, other.offering, f"{kind_moves.REASON}: {other.because}")
-        return
-    if move is None or (facts.state.created.deadline_at is not None and not leaves_time_to_move(facts)):
-        return
-    yield from intend(facts, move.offering, f"{REASON}: {move.because}")
 
 
 def _reason_to_launch(facts: Facts) -> str | None:

@@ -3,6 +3,9 @@ What a run with a deadline asks for: its strategy decides, in the words that sim
 
 A strategy takes every spot pool that may be asked for one that has capacity; the launch shows whether it has. A pool
 that refuses rests, and the strategy is asked again without it. So to probe for spot is to ask for an instance to keep.
+
+Of a choice of kinds, the strategy sees the spot of those that would be asked first, and on-demand of the kind that
+keeps the promise (`spotrun.policy.promise`). What trains on a kind that is too slow for the deadline is left for another.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from spotrun.policy.launches import why_needed
 from spotrun.policy.lives import nearly_over
 from spotrun.policy.money import intend
 from spotrun.policy.pools import just_lost, name_of
-from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now
+from spotrun.policy.promise import hopeful_s, is_enough, keeper, too_slow
+from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_of_first_kinds, trial_of
 from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
+from spotrun.policy.throughput import choice, kind_of
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
@@ -39,17 +44,18 @@ WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 def towards_deadline(facts: Facts) -> Iterator[Action]:
     """What to launch now, if no launch is under way."""
     running = _kept(facts)
-    spot = _spot_to_ask(facts, running)
-    moment = situation(facts, running, spot)
+    stays = None if running is not None and _is_too_slow_on_spot(facts, running) else running
+    spot = _spot_to_ask(facts, stays)
+    moment = situation(facts, stays, spot)
     place = _strategy(facts).choose(moment)
-    if running is not None and place in (None, choice_of(running)):
+    if running is not None and (place is None or (place == choice_of(running) and not _falls_short(facts, running))):
         return
     offering = _offering(facts, place, spot)
     if isinstance(offering, Wait):
         yield offering
     elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
         because = _because(facts, moment, place, offering)
-        yield from intend(facts, offering, f"{_reason(facts.state, running, offering)}: {because}")
+        yield from intend(facts, offering, f"{_reason(facts, running, offering)}: {because}")
 
 
 def too_late_for(facts: Facts, pending: Launch) -> bool:
@@ -91,17 +97,23 @@ def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
         return None
     work = workload(facts)
     left_s, doubt_s = (0.0, 0.0) if work is None else (work.left_s, work.doubt_s)
-    if now + timedelta(seconds=left_s - min(doubt_s, left_s)) <= deadline_at:
+    least_s = left_s - min(doubt_s, left_s)
+    if work is not None and (kept := keeper(facts)) is not None:
+        left_s, least_s = kept.left_s, hopeful_s(facts)
+    if now + timedelta(seconds=least_s) <= deadline_at:
         return None
     expected_at = now + timedelta(seconds=left_s)
     return ev.DeadlineOutOfReach(deadline_at=deadline_at, expected_at=expected_at, work_left_s=left_s)
 
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
-    """Why a run cannot be done in `time_left`, as far as that is known before its launch."""
+    """
+    Why a run cannot be done in `time_left`, as far as that is known before its launch. Another kind of a choice may be
+    faster than the one that expected_work is of.
+    """
     if spec.policy.deadline is None:
         return None
-    work = spec.policy.expected_work or timedelta()
+    work = timedelta() if spec.resources.is_choice else spec.policy.expected_work or timedelta()
     if work + spec.boot < time_left:
         return None
     return "the deadline cannot be met even on demand: to boot and to train takes longer"
@@ -133,8 +145,20 @@ def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """While something runs, spot is asked for now and then; a pool that was just lost, only if there is no other."""
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
-    spot, lost = spot_now(facts), just_lost(facts)
+    spot, lost = spot_of_first_kinds(facts) if choice(facts) else spot_now(facts), just_lost(facts)
+    if choice(facts) and running is not None and choice_of(running) != ON_DEMAND:
+        kind = kind_of(facts, running.intent.offering)
+        spot = [found for found in spot_now(facts) if kind_of(facts, found) == kind]
     return [found for found in spot if found.pool not in lost] or spot
+
+
+def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
+    return choice_of(running) != ON_DEMAND and kind_of(facts, running.intent.offering) in too_slow(facts)
+
+
+def _falls_short(facts: Facts, running: Launch) -> bool:
+    """Whether what trains on demand is of a kind that may be late, and another is likelier in time."""
+    return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 
 
 def _cooled_down(facts: Facts) -> bool:
@@ -147,12 +171,20 @@ def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | W
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
-        asked = [*on_demand_now(facts), *spot]
+        asked = [*_of_keeper_first(facts, on_demand_now(facts)), *spot]
         return asked[0] if asked else Wait(reason=why_none(facts, CapacityType.ON_DEMAND))
     return next(found for found in spot if name_of(found.pool) == place)
 
 
-def _reason(state: RunState, running: Launch | None, offering: Offering) -> str:
+def _of_keeper_first(facts: Facts, on_demand: list[Offering]) -> list[Offering]:
+    kept = keeper(facts)
+    return on_demand if kept is None else sorted(on_demand, key=lambda each: kind_of(facts, each) != kept.kind)
+
+
+def _reason(facts: Facts, running: Launch | None, offering: Offering) -> str:
+    state = facts.state
+    if running is not None and (_is_too_slow_on_spot(facts, running) or _falls_short(facts, running)):
+        return f"standby: {kind_of(facts, running.intent.offering)} may be too slow for the deadline"
     if running is not None:
         to_spot = offering.capacity_type is CapacityType.SPOT
         return _reason_to_move(running) if to_spot else "the deadline leaves no time for another loss"
@@ -175,9 +207,13 @@ def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering)
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:
             return "there is no on-demand capacity"
+        if (trial := trial_of(facts, offering)) is not None:
+            return trial.because
         if moment.running == ON_DEMAND and spec.policy.strategy == "ours":
             return _because_it_pays(moment, name_of(offering.pool))
         if moment.running is not None and moment.running in moment.spot:
+            if choice(facts):
+                return "a sample costs less there"
             return f"${offering.price_usd_per_hour} an hour instead of {to_the_cent(moment.spot[moment.running])}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"

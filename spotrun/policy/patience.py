@@ -20,6 +20,9 @@ TICK_S = 2.0
 TICK_SYSTEM_MIN_S = 0.1
 """System time: however fast run time passes, looking costs something."""
 
+TICKS_TO_LAUNCH = 3
+"""A refusal is known at the third tick: the launch is intended, asked for, and given up."""
+
 LOOK_S = 0.5
 """Run time between two looks at the ledger, between two ticks: a notice is not to wait for the next tick."""
 LOOK_SYSTEM_MIN_S = 0.05

@@ -21,6 +21,7 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
+from spotrun.policy.promise import too_slow
 from spotrun.policy.rests import rests, within_price, zones_at_fault
 from spotrun.policy.throughput import choice, kind_of, speeds, times_first
 from spotrun.policy.trials import Trial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial
@@ -55,6 +56,16 @@ def spot_now(facts: Facts) -> list[Offering]:
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
     return sorted(asked, key=lambda found: (tier(found), last(found), asked[found]))
+
+
+def spot_of_first_kinds(facts: Facts) -> list[Offering]:
+    """Of a choice, the spot to ask for before any other: one tier of it, and of a dearer kind what beats on-demand."""
+    spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
+    first = [found for found in spot if tier(found) == tier(spot[0])]
+    if first and tier(first[0]) == DEARER and on_demand_now(facts):
+        worthwhile = worthwhile_spot(facts)
+        return [found for found in first if found in worthwhile]
+    return first
 
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
@@ -118,7 +129,8 @@ def spot_work(facts: Facts) -> dict[Offering, float]:
 
 def all_spot_work(facts: Facts) -> dict[Offering, float]:
     """The same of all spot that the job allows, whether or not its pool may be asked just now."""
-    allowed = [found for found in spot_offerings(facts) if reservable(facts, found)]
+    in_time = (found for found in spot_offerings(facts) if kind_of(facts, found) not in too_slow(facts))
+    allowed = [found for found in in_time if reservable(facts, found)]
     lives = expected_lives(facts, allowed)
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in allowed}
 
@@ -138,7 +150,11 @@ def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
 
 def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
     wanted = [found for found in within_price(facts) if found.capacity_type is capacity_type]
-    return [found for found in wanted if reservable(facts, found) and not rests(facts, found)]
+    return [
+        found
+        for found in wanted
+        if reservable(facts, found) and not rests(facts, found) and kind_of(facts, found) not in too_slow(facts)
+    ]
 
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:

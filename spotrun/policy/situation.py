@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spotrun.market.world import on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer, usd_per_hour
 from spotrun.policy.facts import Facts
-from spotrun.policy.patience import tick
+from spotrun.policy.patience import TICKS_TO_LAUNCH, tick
 from spotrun.policy.pools import market_history, name_of
+from spotrun.policy.promise import Keeper, keeper, rework_s
+from spotrun.policy.throughput import kind_of, times_first
 from spotrun.policy.workload import Workload, workload
 from spotrun.run.state import Launch, RunState
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
-TICKS_TO_LAUNCH = 3
-"""A refusal is known at the third tick: the launch is intended, asked for, and given up."""
 
-
-def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) -> Situation:
+def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
     These facts for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
 
     While the work that is left is unknown, it is taken for all that could still be done in time. So nothing is spared
-    for a wait or for spot.
+    for a wait or for spot. Of a choice, seconds are those of the kind that keeps the promise, and an hour of another one
+    costs what the same work does: on that kind, or at the speed of the first where none is offered on demand.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
     assert deadline_at is not None, "only a run with a deadline has a strategy"
     deadline_s = (deadline_at - state.created_at).total_seconds()
-    work = workload(facts) or Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
-    tick_s = tick(state).total_seconds()
+    tick_s, kept = tick(state).total_seconds(), keeper(facts)
+    unknown = Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
+    work = _work_on(facts, kept, running, spot) if workload(facts) is not None else unknown
     job = Job(
         work_s=work.done_s + work.left_s,
         deadline_s=deadline_s,
         changeover_s=changeover_s,
         tick_s=tick_s,
-        on_demand_usd_per_hour=on_demand_usd_per_hour(facts),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(facts) * (1.0 if kept is None else kept.times),
         margin_s=work.doubt_s + work.rework_s + TICKS_TO_LAUNCH * tick_s,
     )
     known = {name_of(found.pool): found for found in spot}
@@ -45,17 +46,39 @@ def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) ->
     if place not in (None, ON_DEMAND) and running is not None:
         offered = next((found for found in facts.world.offerings if found.pool == running.intent.offering.pool), None)
         known.setdefault(str(place), offered or running.intent.offering)
-    prices = {name: usd_per_hour(facts, found) for name, found in known.items()}
+    speed = {name: times_first(facts, found) / (1.0 if kept is None else kept.times) for name, found in known.items()}
+    prices = {name: usd_per_hour(facts, found) / speed[name] for name, found in known.items()}
     tolls = {name: usd for name, found in known.items() if (usd := transfer(facts, found.region).start_usd)}
     settled = running is not None and _settled(state, running)
     return Situation(job, elapsed_s, work.left_s, place, settled, prices, market_history(facts), tolls=tolls)
 
 
+def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
+    """On the kind that keeps the promise. A tick on a slower one uses up slack; a loss of a faster one undoes more."""
+    work = workload(facts)
+    assert work is not None
+    if kept is None:
+        return work
+    offered = [*spot, *([] if running is None else [running.intent.offering])]
+    kinds = [kind for each in offered if (kind := kind_of(facts, each)) is not None]
+    undone_s = rework_s(facts, kept, *kinds) + tick(facts.state).total_seconds()
+    return Workload(kept.left_s, kept.doubt_s, work.done_s / kept.times, undone_s)
+
+
 def on_demand_usd_per_hour(facts: Facts) -> float:
-    """Of the cheapest on-demand offering, its commits included; without any, the price that spot is compared with."""
+    """
+    Of the cheapest on-demand offering, its commits included; without any, the price that spot is compared with. Of a
+    choice, the price of the work of an hour on the first kind: on the kind that keeps the promise, if one is made.
+    """
+    kept = keeper(facts)
+    if kept is not None:
+        return usd_per_hour(facts, kept.offering) / kept.times
     offerings = facts.world.offerings
-    prices = [usd_per_hour(facts, found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
-    compared = [facts.size * float(on_demand_price(found, offerings)) for found in offerings]
+    on_demand = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    prices = [usd_per_hour(facts, found) / times_first(facts, found) for found in on_demand]
+    compared = [
+        facts.size * float(on_demand_price(found, offerings)) / times_first(facts, found) for found in offerings
+    ]
     return min(prices or compared, default=0.0)
 
 

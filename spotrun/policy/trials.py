@@ -13,6 +13,7 @@ so what it saves is only what is saved until then.
 All trials together may lose EXPLORED of what the run costs, way back included. The first kind of the list is what a job
 would have asked for without a choice. So a trial of it is never too dear, and a kind that costs more an hour than it
 does is not begun with, unless it is cheaper by any belief, or what it might lose is known to be within that share.
+Where there is a deadline, a trial also has to leave time to finish, whatever comes of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.facts import Facts
+from spotrun.policy.promise import leaves_time_to_try
 from spotrun.policy.throughput import choice, kind_of, speeds, trained_kinds
 from spotrun.policy.workload import pace, workload
 from spotrun.run.billing import SECONDS_PER_HOUR
@@ -102,6 +104,8 @@ def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) 
     allowed_usd = EXPLORED * (_paid_usd(facts) + here_usd * left_h) - lost_usd(facts, best, here_usd)
     for kind, offering in cheapest_of_kinds(facts, asked).items():
         if speeds(facts)[kind].measured is not None or kind in trained_kinds(facts.state, choice(facts)):
+            continue
+        if not leaves_time_to_try(facts, kind):
             continue
         spread = _spread(facts, kind, best)
         gain_usd = expected_gain(here_usd, asked[offering], spread)

@@ -729,14 +729,6 @@ class RunSpec(Model):
         return self
 
     @model_validator(mode="after")
-    def _a_choice_keeps_no_deadline(self, info: ValidationInfo) -> RunSpec:
-        if self.policy.deadline is not None and self.resources.is_choice and info.context != STORED:
-            advice = f"name one kind, like {self.resources.kinds[0]}, or remove policy.deadline"
-            reason = "is a choice of kinds, whose speeds are not known yet when a deadline has to be promised"
-            raise Unreadable(reason, advice, at=("resources", "accelerators"))
-        return self
-
-    @model_validator(mode="after")
     def _a_deadline_is_kept_on_demand_if_need_be(self) -> RunSpec:
         policy, spot_only = self.policy, self.resources.spot_policy == "spot"
         if policy.deadline is None and policy.strategy != "ours":
@@ -752,7 +744,8 @@ class RunSpec(Model):
     @model_validator(mode="after")
     def _there_is_time_for_the_work(self, info: ValidationInfo) -> RunSpec:
         if info.context != STORED:
-            work, longest = self.policy.expected_work, self._longest()
+            longest = self._longest()
+            work = None if self.resources.is_choice else self.policy.expected_work  # another kind may be faster
             needed = (work or timedelta()) + self.boot
             takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
             takes += f"an instance boots in {format_duration(self.boot)}"

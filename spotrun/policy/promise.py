@@ -1,0 +1,208 @@
+"""
+Which kind of a choice keeps the deadline, on demand if need be, and which kinds are too slow for it.
+
+A promise needs a speed that is known. So the lower end of each kind's interval counts: a kind is *sure* if even at that
+speed it does all the work that is left in time. Among sure kinds the one *keeps* the promise that costs least on demand
+for the same work; one that was measured comes before one that was not. If none is sure, it is the kind that is most
+likely in time, and the run goes there at once: with
+
+    z = log(speed / speed needed) / spread of the logarithm
+
+a kind is sure with z >= 2, and out of the question with z < -2. Kinds that were measured and are not sure are too slow.
+So the run trains on each kind at most until that is measured, on demand beside what trains before. Therefore a deadline
+is kept that the best kind alone would meet with a start and a trial of each other kind to spare.
+
+Nothing of this is asked in a run without a deadline or without a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp, inf, log, sqrt
+
+import msgspec
+
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import assumptions
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.cross_region import reservable, usd_per_hour
+from spotrun.policy.facts import Facts, once
+from spotrun.policy.lives import nearly_over
+from spotrun.policy.patience import TICKS_TO_LAUNCH, tick
+from spotrun.policy.rests import rests, within_price
+from spotrun.policy.throughput import PRIOR_SPREAD, choice, kind_of, speeds
+from spotrun.policy.workload import rework_max_s, workload
+from spotrun.spec.kinds import Kind
+
+SURE = 2.0
+"""Standard deviations: an interval of so many to either side holds the truth in 19 of 20 cases."""
+HANDOVERS = 2
+"""A trial is gone to, and perhaps come back from."""
+
+
+class Keeper(msgspec.Struct, frozen=True):
+    """
+    The kind that keeps the promise, `times` as fast as the first one is expected to be. `left_s` is all work on it, and
+    `doubt_s` more at worst. While the work is not known it is the kind to begin with, and both are infinite.
+    """
+
+    kind: Kind
+    offering: Offering
+    times: float
+    left_s: float = inf
+    doubt_s: float = inf
+
+
+def promises(facts: Facts) -> bool:
+    """Whether kinds of different speeds have a deadline to keep."""
+    return facts.state.created.deadline_at is not None and bool(choice(facts))
+
+
+@once
+def keeper(facts: Facts) -> Keeper | None:
+    """None if nothing is promised, or no kind is offered on demand."""
+    if not promises(facts):
+        return None
+    found = _on_demand(facts)
+    usd = {kind: usd_per_hour(facts, offering) / speeds(facts)[kind].times for kind, offering in found.items()}
+    if not found:
+        return None
+    if workload(facts) is None:
+        kind = _begun_with(facts, found, usd)
+        return Keeper(kind, found[kind], speeds(facts)[kind].times)
+    likely = {kind: _z(facts, kind) for kind in found}
+    sure = [kind for kind in found if likely[kind] >= SURE]
+    if sure:
+        kind = min(sure, key=lambda each: (not _is_known(facts, each), usd[each]))
+    elif (hoped := max(found, key=likely.__getitem__)) and likely[hoped] >= -SURE:
+        kind = hoped
+    else:
+        kind = max(found, key=lambda each: speeds(facts)[each].times)
+    return _keeper(facts, kind, found[kind])
+
+
+@once
+def too_slow(facts: Facts) -> frozenset[Kind]:
+    """The kinds that are not to train: they would be late, or another kind has to be measured first."""
+    kept = keeper(facts)
+    if kept is None or workload(facts) is None:
+        return frozenset()
+    others = [kind for kind in choice(facts) if kind != kept.kind]
+    if not is_measured(facts, kept.kind) and any(is_measured(facts, kind) for kind in others):
+        return frozenset(others)
+    return frozenset(kind for kind in others if _z(facts, kind) < (SURE if _is_known(facts, kind) else -SURE))
+
+
+def is_enough(facts: Facts, offering: Offering) -> bool:
+    """Whether an on-demand instance that trains is to be kept: it will surely be in time, or none is likelier to be."""
+    kept, kind = keeper(facts), kind_of(facts, offering)
+    return kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE
+
+
+def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
+    """
+    Whether a trial of it that makes no progress at all leaves time to finish: with the start there and the one back.
+    """
+    kept, deadline_at = keeper(facts), facts.state.created.deadline_at
+    if kept is None or deadline_at is None:
+        return True
+    if workload(facts) is None or not is_measured(facts, kept.kind):
+        return False
+    slack_s = (deadline_at - facts.now).total_seconds() - kept.left_s - kept.doubt_s
+    undone_s = rework_s(facts, kept, kind) + (TICKS_TO_LAUNCH + 1) * tick(facts.state).total_seconds()
+    trial_s = assumptions.TRIAL.total_seconds() + HANDOVERS * assumptions.COMMIT.total_seconds()
+    return slack_s >= 2 * changeover(facts.state) + trial_s + undone_s
+
+
+def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
+    """The most that one loss of an instance of these kinds undoes, in seconds of the kind that keeps the promise."""
+    known = speeds(facts)
+    return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
+
+
+def hopeful_s(facts: Facts) -> float:
+    """The least seconds that the work may take on any kind of a choice, by the upper end of its interval."""
+    left = workload(facts)
+    assert left is not None
+    return min(left.left_s / _times(facts, kind, SURE) for kind in choice(facts))
+
+
+def is_measured(facts: Facts, kind: Kind) -> bool:
+    return speeds(facts)[kind].measured is not None
+
+
+def _is_known(facts: Facts, kind: Kind) -> bool:
+    """As far as an expected_work that nothing was measured beside says how long the first kind takes."""
+    return is_measured(facts, kind) or (kind == choice(facts)[0] and not _any_measured(facts))
+
+
+def _any_measured(facts: Facts) -> bool:
+    return any(is_measured(facts, kind) for kind in choice(facts))
+
+
+def _spread(facts: Facts, kind: Kind) -> float:
+    """Of the logarithm of the time that the work takes on a kind."""
+    if _any_measured(facts):
+        return speeds(facts)[kind].spread
+    known = assumptions.WORK_DOUBT / 2
+    return known if kind == choice(facts)[0] else sqrt(known**2 + 2 * PRIOR_SPREAD**2)
+
+
+def _times(facts: Facts, kind: Kind, deviations: float) -> float:
+    """Times the first kind, so many standard deviations above what is expected."""
+    return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
+
+
+def _z(facts: Facts, kind: Kind) -> float:
+    """By how many standard deviations a kind is expected to be faster than it has to be."""
+    left, deadline_at = workload(facts), facts.state.created.deadline_at
+    assert left is not None
+    assert deadline_at is not None
+    start_s = 0.0 if kind == _trains_on_demand(facts) else changeover(facts.state)
+    time_s = (deadline_at - facts.now).total_seconds() - start_s
+    if left.left_s <= 0:
+        return inf
+    if time_s <= 0:
+        return -inf
+    return log(speeds(facts)[kind].times * time_s / left.left_s) / _spread(facts, kind)
+
+
+def _trains_on_demand(facts: Facts) -> Kind | None:
+    """The kind of what trains, if it is on demand and goes on."""
+    state, current = facts.state, facts.state.current
+    if current is None or current.leaving or nearly_over(facts, current):
+        return None
+    offering = state.launch_of(current).intent.offering
+    return kind_of(facts, offering) if offering.capacity_type is CapacityType.ON_DEMAND else None
+
+
+def _on_demand(facts: Facts) -> dict[Kind, Offering]:
+    """The cheapest on-demand offering of each kind: of those that may be asked now, or trains; else of all."""
+    allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
+    trains = _trains_on_demand(facts)
+    asked = [
+        each
+        for each in allowed
+        if kind_of(facts, each) == trains or (reservable(facts, each) and not rests(facts, each))
+    ]
+    found: dict[Kind, Offering] = {}
+    for offering in sorted(asked or allowed, key=lambda each: each.price_usd_per_hour, reverse=True):
+        if (kind := kind_of(facts, offering)) is not None:
+            found[kind] = offering
+    return found
+
+
+def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
+    """While nothing is known of the work: the cheapest by belief that costs no more an hour than the first kind."""
+    first = choice(facts)[0]
+    limit = found[first].price_usd_per_hour if first in found else None
+    no_dearer = [kind for kind in found if limit is None or found[kind].price_usd_per_hour <= limit]
+    return min(no_dearer, key=usd.__getitem__)
+
+
+def _keeper(facts: Facts, kind: Kind, offering: Offering) -> Keeper:
+    left = workload(facts)
+    assert left is not None
+    times = speeds(facts)[kind].times
+    expected_s, worst_s = left.left_s / times, left.left_s / _times(facts, kind, -SURE)
+    return Keeper(kind, offering, times, expected_s, worst_s - expected_s)
