@@ -94,24 +94,46 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
-    """Whether an on-demand instance that trains is to be kept: it will surely be in time, or none is likelier to be."""
+    """
+    Whether an on-demand instance that trains is to be kept: it will surely be in time, none is likelier to be, or it is
+    on trial and there is time left for what keeps the promise.
+    """
     kept, kind = keeper(facts), kind_of(facts, offering)
-    return kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE
+    if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
+        return True
+    return _on_trial(facts, kept, kind) and _spare_s(facts, kept, kind) >= changeover(facts.state)
 
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
     Whether a trial of it that makes no progress at all leaves time to finish: with the start there and the one back.
     """
-    kept, deadline_at = keeper(facts), facts.state.created.deadline_at
-    if kept is None or deadline_at is None:
+    kept = keeper(facts)
+    if kept is None:
         return True
-    if workload(facts) is None or not is_measured(facts, kept.kind):
-        return False
-    slack_s = (deadline_at - facts.now).total_seconds() - kept.left_s - kept.doubt_s
-    undone_s = rework_s(facts, kept, kind) + (TICKS_TO_LAUNCH + 1) * tick(facts.state).total_seconds()
     trial_s = assumptions.TRIAL.total_seconds() + HANDOVERS * assumptions.COMMIT.total_seconds()
-    return slack_s >= 2 * changeover(facts.state) + trial_s + undone_s
+    return _on_trial(facts, kept, kind) and _spare_s(facts, kept, kind) >= 2 * changeover(facts.state) + trial_s
+
+
+def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
+    """Whether nothing but a trial tells how fast it is, and what would be come back to was measured."""
+    known = workload(facts) is not None and is_measured(facts, kept.kind)
+    return known and not is_measured(facts, kind)
+
+
+def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
+    """What the work leaves at worst of the time, if an instance of `kind` is lost with all that it did of late."""
+    deadline_at = facts.state.created.deadline_at
+    assert deadline_at is not None
+    undone_s = rework_s(facts, kept, kind) + (TICKS_TO_LAUNCH + 1) * tick(facts.state).total_seconds()
+    return (deadline_at - facts.now).total_seconds() - kept.left_s - kept.doubt_s - undone_s
+
+
+def times_in_time(facts: Facts, kind: Kind) -> float:
+    """Which share of the speed that is expected of it a kind needs at least, to be in time; 0 if nothing is promised."""
+    if not promises(facts) or workload(facts) is None:
+        return 0.0
+    return exp(-_z(facts, kind) * _spread(facts, kind))
 
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:

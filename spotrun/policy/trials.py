@@ -6,9 +6,9 @@ Only a kind that was tried has a known speed. To try kind j while kind i is the 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
 where the logarithm of c_j has the spread of what is believed of its speed; if their intervals do not overlap, that is
-next to nothing. If j turns out to be dearer, the trial and the way back were paid for in vain. At an interruption the
-changeover to j is paid anyway. While an instance trains it is not, and the trial could wait for the next interruption:
-so what it saves is only what is saved until then.
+next to nothing. Where there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
+trial and the way back were paid for in vain. At an interruption the changeover to j is paid anyway. While an instance
+trains it is not, and the trial could wait for the next interruption: so what it saves is only what is saved until then.
 
 All trials together may lose EXPLORED of what the run costs, way back included. The first kind of the list is what a job
 would have asked for without a choice. So a trial of it is never too dear, and a kind that costs more an hour than it
@@ -19,7 +19,7 @@ Where there is a deadline, a trial also has to leave time to finish, whatever co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import erf, exp, log, sqrt
+from math import erf, exp, inf, log, sqrt
 
 import msgspec
 
@@ -28,7 +28,7 @@ from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.facts import Facts
-from spotrun.policy.promise import leaves_time_to_try
+from spotrun.policy.promise import leaves_time_to_try, times_in_time
 from spotrun.policy.throughput import choice, kind_of, speeds, trained_kinds
 from spotrun.policy.workload import pace, workload
 from spotrun.run.billing import SECONDS_PER_HOUR
@@ -108,7 +108,8 @@ def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) 
         if not leaves_time_to_try(facts, kind):
             continue
         spread = _spread(facts, kind, best)
-        gain_usd = expected_gain(here_usd, asked[offering], spread)
+        needed = times_in_time(facts, kind)
+        gain_usd = expected_gain(here_usd, asked[offering], spread, asked[offering] / needed if needed else inf)
         saves_usd = gain_usd * (left_h if until_start_h is None else until_start_h)
         loses_usd = _trial_usd(facts, offering, kinds[best], starts)
         worse = _phi(log(asked[offering] / here_usd) / spread) if here_usd > 0 else 1.0
@@ -123,11 +124,14 @@ def _spread(facts: Facts, one: Kind, other: Kind) -> float:
     return sqrt(speeds(facts)[one].spread ** 2 + speeds(facts)[other].spread ** 2)
 
 
-def expected_gain(known: float, believed: float, spread: float) -> float:
-    """E[max(0, known - x)] of an x whose logarithm is normal, with its median at `believed`."""
-    if known <= 0 or believed <= 0:
+def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
+    """
+    E[max(0, known - x)] of an x whose logarithm is normal, with its median at `believed`; an x above `most` is of no
+    use.
+    """
+    if min(known, believed, most) <= 0:
         return 0.0
-    edge = log(known / believed) / spread
+    edge = log(min(known, most) / believed) / spread
     return known * _phi(edge) - believed * exp(spread * spread / 2) * _phi(edge - spread)
 
 

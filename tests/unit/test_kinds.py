@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from math import sqrt
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spotrun.market.published_speeds import published_speed
 from spotrun.market.wishes import not_in_choice
 from spotrun.market.world import World, suitable
 from spotrun.offering import Offering
+from spotrun.policy.deadline import unreachable
 from spotrun.policy.facts import Facts
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.policy.throughput import PRIOR_SPREAD, PUBLISHED_DOUBT, another_kind, choice, speeds, works_of_hours
@@ -102,9 +104,12 @@ def test_a_kind_that_nobody_rents_out_is_named_with_its_place() -> None:
     assert not_in_choice(MARKET, wanted(T4, V100).resources) is None
 
 
-def test_a_choice_and_a_deadline_are_refused_together() -> None:
-    with pytest.raises(ValueError, match="choice of kinds"):
-        wanted(T4, V100, policy={"deadline": "8h"})
+def test_a_choice_may_have_a_deadline_that_its_first_kind_would_miss() -> None:
+    """Another kind may be faster, so only the boot alone can be known to overrun it."""
+    job = wanted(T4, V100, policy={"deadline": "2h", "expected_work": "8h"})
+    assert unreachable(job, timedelta(hours=2)) is None
+    with pytest.raises(ValueError, match="an instance boots in 3h"):
+        wanted(T4, V100, policy={"deadline": "2h"}, local={"boot": "3h"})
 
 
 # -- by published speeds ---------------------------------------------------------------------------------------------
