@@ -26,7 +26,7 @@ from spotrun.policy.throughput import of_first_choice
 from spotrun.run.events import RunCreated
 from spotrun.simulation.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.simulation.measured import Measured, measured
-from spotrun.simulation.plan import Plan
+from spotrun.simulation.plan import Plan, learns
 from spotrun.simulation.plan import plan as forecast_of
 from spotrun.simulation.traces import AVAILABLE, read_any
 from spotrun.spec.file import load_spec
@@ -87,7 +87,7 @@ def planned(
     source = _source(spec, world, traces, published_as, price_history)
     facts = Facts.at_birth(unborn, told, world)
     ranked = considered(facts)
-    offerings, times = of_first_choice(facts, ranked[0].offering)
+    offerings, times = (world.offerings, 1.0) if learns(spec) else of_first_choice(facts, ranked[0].offering)
     found = forecast_of(
         spec,
         offerings,

@@ -116,6 +116,14 @@ def _bar(row: Forecast, most: float, width: int) -> str:
     return "".join(bar)
 
 
+def expects(plan: Plan) -> str | None:
+    """Which type of a choice the run will probably train on; None of a job without one."""
+    if not plan.expects:
+        return None
+    first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
+    return f"Most of the work is done on {first} of the lifetimes" + "".join(f", on {each}" for each in others) + "."
+
+
 def repeats(plan: Plan) -> str | None:
     """What a command that keeps nothing is told; None of any other."""
     if plan.repeats is None:
@@ -135,6 +143,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
         "epochs": plan.epochs,
         "assumed": plan.assumed,
+        "expects": [figures_of(each) for each in plan.expects],
         "repeats": None if plan.repeats is None else plan.repeats.as_json(),
         "forecasts": [{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
         "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
@@ -158,6 +167,8 @@ def show(plan: Plan, *, known: bool) -> None:
     print()
     print(cost_picture(plan, terminal_width()))
     print()
+    if (line := expects(plan)) is not None:
+        say(line)
     for each in plan.offerings:
         say(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}", indent=2)
     say(plan.assumed)

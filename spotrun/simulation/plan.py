@@ -19,8 +19,10 @@ from spotrun.policy.capacity import patience
 from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer_of
 from spotrun.policy.explain import Considered
 from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import PUBLISHED_DOUBT
 from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
+from spotrun.simulation.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.simulation.lifetimes import STANDBY, Source, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.ticks import Standby
@@ -49,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
     What is known before any money is spent. `assumed` says in one line what all of it rests on.
 
     `time_left` is None for a run without a deadline. `repeats` is of a command that names no state, and of which no
-    earlier run had a checkpoint.
+    earlier run had a checkpoint. `expects` has the kinds of a choice that do most of the work, the most likely first.
     """
 
     work: timedelta
@@ -59,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
     offerings: tuple[Considered, ...]
     assumed: str
     repeats: Repeats | None = None
+    expects: tuple[Share, ...] = ()
 
     def epochs_per_usd(self, row: Forecast) -> float | None:
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
@@ -118,9 +121,33 @@ def plan(
     made_of = asked(spec, offerings, work, time_left, measured, created)
     budget = spec.budget.max_usd
     budget_usd = None if budget is None else float(budget)
-    rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
-    assumed = _assumed(spec, made_of, measured, source) + _of_one_kind(spec, offerings)
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed, _repeats(spec, work, measured))
+    told = _assumed(spec, made_of, measured, source)
+    expects: tuple[Share, ...] = ()
+    if created is not None and learns(spec):
+        strategy = spec.policy.strategy
+        choice = choice_of(spec, affordable_of(spec, offerings), made_of, created, strategy, measured.checkpoint_bytes)
+        rows, expects = forecast_of_kinds(
+            choice, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed
+        )
+        told += _of_kinds(spec, rows[0].lifetimes)
+    else:
+        rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
+        told += _of_one_kind(spec, offerings)
+    repeated = _repeats(spec, work, measured)
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), told, repeated, expects)
+
+
+def learns(spec: RunSpec) -> bool:
+    """Whether a forecast is of all kinds of a choice, as a run would try them; of a gang it is of one kind."""
+    return spec.resources.is_choice and spec.num_nodes == 1
+
+
+def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
+    return (
+        f" The policy of a real run decides each of these {lifetimes} lifetimes. In each, every type has a speed of its "
+        f"own, within a factor of {PUBLISHED_DOUBT:g} of the published one in 19 of 20, which the run has to find out; "
+        f"the work is that on {spec.resources.kinds[0]}."
+    )
 
 
 def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
+from spotrun.report.forecast import COSTS, cost_cells, expects, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, axis, bar, bars, lane, legend, picture, tick
 from spotrun.report.html.markup import Markup, element, head, join, row, section, table
@@ -35,6 +35,7 @@ def forecast_page(plan: Plan, name: str) -> str:
             _downtime(plan.forecasts),
             _table("Times", time_columns(plan), plan, time_cells),
         ),
+        element("p", expects(plan) or ""),
         section("Offerings, in the order of asking", _offerings(plan)),
         element("p", plan.assumed, class_="soft"),
     )
