@@ -74,8 +74,8 @@ def keeper(facts: Facts) -> Keeper | None:
     sure = [kind for kind in found if likely[kind] >= SURE]
     if sure:
         kind = min(sure, key=lambda each: (not _is_known(facts, each), usd[each]))
-    elif (hoped := max(found, key=likely.__getitem__)) and likely[hoped] >= -SURE:
-        kind = hoped
+    elif max(likely.values()) >= -SURE:
+        kind = max(found, key=likely.__getitem__)
     else:
         kind = max(found, key=lambda each: speeds(facts)[each].times)
     return _keeper(facts, kind, found[kind])
@@ -130,7 +130,7 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
-    """Which share of the speed that is expected of it a kind needs at least, to be in time; 0 if nothing is promised."""
+    """Which share of its expected speed a kind needs at least, to be in time; 0 if nothing is promised."""
     if not promises(facts) or workload(facts) is None:
         return 0.0
     return exp(-_z(facts, kind) * _spread(facts, kind))

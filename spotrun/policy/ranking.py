@@ -19,7 +19,7 @@ from math import inf
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import reservable, transfer
-from spotrun.policy.facts import Facts
+from spotrun.policy.facts import Facts, once
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
 from spotrun.policy.promise import too_slow
 from spotrun.policy.rests import rests, within_price, zones_at_fault
@@ -40,6 +40,7 @@ def spot_launches(state: RunState) -> list[Launch]:
     return [launch for launch in state.launches.values() if launch.intent.offering.capacity_type is spot]
 
 
+@once
 def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
     asked, last = on_demand_work(facts), _asked_last(facts, set(just_lost(facts)))
@@ -48,6 +49,7 @@ def on_demand_now(facts: Facts) -> list[Offering]:
     return sorted(asked, key=lambda found: (tier(found), last(found), asked[found]))
 
 
+@once
 def spot_now(facts: Facts) -> list[Offering]:
     """
     The spot offerings worth asking for now, best first. Where there is a choice, those of a kind on trial come first,
@@ -109,6 +111,7 @@ def trial_of(facts: Facts, offering: Offering) -> Trial | None:
     return trial if trial is not None and trial.kind == kind_of(facts, offering) else None
 
 
+@once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
     """
     Those that make an hour of progress cheaper than on-demand does. On-demand that trains already needs no start.
@@ -120,6 +123,7 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
     return [found for found in spot_now(facts) if work[found] < limit]
 
 
+@once
 def spot_work(facts: Facts) -> dict[Offering, float]:
     """What spot may be asked for now, each with its price of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
@@ -127,6 +131,7 @@ def spot_work(facts: Facts) -> dict[Offering, float]:
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
 
 
+@once
 def all_spot_work(facts: Facts) -> dict[Offering, float]:
     """The same of all spot that the job allows, whether or not its pool may be asked just now."""
     in_time = (found for found in spot_offerings(facts) if kind_of(facts, found) not in too_slow(facts))
@@ -135,6 +140,7 @@ def all_spot_work(facts: Facts) -> dict[Offering, float]:
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in allowed}
 
 
+@once
 def on_demand_work(facts: Facts) -> dict[Offering, float]:
     """The same on demand."""
     all_work = horizon_s(facts)
@@ -160,9 +166,14 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
     """USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
     there = transfer(facts, offering.region)
-    changeover_s, start_usd = (changeover(facts.state), there.start_usd) if starts else (0.0, 0.0)
+    changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
     by_the_hour = facts.size * float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
     return (by_the_hour + start_usd * SECONDS_PER_HOUR / life_s) / times_first(facts, offering)
+
+
+@once
+def _changeover_s(facts: Facts) -> float:
+    return changeover(facts.state)
 
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
@@ -174,6 +185,7 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}
 
 
+@once
 def horizon_s(facts: Facts) -> float:
     """For how long an instance is needed: until the work is done, if that is known."""
     work = workload(facts)

@@ -23,8 +23,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     These facts for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
 
     While the work that is left is unknown, it is taken for all that could still be done in time. So nothing is spared
-    for a wait or for spot. Of a choice, seconds are those of the kind that keeps the promise, and an hour of another one
-    costs what the same work does: on that kind, or at the speed of the first where none is offered on demand.
+    for a wait or for spot. Of a choice, seconds are those of the kind that keeps the promise, and the price of another
+    is that of the work of an hour there. If no kind is offered on demand, they are those of the first.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)

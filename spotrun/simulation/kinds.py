@@ -1,5 +1,5 @@
 """
-The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all kinds and with each alone.
+The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all of them and with each.
 
 In each lifetime every kind has a true speed of its own, drawn from what is believed of it: the published figure, right
 within a factor of three in 19 of 20 cases (`spotrun.policy.throughput`). The run has to find that out.
@@ -83,8 +83,8 @@ def forecast_of_kinds(
         for done, _ in enumerate(as_completed(tasks), 1):
             progressed(done, len(tasks))
     for task in tasks:
-        for rows, more in zip(found, task.result(), strict=True):
-            rows += more
+        for lived, more in zip(found, task.result(), strict=True):
+            lived += more
     rows = [
         summary(
             Question(way.strategy, SpotPools(way.market, (), (), ())),
@@ -116,9 +116,7 @@ def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source
                 given_up_s=way.given_up_s,
             )
             look_s = min(LOOK_MAX_S, job.tick_s)
-            life = LivedRun(
-                way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s
-            )
+            life = LivedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
             rows.append(life.live())
     return found
 

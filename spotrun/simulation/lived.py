@@ -41,7 +41,9 @@ LAST_WORDS_S = 20.0
 RESTORE_SHARE = 0.1
 """Of a changeover, from the takeover to the first new step."""
 IDLE_LOOK_S = 60.0
-"""While nothing trains, time is money of another kind: somebody waits."""
+"""While nothing trains, somebody waits."""
+OFTEN, SELDOM_S = 4, 900.0
+"""So many checkpoints of an attempt are written down as they are made, for they measure its pace; the others seldom."""
 ROUNDING_S = 1e-6
 
 
@@ -88,6 +90,7 @@ class _Trainer(msgspec.Struct):
     step_s: float
     committed: int
     committed_s: float
+    commits: int = 0
     started: bool = False
 
     def step_at(self, now_s: float) -> int:
@@ -241,11 +244,9 @@ class LivedRun:
 
     def _happens(self) -> bool:
         """What was to happen by now; whether anything did that the policy should see at once."""
-        before = self._state.next_number
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
-        self._train()
-        self._hand_over()
-        return any(changed) or self._state.next_number > before
+        trains = self._train()
+        return self._hand_over() or trains or any(changed)
 
     def _pass(self, machine: _Machine) -> bool:
         now_s, instance = self._now_s, machine.instance
@@ -255,7 +256,9 @@ class LivedRun:
             machine.instance = replace(instance, state=InstanceState.RUNNING, billed_from=since, prices=(price,))
             return True
         if machine.taken_s <= now_s:
-            self._losses += self._trainer is not None and self._trainer.machine is machine
+            if (trainer := self._trainer) is not None and trainer.machine is machine:
+                self._losses += 1
+                self._commit(trainer, now_s - self._truth.interval_s / 2)
             self._end(machine, EndedBy.CLOUD)
             return True
         if machine.told_s <= now_s and self._trainer is not None and self._trainer.machine is machine:
@@ -277,21 +280,23 @@ class LivedRun:
         if self._trainer is not None and self._trainer.machine is machine:
             self._trainer = None
 
-    def _train(self) -> None:
+    def _train(self) -> bool:
+        """Whether it began, or is over."""
         trainer, now_s = self._trainer, self._now_s
         if trainer is None:
-            return
+            return False
         step = min(self._steps, trainer.step_at(now_s))
         if not trainer.started and step > trainer.first:
             trainer.started = self._write(
                 ev.TrainingStarted(attempt=trainer.attempt, incarnation=0, step=trainer.first + 1)
             )
+            return True
         if step >= self._steps:
-            commit = self._commit(trainer, final=True)
+            commit = self._commit(trainer, now_s, final=True)
             self._write(ev.RunCompleted(attempt=trainer.attempt, final_commit=commit, step=step))
             self._end(trainer.machine, EndedBy.ITSELF)
         elif self._stops_s(trainer) <= now_s:
-            commit = self._commit(trainer, final=True) if step > trainer.committed else self._newest()
+            commit = self._commit(trainer, now_s, final=True)
             self._write(
                 ev.AttemptDrained(
                     attempt=trainer.attempt, final_commit=commit, stopped_at=self._at(now_s), reason="it leaves"
@@ -299,11 +304,15 @@ class LivedRun:
             )
             self._losses += self._state.attempts[trainer.attempt].notice is not None
             self._end(trainer.machine, EndedBy.ITSELF)
-        elif self._commit_due_s(trainer) <= now_s:
-            self._commit(trainer)
+        else:
+            if self._commit_due_s(trainer) <= now_s:
+                self._commit(trainer, now_s)
+            return False
+        return True
 
     def _commit_due_s(self, trainer: _Trainer) -> float:
-        due_s = trainer.committed_s + self._truth.interval_s
+        every_s = self._truth.interval_s if trainer.commits < OFTEN else max(SELDOM_S, self._truth.interval_s)
+        due_s = trainer.committed_s + every_s
         return due_s if trainer.started and trainer.step_at(due_s) > trainer.committed else inf
 
     def _stops_s(self, trainer: _Trainer) -> float:
@@ -313,8 +322,12 @@ class LivedRun:
             return max(self._now_s, trainer.machine.taken_s - LAST_WORDS_S)
         return self._now_s if attempt.leaving else inf
 
-    def _commit(self, trainer: _Trainer, *, final: bool = False) -> int:
-        step, number = min(self._steps, trainer.step_at(self._now_s)), self._state.next_number
+    def _commit(self, trainer: _Trainer, taken_s: float, *, final: bool = False) -> int | None:
+        """The newest commit, of what was done by `taken_s`."""
+        step, number = min(self._steps, trainer.step_at(taken_s)), self._state.next_number
+        if step <= trainer.committed:
+            newest = self._state.latest_commit()
+            return None if newest is None else newest.number
         event = ev.CheckpointCommitted(
             attempt=trainer.attempt,
             incarnation=0,
@@ -325,7 +338,7 @@ class LivedRun:
             epoch=0,
             batch=step,
             step=step,
-            taken_at=self._at(self._now_s),
+            taken_at=self._at(taken_s),
             stall_s=0.0,
             durable_s=0.0,
             why="interval",
@@ -335,26 +348,22 @@ class LivedRun:
             self._done.get(trainer.machine.instance.offering.instance_type, 0) + step - trainer.committed
         )
         self._write(event)
-        trainer.committed, trainer.committed_s = step, self._now_s
+        trainer.committed, trainer.committed_s, trainer.commits = step, self._now_s, trainer.commits + 1
         return number
 
-    def _newest(self) -> int | None:
-        newest = self._state.latest_commit()
-        return None if newest is None else newest.number
-
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> bool:
         """To the machine that is ready, once nothing trains."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
-            return
+            return False
         machine = self._machines.get(f"i-{launch.number}")
         if machine is None or machine.ended_s < inf or self._now_s < machine.ready_s or launch.recorded is None:
-            return
+            return False
         name, newest = machine.instance.instance_id, state.latest_commit()
         started = ev.AttemptStarted(launch=launch.number, instance_id=name, booted_at=self._at(machine.ready_s))
         attempt = state.next_number
         if not self._write(started):
-            return
+            return False
         step = 0 if newest is None else newest.event.step
         resumed = ev.ResumedFrom(
             attempt=attempt, incarnation=0, commit=None if newest is None else newest.number, epoch=0, step=step
@@ -371,6 +380,7 @@ class LivedRun:
             committed=step,
             committed_s=self._now_s + restore_s,
         )
+        return True
 
     # -- the market ----------------------------------------------------------------------------------------------------
 
