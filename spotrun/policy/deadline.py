@@ -5,7 +5,7 @@ A strategy takes every spot pool that may be asked for one that has capacity; th
 that refuses rests, and the strategy is asked again without it. So to probe for spot is to ask for an instance to keep.
 
 Of a choice of kinds, the strategy sees the spot of those that would be asked first, and on-demand of the kind that
-keeps the promise (`spotrun.policy.promise`). What trains on a kind that is too slow for the deadline is left for another.
+keeps the promise (`spotrun.policy.promise`). What trains on a kind that is too slow for the deadline is left.
 """
 
 from __future__ import annotations
