@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from math import inf
@@ -118,7 +117,7 @@ def _reason_to_launch(facts: Facts) -> str | None:
         return "standby: the instance is leaving"
     if nearly_over(facts, current):
         return "standby: the time-to-live is nearly over"
-    if may_return_to_spot(facts, current) and worthwhile_spot(facts):
+    if may_return_to_spot(facts, current) and _spot_to_return_to(facts):
         return RETURN_TO_SPOT
     return None
 
@@ -137,11 +136,25 @@ def patience(spec: RunSpec) -> Patient:
 
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
-    """Whether the cool-down is over: since on-demand began, and since spot was last asked for in vain."""
+    """
+    Whether the cool-down is over: since on-demand began, and since spot was last asked for in vain. Of a choice each
+    pool has a cool-down of its own: there are many, and those of one kind tell nothing of another's.
+    """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
         return False
-    return patience(facts.spec).returns((facts.now - kept_since(state, current)).total_seconds())
+    since = current.started_at if choice(facts) else kept_since(state, current)
+    return patience(facts.spec).returns((facts.now - since).total_seconds())
+
+
+def _spot_to_return_to(facts: Facts) -> list[Offering]:
+    spot = worthwhile_spot(facts)
+    if not choice(facts):
+        return spot
+    asked_at = {each.intent.offering.pool: each.intended_at for each in spot_launches(facts.state)}
+    rule = patience(facts.spec)
+    never = facts.state.created_at - timedelta(days=365)
+    return [found for found in spot if rule.returns((facts.now - asked_at.get(found.pool, never)).total_seconds())]
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
@@ -150,23 +163,14 @@ def kept_since(state: RunState, current: Attempt) -> datetime:
 
 
 def _return_choice(facts: Facts) -> Chosen | Wait:
-    state, spot = facts.state, worthwhile_spot(facts)
+    state, spot = facts.state, _spot_to_return_to(facts)
     assert state.current is not None
-    if choice(facts):
-        spot = _least_refused_first(state, state.current, spot)
     if not spot:
         return Wait(reason="no spot pool to ask yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
     kept = to_the_second(facts.now - state.current.started_at)
     saved = "a sample costs less there" if choice(facts) else f"${dearer} an hour may be saved"
     return Chosen(spot[0], f"on-demand was kept for {kept}, and {saved}")
-
-
-def _least_refused_first(state: RunState, current: Attempt, spot: list[Offering]) -> list[Offering]:
-    """On-demand is the dearest of all: spot of a kind that is not the best is asked before the best refuses again."""
-    beside = (each for each in state.launches.values() if each.intent.standby_for == current.number)
-    refusals = Counter(each.intent.offering.pool for each in beside if refused(each))
-    return sorted(spot, key=lambda found: refusals[found.pool])
 
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
@@ -193,10 +197,19 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
     unsuited = not spot_offerings(facts)
     if on_demand and (place == ON_DEMAND or unsuited):
+        if choice(facts) and policy == "auto" and (other := _cheaper_than_on_demand(facts, on_demand[0])) is not None:
+            return Chosen(other, f"no spot for {to_the_second(missing)} of a better kind")
         return Chosen(on_demand[0], _why_on_demand(policy, missing, dying=dying, unsuited=unsuited))
     if spot and place is not None:
         return Chosen(spot[0], _why_spot(facts, spot))
     return Wait(reason=why_none(facts, CapacityType.ON_DEMAND if policy == "on-demand" else CapacityType.SPOT))
+
+
+def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
+    """Spot of a dearer kind than those that were asked in vain, where that still costs less than on-demand."""
+    work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
+    dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
+    return next((found for found in dearer if work[found] < limit), None)
 
 
 def _dearer_kind(

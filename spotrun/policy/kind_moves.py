@@ -3,13 +3,14 @@ Whether to leave an instance that trains for one of another kind: for a kind tha
 to try one of which that is not known.
 
 A standby is started beside what trains, so the move costs its start and a handover. What it saves, it saves only until
-the instance would have been lost anyway: then the next one is of the best kind without any move. Between two measured
-kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
+the instance would have been lost anyway, or left for spot: then the next is of the best kind without any move. Between
+two measured kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
 """
 
 from __future__ import annotations
 
-from math import exp
+from datetime import datetime
+from math import exp, inf
 
 import msgspec
 
@@ -23,7 +24,7 @@ from spotrun.policy.throughput import choice, kind_of, speeds, times_first
 from spotrun.policy.trials import Work, best_known, cheapest_of_kinds, worth_a_trial
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
-from spotrun.run.state import Attempt
+from spotrun.run.state import Attempt, RunState
 
 REASON = "standby: another kind of instance"
 
@@ -60,9 +61,29 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
         return None
     left_h = left.left_s / SECONDS_PER_HOUR
     if here.capacity_type is not CapacityType.SPOT:
-        return left_h
+        return min(left_h, _on_demand_h(facts) * times_first(facts, here))
     life_s = expected_lives(facts, [here])[here.pool]
     return min(left_h, life_s / SECONDS_PER_HOUR * times_first(facts, here))
+
+
+def _on_demand_h(facts: Facts) -> float:
+    """How long it will stay on demand: if it may return to spot, as long again as spot has been missing."""
+    current, spec = facts.state.current, facts.spec
+    assert current is not None
+    if spec.resources.spot_policy == "on-demand" or not spec.policy.return_to_spot:
+        return inf
+    kept = max(spec.policy.return_cooldown, facts.now - _on_demand_since(facts.state, current))
+    return kept.total_seconds() / SECONDS_PER_HOUR
+
+
+def _on_demand_since(state: RunState, current: Attempt) -> datetime:
+    """Since when it has been on demand, on whichever kind."""
+    since = current.started_at
+    for attempt in reversed(state.attempts.values()):
+        if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
+            break
+        since = attempt.started_at
+    return since
 
 
 def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove | None:

@@ -1,9 +1,10 @@
 """
 How fast each kind of a choice trains: by published figures at first, then by what this run has measured.
 
-Only ratios of published figures are believed. Each figure is right within PUBLISHED_DOUBT in 19 of 20 cases: the
-logarithm of each speed has the spread of a normal distribution. Once one kind was measured, its steps per second say
-what the published figures of the others are worth here. Of a measured kind its own steps alone count.
+Only ratios of published figures are believed. Each figure may be wrong by up to PUBLISHED_DOUBT either way, by any such
+factor as likely as by any other: that is the spread of the logarithm of each speed. Once one kind was measured, its
+steps per second say what the published figures of the others are worth here. Of a measured kind its own steps alone
+count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from spotrun.spec.kinds import Kind
 
 PUBLISHED_DOUBT = 3.0
 """A published speed may be wrong by this factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
-PRIOR_SPREAD = log(PUBLISHED_DOUBT) / 2
+PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
+"""Of what is evenly distributed over twice that width."""
 BENCH_DOUBT = 0.1
 """A bench is minutes of one instance: the share of a step by which it may be wrong, in 19 of 20 cases."""
 UNPUBLISHED = 1.0

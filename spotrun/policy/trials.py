@@ -10,6 +10,10 @@ next to nothing. Where there is a deadline, a speed that would be late saves not
 trial and the way back were paid for in vain. At an interruption the changeover to j is paid anyway. While an instance
 trains it is not, and the trial could wait for the next interruption: so what it saves is only what is saved until then.
 
+Of several kinds that one is tried first whose reserve is least: the cost of a known kind at which its trial would not
+pay any more. To search in that order and to stop when the best known is below all reserves is the best that can be done
+(Weitzman 1979, Optimal search for the best alternative).
+
 All trials together may lose EXPLORED of what the run costs, way back included. The first kind of the list is what a job
 would have asked for without a choice. So a trial of it is never too dear, and a kind that costs more an hour than it
 does is not begun with, unless it is cheaper by any belief, or what it might lose is known to be within that share.
@@ -37,17 +41,22 @@ from spotrun.units import to_the_cent
 
 EXPLORED = 0.02
 """The share of a run's cost that trials may lose."""
+HALVINGS = 40
 
 Work = Mapping[Offering, float]
 """USD for the work of an hour on the first kind, of each offering that may be asked."""
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One kind that is worth a try: what that is expected to save, and what it loses if it is the dearer one."""
+    """
+    One kind that is worth a try: what that is expected to save, and what it loses if it is the dearer one. If the best
+    known kind cost no more than `reserve_usd`, the trial would not pay.
+    """
 
     kind: Kind
     saves_usd: float
     loses_usd: float
+    reserve_usd: float
 
     @property
     def because(self) -> str:
@@ -72,12 +81,11 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until_start_h: float | None = None) -> Trial | None:
     """
-    The unknown kind among those `asked` whose trial promises most; None if none pays, or nothing is known of the work
-    that is left. None for `until_start_h` means that an instance is started anyway; else what trains would do so much
-    before the next start.
+    The unknown kind among those `asked` that is to be tried first; None if no trial pays, or nothing is known of the
+    work that is left. None for `until_start_h` means that an instance is started anyway; else what trains would do so
+    much before the next start.
     """
-    found = list(_trials(facts, work, asked, until_start_h))
-    return max(found, key=lambda trial: trial.saves_usd - trial.loses_usd, default=None)
+    return min(_trials(facts, work, asked, until_start_h), key=lambda trial: trial.reserve_usd, default=None)
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
@@ -110,13 +118,15 @@ def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) 
         spread = _spread(facts, kind, best)
         needed = times_in_time(facts, kind)
         gain_usd = expected_gain(here_usd, asked[offering], spread, asked[offering] / needed if needed else inf)
-        saves_usd = gain_usd * (left_h if until_start_h is None else until_start_h)
+        for_h = left_h if until_start_h is None else until_start_h
+        saves_usd = gain_usd * for_h
         loses_usd = _trial_usd(facts, offering, kinds[best], starts)
         worse = _phi(log(asked[offering] / here_usd) / spread) if here_usd > 0 else 1.0
         certain_usd = 0.0 if starts == 1 else _start_usd(facts, offering)
         affordable = loses_usd <= allowed_usd or kind == choice(facts)[0]
         if affordable and saves_usd > certain_usd + worse * (loses_usd - certain_usd):
-            yield Trial(kind, saves_usd, loses_usd)
+            cost_usd = (certain_usd + worse * (loses_usd - certain_usd)) / for_h
+            yield Trial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, cost_usd))
 
 
 def _spread(facts: Facts, one: Kind, other: Kind) -> float:
@@ -133,6 +143,15 @@ def expected_gain(known: float, believed: float, spread: float, most: float = in
         return 0.0
     edge = log(min(known, most) / believed) / spread
     return known * _phi(edge) - believed * exp(spread * spread / 2) * _phi(edge - spread)
+
+
+def reserve_usd(believed: float, spread: float, cost: float) -> float:
+    """The known x of which `expected_gain` is just `cost`."""
+    low, high = 0.0, believed * exp(6 * spread) + cost
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_gain(middle, believed, spread) < cost else (low, middle)
+    return high
 
 
 def _phi(z: float) -> float:

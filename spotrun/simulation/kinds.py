@@ -1,8 +1,8 @@
 """
 The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all of them and with each.
 
-In each lifetime every kind has a true speed of its own, drawn from what is believed of it: the published figure, right
-within a factor of three in 19 of 20 cases (`spotrun.policy.throughput`). The run has to find that out.
+In each lifetime every kind has a true speed of its own, drawn from what is believed of it: the published figure, wrong
+by up to a factor of three either way (`spotrun.policy.throughput`). The run has to find that out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import timedelta
-from math import exp
+from math import exp, log
 from multiprocessing import get_context
 
 import msgspec
@@ -21,7 +21,7 @@ from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import name_of
-from spotrun.policy.throughput import PRIOR_SPREAD, speeds
+from spotrun.policy.throughput import PUBLISHED_DOUBT, speeds
 from spotrun.run import fold
 from spotrun.run.events import Entry, RunCreated
 from spotrun.simulation.forecast import SPAN, TICKS, WORKERS, Asked, Forecast, Question, seed_of, span_s, summary
@@ -130,7 +130,7 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """How long the work takes on each instance type in one lifetime; on the first kind as long as it is known."""
     rng = np.random.default_rng((seed, 4))
-    off = {kind: float(rng.normal(0.0, PRIOR_SPREAD)) for kind in choice.times}
+    off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
     first = next(iter(choice.times))
     share = 1 + choice.asked.doubt.work_share * float(rng.uniform(-1, 1))
     true = {kind: times * exp(off[kind] - off[first]) for kind, times in choice.times.items()}
@@ -161,8 +161,8 @@ def choice_of(
     """The rows: the choice itself, each kind alone by the same rule, and on-demand alone."""
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
-    spread = exp(2 * 2**0.5 * PRIOR_SPREAD)
-    longest = {kind: SPAN * spread * asked.job.work_s / times[kind] + span_s(asked.job) for kind in kinds}
+    slower = PUBLISHED_DOUBT**2
+    longest = {kind: SPAN * slower * asked.job.work_s / times[kind] + span_s(asked.job) for kind in kinds}
     of = {kind: tuple(each for each in offerings if kind_among(each, kinds) == kind) for kind in kinds}
     ways = [Way(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
     ways += [Way(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind]) for kind in kinds]

@@ -145,7 +145,7 @@ def learns(spec: RunSpec) -> bool:
 def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
     return (
         f" The policy of a real run decides each of these {lifetimes} lifetimes. In each, every type has its own "
-        f"speed, within a factor of {PUBLISHED_DOUBT:g} of the published one in 19 of 20, and the run finds it out; "
+        f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run finds it out; "
         f"the work is that on {spec.resources.kinds[0]}."
     )
 

@@ -156,7 +156,7 @@ def test_one_measured_kind_says_how_many_steps_a_second_the_others_should_make()
     assert other.measured is None
     assert other.times == pytest.approx((published_speed(offered(V100)) or 0) / (published_speed(offered(T4)) or 1))
     assert other.spread > PRIOR_SPREAD
-    assert other.high / other.times == pytest.approx(PUBLISHED_DOUBT ** sqrt(2), rel=0.01)
+    assert other.high / other.times == pytest.approx(PUBLISHED_DOUBT ** sqrt(8 / 3), rel=0.01)
 
 
 def test_the_work_left_is_that_on_the_first_kind() -> None:

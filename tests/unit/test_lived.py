@@ -12,6 +12,7 @@ from spotrun.clock import ScaledClock
 from spotrun.creation import newborn
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import PRIOR_SPREAD
 from spotrun.report.forecast import as_json, expects
 from spotrun.simulation import kinds, plan
 from spotrun.simulation.kinds import Share, choice_of, lived_by
@@ -125,7 +126,7 @@ def test_the_rows_are_the_choice_each_kind_alone_and_on_demand() -> None:
     works = [kinds._work_s(choice, seed) for seed in range(200)]
     off = np.log([each[TYPES[T4]] / each[TYPES[A10G]] / choice.times[A10G] for each in works])
     assert abs(np.mean(off)) < 0.2
-    assert np.std(off) == pytest.approx(kinds.PRIOR_SPREAD * 2**0.5, rel=0.15)
+    assert np.std(off) == pytest.approx(PRIOR_SPREAD * 2**0.5, rel=0.15)
 
 
 def test_a_plan_says_which_kind_it_expects() -> None:

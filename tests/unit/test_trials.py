@@ -200,7 +200,7 @@ def test_from_on_demand_spot_of_another_kind_is_asked_before_the_best_kind_refus
     history.running(ON_DEMAND, "0.526", accelerators=T4, instance_type=TYPES[T4])
     history.after(700)
     history.close(history.launch(SPOT, "0.16", accelerators=T4, instance_type=TYPES[T4]))
-    history.after(700)
+    history.after(200)
     market = (offered(T4), offered(A10G), offered(T4, ON_DEMAND))
     actions = decided(history, wanted(T4, A10G), market=market, steps_total=72_000.0)
     intents = [event for event in events_of(actions) if isinstance(event, ev.LaunchIntended)]
