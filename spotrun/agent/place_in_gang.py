@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spotrun.agent.node import Node
+from spotrun.market.accelerators import count_in
 from spotrun.run.gang import Gang, Meeting, MemberName
 from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
 """Scripts that were written for SkyPilot find the names that they know."""
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,30 @@ class PlaceInGang:
         (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
         """
         size = len(self.addresses)
-        places = {
-            "NUM_NODES": str(size),
-            "NODE_RANK": str(self.at),
-            "NODE_IPS": "\n".join(self.addresses),
-            "NUM_GPUS_PER_NODE": str(self.gang.world // size),
-        }
         return {
             "MASTER_ADDR": meet.address,
             "MASTER_PORT": str(meet.port),
             "NODE_RANK": str(self.at),
             "PL_TRAINER_NUM_NODES": str(size),
-            **{f"{prefix}_{name}": text for prefix in MEETS_AS for name, text in places.items()},
+            **_places(self.addresses, self.at, self.gang.world // size),
             GANG: f"{self.run_uid} {self.attempt} {incarnation} {self.gang.world}",
         }
+
+
+def alone(accelerators: str) -> dict[str, str]:
+    """What the trainer of a run on one instance finds, so that a script for several nodes trains on one too."""
+    return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
+
+
+def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
+    """`processes` are those of each member."""
+    places = {
+        "NUM_NODES": str(len(addresses)),
+        "NODE_RANK": str(rank),
+        "NODE_IPS": "\n".join(addresses),
+        "NUM_GPUS_PER_NODE": str(processes),
+    }
+    return {f"{prefix}_{name}": text for prefix in MEETS_AS for name, text in places.items()}
 
 
 def addresses_of(state: RunState, attempt: Attempt) -> tuple[str, ...]:

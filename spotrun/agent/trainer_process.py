@@ -20,6 +20,7 @@ from spotrun.agent.entrance import Entrance
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Assignment, Node
+from spotrun.agent.place_in_gang import alone
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
@@ -33,6 +34,8 @@ READ_REST_WITHIN_S = 5.0
 LOOK_S = 0.05
 """System time between two looks whether a command has ended that got SIGTERM."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
+TASK_ID = "SKYPILOT_TASK_ID"
+"""The same through all attempts. Scripts that were written for SkyPilot name their folders and logs by it."""
 
 
 def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
@@ -56,6 +59,7 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
         **names_for_loggers(run_uid),
+        TASK_ID: f"{spec.name}-{run_uid}",
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
@@ -262,7 +266,7 @@ def _started_for(address: str) -> list[int]:
 
 
 def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """`meets` is by what a trainer of a gang finds the others."""
+    """`meets` is by what a trainer of a gang finds the others; empty for a run on one instance."""
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
@@ -273,7 +277,8 @@ def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None 
         created_at = node.recorder.state.created_at
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
         environment[STATE_DIR] = str(_state_dir(node))
-        environment |= meets or {}
+        launch = node.recorder.state.launches[node.assignment.launch]
+        environment |= meets or alone(launch.intent.offering.accelerators)
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment, environment, output)
     finally:

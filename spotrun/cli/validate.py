@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json
+from spotrun.cli.options import JsonOption, known_word, print_json
 from spotrun.errors import SpecInvalid
 
 
@@ -16,6 +16,16 @@ def validate(
         Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="The job file, or a script by itself.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="sky", help="The file is SkyPilot's: say what each of its keys becomes, or what to write."
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job in spotrun's words, beside it."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -25,6 +35,7 @@ def validate(
     """
     from spotrun.cli.asking import say
     from spotrun.cli.before_launch import check_script, not_offered
+    from spotrun.cli.from_sky import from_sky
     from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
     from spotrun.market.accelerators import meant_by
@@ -37,7 +48,13 @@ def validate(
         return
     if spec_path is None:
         raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
-    spec = load_spec(spec_path, default_store=default_store())
+    if write is not None and source is None:
+        raise SpecInvalid("--write goes with --from sky", hint="add it, or leave --write out")
+    if source is not None:
+        known_word("--from", source, ("sky",))
+        spec = from_sky(spec_path, default_store(), write, as_json=as_json)
+    else:
+        spec = load_spec(spec_path, default_store=default_store())
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)
@@ -51,7 +68,7 @@ def validate(
                 say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
         cloud = spec.resources.cloud
         say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
-    if as_json:
+    if as_json and source is None:
         print_json(spec.to_dict())
-    else:
+    elif not as_json:
         print(f"{spec_path} is valid: {spec.name}")

@@ -6,6 +6,7 @@ script stands for a file that names nothing but it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import os
 import stat
@@ -22,6 +23,7 @@ from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
+from spotrun.spec.sky import translate
 from spotrun.spec.values import (
     STATE_FILES_MAX,
     clean_text,
@@ -121,9 +123,21 @@ def _document(path: Path) -> Document:
 def _resolved(
     path: Path, document: Document, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec:
-    draft = _Draft(path, document)
+    draft = Draft(path, document)
+    spec = resolve(draft, overrides, default_store, arguments)
+    if spec is None:
+        raise SpecFileInvalid(path, draft.placed())
+    return spec
+
+
+def resolve(
+    draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
+) -> RunSpec | None:
+    """The job of a draft, which is changed; None if the draft has problems then."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
+        _take_sky(draft)
+        draft.ours = copy.deepcopy(draft.data)
         _take_run(draft)
         _take_use_spot(draft)
         _take_outputs(draft)
@@ -136,7 +150,7 @@ def _resolved(
             draft.add_found(problem)
         if spec is not None and not draft.problems:
             return spec
-    raise SpecFileInvalid(path, draft.placed())
+    return None
 
 
 @contextlib.contextmanager
@@ -145,8 +159,9 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
     try:
         yield
     except SpotrunError as error:
-        draft = _Draft(path, _document(path)) if error.key else None
+        draft = Draft(path, _document(path)) if error.key else None
         if draft is not None and not draft.hopeless():
+            _take_sky(draft)
             _take_use_spot(draft)
             _spell_choice(draft)
             apply_overrides(draft, overrides or {})
@@ -158,7 +173,7 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A spec in the making: what the file says, and what was found wrong with it so far."""
 
     path: Path
@@ -166,6 +181,10 @@ class _Draft:
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
     """The key that the user wrote, by the key that it became."""
+    taken: dict[Key, str] = field(default_factory=dict)
+    """What became of a key of SkyPilot's."""
+    ours: dict[str, Any] = field(default_factory=dict)
+    """The file in our words, once `resolve` has begun."""
     flags: dict[Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -304,7 +323,7 @@ def _files_like(path: Path) -> str | None:
 # --- shorthands and flags -------------------------------------------------------------------------------
 
 
-def _leave_out_own_keys(draft: _Draft) -> None:
+def _leave_out_own_keys(draft: Draft) -> None:
     """Keys that start with `x-` are the user's own, such as a place for YAML anchors. Variables have any name."""
 
     def leave_out(value: object, at: Key) -> None:
@@ -321,7 +340,17 @@ def _leave_out_own_keys(draft: _Draft) -> None:
     leave_out(draft.data, ())
 
 
-def _take_run(draft: _Draft) -> None:
+def _take_sky(draft: Draft) -> None:
+    """SkyPilot's keys become ours."""
+    found = translate(draft.data, draft.document.unreadable)
+    for key in found.cleared:
+        draft.forget(key)
+    draft.problems += [(None, problem) for problem in found.problems]
+    draft.spelled |= found.spelled
+    draft.taken |= found.taken
+
+
+def _take_run(draft: Draft) -> None:
     """`run:` at the top becomes train.run. Beside it `train` may have what goes with a command."""
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
@@ -336,7 +365,7 @@ def _take_run(draft: _Draft) -> None:
         draft.data["train"] = {}
 
 
-def _take_use_spot(draft: _Draft) -> None:
+def _take_use_spot(draft: Draft) -> None:
     """SkyPilot's `use_spot` becomes resources.spot_policy."""
     resources = draft.section("resources")
     if resources is None or "use_spot" not in resources:
@@ -350,10 +379,11 @@ def _take_use_spot(draft: _Draft) -> None:
         draft.add(key, "cannot be combined with spot_policy", "keep one of use_spot and spot_policy")
     else:
         resources["spot_policy"] = "spot" if use_spot else "on-demand"
+        draft.taken[key] = f"resources.spot_policy: {resources['spot_policy']}"
         draft.spelled[("resources", "spot_policy")] = key
 
 
-def _take_outputs(draft: _Draft) -> None:
+def _take_outputs(draft: Draft) -> None:
     """A list of patterns becomes outputs.files."""
     if isinstance(draft.data.get("outputs"), list):
         draft.data["outputs"] = {"files": draft.data["outputs"]}
@@ -362,7 +392,7 @@ def _take_outputs(draft: _Draft) -> None:
         unreadable |= {("outputs", "files", *key[1:]) for key in unreadable if key[:1] == ("outputs",)}
 
 
-def _spell_choice(draft: _Draft) -> None:
+def _spell_choice(draft: Draft) -> None:
     """
     Each kind of a choice is known by its place in `any_of`, also where SkyPilot's forms are written. One is
     `{T4:1, V100:1}`, which YAML reads as names without values.
@@ -375,10 +405,10 @@ def _spell_choice(draft: _Draft) -> None:
             draft.forget((*key, name))
     with contextlib.suppress(Unreadable):
         for index, (at, _) in enumerate(entries_of(value) or []):
-            draft.spelled[(*key, ANY_OF, index)] = (*key, *at)
+            draft.spelled.setdefault((*key, ANY_OF, index), (*key, *at))
 
 
-def _take_arguments(draft: _Draft, arguments: Sequence[str]) -> None:
+def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
     """Arguments of the command line replace the script's own."""
     train = draft.data.get("train")
     if not arguments or not isinstance(train, dict):
@@ -391,7 +421,7 @@ def _take_arguments(draft: _Draft, arguments: Sequence[str]) -> None:
     draft.forget(("train", "args"))
 
 
-def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:
+def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
     """Replace the file's value by each flag's; the file's is then neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
@@ -418,7 +448,7 @@ def flag_of(path: str, value: object) -> str:
 # --- paths ----------------------------------------------------------------------------------------------
 
 
-def resolve_paths(draft: _Draft, default_store: str) -> None:
+def resolve_paths(draft: Draft, default_store: str) -> None:
     """Fill in the name and the paths that depend on where the file is, and check what needs the file system."""
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
@@ -439,7 +469,7 @@ def resolve_paths(draft: _Draft, default_store: str) -> None:
         aws["advisor"] = advisor if file is None else str(file)
 
 
-def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:
+def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
     """The absolute path that the user means; None if the models will say what is wrong with it."""
     try:
         text = os.path.expanduser(clean_text(value))
@@ -462,7 +492,7 @@ def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:
     return Path(os.path.normpath(os.path.join(os.path.abspath(draft.path.parent), text)))
 
 
-def _check_workdir(draft: _Draft, workdir: Path) -> None:
+def _check_workdir(draft: Draft, workdir: Path) -> None:
     try:
         if not workdir.is_dir():
             missing = "is not a folder" if workdir.exists() else "no such folder"
@@ -480,7 +510,7 @@ def _check_workdir(draft: _Draft, workdir: Path) -> None:
             _check_state(draft, workdir, index, path)
 
 
-def _check_state(draft: _Draft, workdir: Path, index: int, value: object) -> None:
+def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None:
     key: Key = ("train", "state", index)
     if isinstance(value, str) and value.startswith("!"):
         return
@@ -506,7 +536,7 @@ def _count_of_files(folder: Path, most: int) -> int:
     return found
 
 
-def _check_script(draft: _Draft, workdir: Path, value: object) -> None:
+def _check_script(draft: Draft, workdir: Path, value: object) -> None:
     key: Key = ("train", "script")
     try:
         script = workdir / read_script(value)
@@ -520,7 +550,7 @@ def _check_script(draft: _Draft, workdir: Path, value: object) -> None:
         draft.add(key, f"cannot be read: {shown(error, 200)}", "write a shorter path")
 
 
-def _check_module(draft: _Draft, workdir: Path, value: object) -> None:
+def _check_module(draft: Draft, workdir: Path, value: object) -> None:
     """A package that is not in the work folder may be installed, or come by `setup`."""
     try:
         name = read_module(value)
@@ -542,7 +572,7 @@ def _scripts_like(workdir: Path, name: str) -> str:
     return f"did you mean {shown(close[0])}?" if close else "write a path relative to workdir"
 
 
-def _validated(draft: _Draft) -> RunSpec | None:
+def _validated(draft: Draft) -> RunSpec | None:
     try:
         return RunSpec.model_validate(draft.data)
     except ValidationError as error:

@@ -17,12 +17,16 @@ from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
     {
-        *("file_mounts", "schedule", "labels"),
-        *("resources.labels", "resources.any_of", "resources.ordered"),
+        *("schedule", "labels"),
+        *("resources.labels",),
     }
 )
 """Keys that are planned and not built yet. They are refused, never ignored (docs/design/architecture.md)."""
-SHORTHANDS = {"run": "train.run", "resources.use_spot": "resources.spot_policy"}
+SHORTHANDS = {
+    "run": "train.run",
+    "resources.use_spot": "resources.spot_policy",
+    "resources.infra": "resources.cloud",
+}
 """Keys that a file may use, and the key of the model that they become (see `spotrun.spec.file`)."""
 ELSEWHERE = {
     "gpu": "resources.accelerators",
@@ -58,10 +62,6 @@ _CONTAINS = "a training runs on the machine image, in no container", "name aws.i
 _MOUNTS = "nothing is mounted", "read data from a bucket in the script, or put it into workdir"
 _ALONE = "a run has its instances for itself", "remove it"
 OWN_WORDS: Mapping[str, tuple[str, str]] = {
-    "infra": (
-        "cloud, region and zone are keys of their own, not one as in SkyPilot",
-        "write resources: {cloud: aws, region: us-east-1, zone: us-east-1a}; without the last two, any will do",
-    ),
     **dict.fromkeys(("job_recovery", "spot_recovery", "recovery_strategy"), _ALWAYS),
     "ports": ("an instance has no open port", "remove it; `spotrun ssh RUN` opens a shell"),
     **dict.fromkeys(("service", "replicas", "scaling", "gateway", "probes", "ide", "model"), _SERVES),
@@ -73,13 +73,17 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
         ("the nodes of a training are always as many as num_nodes", "remove it, and write num_nodes"),
     ),
     "stop_duration": ("a stop waits for the last checkpoint", "remove it"),
-    **dict.fromkeys(("image", "image_id", "docker", "privileged", "registry_auth"), _CONTAINS),
-    **dict.fromkeys(("volumes", "storage_mounts", "mounts"), _MOUNTS),
+    **dict.fromkeys(("image", "image_id", "container_image", "docker", "privileged", "registry_auth"), _CONTAINS),
+    **dict.fromkeys(("file_mounts", "volumes", "volume_mounts", "storage_mounts", "mounts"), _MOUNTS),
+    "managed_secrets": ("values of secrets come from no server of SkyPilot's", "write secrets: [NAME]"),
+    "api_server_access": ("a training gets no credentials of a server", "remove it"),
+    "hooks": ("nothing of a job runs when an instance ends", "let the command save when it gets SIGTERM"),
+    **dict.fromkeys(("any_of", "ordered"), ("candidates are resources", "write it under resources")),
     "files": ("workdir is uploaded whole", "put them into workdir"),
     "repos": ("workdir is uploaded as it lies on this machine", "clone it, and write its path as workdir"),
     "python": ("a training uses the Python of its image", "install another one in setup"),
     **dict.fromkeys(
-        ("disk_tier", "network_tier", "accelerator_args", "shm_size", "local_disk"),
+        ("disk_tier", "network_tier", "accelerator_args", "shm_size", "local_disk", "ephemeral_storage"),
         ("spotrun does not choose this", "remove it, or set it in a launch template (aws.launch_template)"),
     ),
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),

@@ -113,8 +113,12 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     def represent_str(self, text: str) -> Any:
         return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
+    def represent_decimal(self, number: Decimal) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:float", f"{number:f}")
+
 
 _Dumper.add_representer(str, _Dumper.represent_str)
+_Dumper.add_representer(Decimal, _Dumper.represent_decimal)
 
 
 def write_yaml(data: dict[str, Any]) -> str:

@@ -1,0 +1,255 @@
+"""
+SkyPilot's candidates (`any_of`, `ordered`) as places and kinds of instances.
+
+A candidate ties a place, accelerators and a capacity type to one another; spotrun chooses each by itself. So a list
+is taken where it holds each pair of what it names, and refused otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from spotrun.spec.kinds import ANY_OF
+from spotrun.spec.values import kind_of, read_accelerators
+from spotrun.units import Unreadable, shown
+
+CANDIDATES_MAX = 50
+REGIONS_OF = ("aws", "gcp")
+"""The clouds whose sections have `regions`."""
+ELSEWHERE = ("k8s", "kubernetes", "ssh")
+"""What follows their names is no region, and may have slashes."""
+OWN = ("infra", "cloud", "region", "zone", "accelerators", "instance_type", "use_spot")
+"""What may differ between candidates."""
+PARTS = ("cloud", "region", "zone")
+_ANY = "*"
+_Item = TypeVar("_Item", bound=Hashable)
+At = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """None is any."""
+
+    cloud: str | None = None
+    region: str | None = None
+    zone: str | None = None
+
+    def given(self) -> dict[str, str]:
+        return {name: text for name in PARTS if (text := getattr(self, name)) is not None}
+
+
+def read_place(value: object) -> Place:
+    """
+    `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
+
+    Raises:
+        Unreadable: it is none of these.
+    """
+    form = "write it like aws, aws/us-east-1 or aws/us-east-1/us-east-1a"
+    if not isinstance(value, str) or not value.strip():
+        raise Unreadable(f"must be text, not {kind_of(value)}" if value else "is empty", form)
+    first, *after = [part.strip() for part in value.strip().strip("/").split("/")]
+    cloud = first.lower()
+    if cloud in ELSEWHERE:
+        return Place(cloud)
+    if "" in (first, *after) or len(after) > 2:
+        raise Unreadable(f"{shown(value)!r} is no place", form)
+    region, zone = (None if part == _ANY else part for part in (*after, _ANY, _ANY)[:2])
+    if cloud == "slurm" and (region or zone):
+        advice = "write infra: slurm, and slurm: {partitions: [{name: NAME, capacity: spot, usd_per_node_hour: 0}]}"
+        raise Unreadable("partitions of a cluster are named with what they cost", advice)
+    if cloud == _ANY:
+        if region or zone:
+            raise Unreadable("names a place of no cloud", f"write it like aws/{shown(region or _ANY)}")
+        return Place()
+    return Place(cloud, region, zone)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A value for one of our keys, None for none; and the user's key, below the list, of each part of it."""
+
+    section: str
+    name: str
+    value: Any
+    spelled: tuple[tuple[At, At], ...] = ()
+
+    @property
+    def shown(self) -> str:
+        value = self.value[ANY_OF] if isinstance(self.value, dict) and ANY_OF in self.value else self.value
+        if isinstance(value, list):
+            return f"[{', '.join(map(shown, value))}]"
+        return shown(str(value).lower() if isinstance(value, bool) else value)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    place: Place
+    kind: str | None
+    spot: bool | None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    listed: Sequence[dict[str, Any]]
+    each: Sequence[Candidate]
+    in_order: bool
+
+    @classmethod
+    def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
+        """
+        `above` are the resources beside the list, which hold for each candidate that does not say otherwise.
+
+        Raises:
+            Unreadable: with the key below that of the list.
+        """
+        if not isinstance(value, list) or not value:
+            said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"
+            raise Unreadable(said, "write a list like [{infra: aws/us-east-1}, {infra: aws/us-east-2}]")
+        if len(value) > CANDIDATES_MAX:
+            raise Unreadable(f"has {len(value)} candidates, and at most {CANDIDATES_MAX} are allowed", "remove some")
+        for at, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise Unreadable(f"must be a mapping, not {kind_of(item)}", "write it like {infra: aws}", at=(at,))
+            for name in item:
+                if name not in OWN:
+                    advice = "write it above, beside the list, or remove it"
+                    raise Unreadable("holds for all candidates or for none", advice, at=(at, name))
+        return cls(value, [_candidate(item, above, at) for at, item in enumerate(value)], in_order)
+
+    def wishes(self) -> list[Wish]:
+        """
+        Raises:
+            Unreadable: this choice cannot be said in our words.
+        """
+        self._require_one_cloud()
+        self._require_no_order()
+        self._require_all_pairs()
+        return [*self._of_places(), *self._of_kinds(), *self._of_spot()]
+
+    def _require_one_cloud(self) -> None:
+        for at, each in enumerate(self.each):
+            first, other = self.each[0].place.cloud or "any", each.place.cloud or "any"
+            if other != first:
+                reason = f"a run stays on one cloud, and this is {shown(other)} beside {shown(first)}"
+                raise Unreadable(reason, "keep one cloud, or write a job for each", at=self._key(at, "infra", "cloud"))
+
+    def _require_no_order(self) -> None:
+        """Spot before on demand is the order of `spot_policy: auto`."""
+        rest = {(each.place, each.kind) for each in self.each}
+        if self.in_order and len(self.each) > 1 and (len(rest) > 1 or self._spots != [True, False]):
+            raise Unreadable("spotrun rents what costs least, in no other order", "write any_of in place of ordered")
+
+    def _require_all_pairs(self) -> None:
+        """Else something would be rented that no candidate allows."""
+        parts = [(each.place, each.kind, bool(each.spot)) for each in self.each]
+        pairs = itertools.product(*({part[index] for part in parts} for index in range(3)))
+        if missing := next((pair for pair in sorted(pairs, key=str) if pair not in parts), None):
+            told = [*missing[0].given().values(), missing[1], "spot" if missing[2] else "on demand"]
+            reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
+            raise Unreadable(reason, "add that one, or keep candidates that differ in one thing")
+
+    def _of_places(self) -> list[Wish]:
+        places = _distinct(each.place for each in self.each)
+        if len(places) == 1:
+            return [self._of_one_place(name, getattr(places[0], name)) for name in PARTS]
+        cloud, regions = places[0].cloud, _distinct(place.region for place in places)
+        if any(place.zone for place in places):
+            raise Unreadable("names zones of several candidates", "name one zone, or the regions alone")
+        if None in regions:
+            raise Unreadable("names a region, and any region", "name all regions, or none")
+        if cloud is None:
+            raise Unreadable("names regions of no cloud", "name the cloud, like infra: aws/us-east-1")
+        if cloud not in REGIONS_OF:
+            raise Unreadable(f"cloud {shown(cloud)} has no choice of regions", "keep one region")
+        at = [next(i for i, each in enumerate(self.each) if each.place.region == region) for region in regions]
+        spelled = tuple(((index,), self._key(one, "infra", "region")) for index, one in enumerate(at))
+        elsewhere = [Wish("resources", name, None) for name in ("region", "zone")]
+        return [self._of_one_place("cloud", cloud), *elsewhere, Wish(cloud, "regions", regions, spelled)]
+
+    def _of_one_place(self, name: str, value: str | None) -> Wish:
+        named = {"infra", name} & self.listed[0].keys()
+        return Wish("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
+
+    def _key(self, at: int, *names: str) -> At:
+        """The candidate's key of one of these names, or the candidate."""
+        return (at, *[name for name in names if name in self.listed[at]][:1])
+
+    def _of_kinds(self) -> list[Wish]:
+        kinds = _distinct(each.kind for each in self.each)
+        if kinds == [None]:
+            return []
+        if None in kinds:
+            raise Unreadable("names accelerators, and any", "name them for each candidate, or above the list")
+        at = [next(i for i, each in enumerate(self.each) if each.kind == kind) for kind in kinds]
+        keys: list[At] = [(one, name) if (name := self._name_of_kind(one)) else () for one in at]
+        if len(kinds) > 1:
+            spelled = tuple(((ANY_OF, index), key) for index, key in enumerate(keys))
+            choice = Wish("resources", "accelerators", {ANY_OF: kinds}, spelled)
+            return [Wish("resources", "instance_type", None), choice]
+        name = self._name_of_kind(at[0])
+        return [] if name is None else [Wish("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
+
+    def _name_of_kind(self, at: int) -> str | None:
+        """The key of the candidate that names its kind; None if that stands above the list."""
+        return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
+
+    @property
+    def _spots(self) -> list[bool]:
+        return _distinct(bool(each.spot) for each in self.each)
+
+    def _of_spot(self) -> list[Wish]:
+        if all(each.spot is None for each in self.each):
+            return []
+        if len(self._spots) > 1:
+            return [Wish("resources", "use_spot", None), Wish("resources", "spot_policy", "auto", (((), (0,)),))]
+        return [Wish("resources", "use_spot", self._spots[0], (((), (0,)),))]
+
+
+def _candidate(item: dict[str, Any], above: dict[str, Any], at: int) -> Candidate:
+    spot = item.get("use_spot", above.get("use_spot"))
+    if spot is not None and not isinstance(spot, bool):
+        raise Unreadable(f"must be true or false, not {kind_of(spot)}", "write true or false", at=(at, "use_spot"))
+    return Candidate(_place(item, above, at), _own_kind(item, at) or _kind_above(above), spot)
+
+
+def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> Place:
+    if "infra" not in item:
+        inherited = {} if {"region", "zone"} & item.keys() else above
+        cloud = _text(item.get("cloud", above.get("cloud")))
+        region, zone = (_text(item.get(name, inherited.get(name))) for name in ("region", "zone"))
+        return Place(cloud and cloud.lower(), region, zone)
+    if twice := next((name for name in PARTS if name in item), None):
+        raise Unreadable("cannot be combined with infra", "remove it", at=(at, twice))
+    try:
+        return read_place(item["infra"])
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(at, "infra")) from error
+
+
+def _own_kind(item: dict[str, Any], at: int) -> str | None:
+    """What the candidate itself names; None if that stands above the list. A type has its accelerators anyway."""
+    if "instance_type" in item:
+        return _text(item["instance_type"])
+    if "accelerators" not in item:
+        return None
+    try:
+        return str(read_accelerators(item["accelerators"]))
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(at, "accelerators", *error.at)) from error
+
+
+def _kind_above(above: dict[str, Any]) -> str | None:
+    """It may be a choice, or be no kind at all, which is found where it stands."""
+    return _text(above.get("instance_type", above.get("accelerators")))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _distinct(items: Iterable[_Item]) -> list[_Item]:
+    return [*dict.fromkeys(items)]

@@ -1,0 +1,108 @@
+"""What becomes of each key of a file in the words of SkyPilot, and the job that it is then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotrun.spec.file import Draft, PlacedProblem, read_text, require_file, resolve
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import OWN, Key, dotted
+from spotrun.spec.sky import differences
+from spotrun.spec.yaml import Position, read_yaml, write_yaml
+
+AS_IT_IS = "it is"
+IN_PARTS = "resources"
+"""The section of which each key has a row."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key, in the order of the file: what it is taken as, or why not. `line` is None if the file lacks the key."""
+
+    line: int | None
+    key: str
+    taken: str | None = None
+    problem: PlacedProblem | None = None
+
+    def __str__(self) -> str:
+        if self.problem is None:
+            return f"taken as {self.taken}"
+        what = "not taken" if self.line is not None else "needed"
+        told = f"{what}: {self.problem.message}"
+        return f"{told}; {self.problem.suggestion}" if self.problem.suggestion else told
+
+    def to_dict(self) -> dict[str, object]:
+        problem = self.problem
+        return {
+            "line": self.line,
+            "key": self.key,
+            "taken": self.taken,
+            "error": None if problem is None else problem.message,
+            "fix": None if problem is None else problem.suggestion,
+        }
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`job` is the file in our words, as far as it was taken; `spec` is None if a row has a problem."""
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    job: dict[str, Any]
+    spec: RunSpec | None
+
+    @property
+    def refused(self) -> int:
+        return sum(row.problem is not None for row in self.rows)
+
+    def text(self) -> str:
+        """The job as a file, which has the same meaning wherever it lies beside this one."""
+        assert self.spec is not None
+        return write_yaml({"name": self.spec.name, **self.job})
+
+
+def read_sky(path: Path, default_store: str) -> Reading:
+    """
+    Read a file of SkyPilot's. Problems are rows, so that one reading shows them beside what was taken.
+
+    Raises:
+        SpecFileInvalid: there is no such file, or it is no text.
+    """
+    require_file(path, "name a task file of SkyPilot's, like task.yaml")
+    draft = Draft(path, read_yaml(read_text(path)))
+    written = {key: at for key, at in draft.document.positions.items() if _has_row(draft, key)}
+    spec = resolve(draft, {}, default_store, ())
+    rows = _rows(draft, written)
+    notes = tuple(differences(draft.ours)) if draft.ours else ()
+    return Reading(rows, notes, draft.ours, spec)
+
+
+def same_job(path: Path, text: str, default_store: str) -> RunSpec | None:
+    """The job that `text` is as the file at `path`; None if it is none."""
+    return resolve(Draft(path, read_yaml(text)), {}, default_store, ())
+
+
+def _has_row(draft: Draft, key: Key) -> bool:
+    parts = isinstance(draft.data.get(IN_PARTS), dict)
+    in_parts = parts and key[:1] == (IN_PARTS,)
+    return len(key) == (2 if in_parts else 1) and not str(key[-1]).startswith(OWN)
+
+
+def _rows(draft: Draft, written: dict[Key, Position]) -> tuple[Row, ...]:
+    problems = draft.placed()
+    found: list[tuple[int, int, Row]] = []
+    for key, at in written.items():
+        name = dotted(key)
+        if not any(_is_below(problem.key, name) for problem in problems):
+            found.append((at.line, at.column, Row(at.line, name, draft.taken.get(key, AS_IT_IS))))
+    for problem in problems:
+        line, column = problem.line or 0, problem.column or 0
+        missing = problem.key != "" and not any(_is_below(problem.key, dotted(key[:1])) for key in written)
+        found.append((1 << 30 if missing else line, column, Row(None if missing else line, problem.key, None, problem)))
+    return tuple(row for _, _, row in sorted(found, key=lambda each: each[:2]))
+
+
+def _is_below(name: str, above: str) -> bool:
+    return name == above or name.startswith((f"{above}.", f"{above}["))

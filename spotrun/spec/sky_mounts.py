@@ -1,0 +1,74 @@
+"""Why nothing is mounted or copied to an instance beside the work folder, and what to write instead."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from spotrun.spec.values import kind_of
+from spotrun.units import Unreadable, shown
+
+COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
+"""What copies a bucket to a folder, on the images of its cloud."""
+_CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
+_MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
+_KEPT = "what the job writes into workdir is stored in the run's folder (`spotrun fetch`)"
+
+
+def no_mount(target: str, source: object) -> Unreadable:
+    """The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about."""
+    if isinstance(source, str):
+        return _no_copy(target, source)
+    if not isinstance(source, dict):
+        return Unreadable(f"must be a path, an address or a mapping, not {kind_of(source)}", "remove it")
+    mode = str(source.get("mode", _MODES[0])).upper()
+    if mode not in _MODES:
+        return Unreadable(f"{shown(mode)} is no way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
+    if str(source.get("store", "")).lower() == "volume":
+        return Unreadable("no volume is attached to an instance", f"remove it; {_KEPT}")
+    origin = source.get("source")
+    if origin is None:
+        return Unreadable("makes no bucket and mounts none", f"remove it; {_KEPT}")
+    if not isinstance(origin, str):
+        return Unreadable("only workdir is uploaded", "put these files into workdir, and read them there")
+    if "://" not in origin or mode == "COPY":
+        return _no_copy(target, origin)
+    copied = _copied(origin, target)
+    if copied is None:
+        return _out_of_reach(origin)
+    return Unreadable("nothing is mounted", f"read {_told(origin)} in the script, or write {copied}; {_KEPT}")
+
+
+def _no_copy(target: str, source: str) -> Unreadable:
+    if "://" in source:
+        copied = _copied(source, target)
+        return Unreadable("no bucket is copied", f"write {copied}") if copied else _out_of_reach(source)
+    if any(name in f"/{source.removeprefix('~/')}" for name in _CREDENTIALS):
+        return Unreadable("credentials are no files here", "remove it, and write secrets: [NAME] for what is needed")
+    return Unreadable(
+        "only workdir is uploaded", f"put {_told(source)} into workdir, and read it there in place of {_told(target)}"
+    )
+
+
+def _copied(source: str, target: str) -> str | None:
+    """The command that copies it, as an advice; None if no image has one."""
+    scheme = source.partition("://")[0].lower()
+    if scheme not in COPIES:
+        return None
+    return f"`{COPIES[scheme]} {_word(source)} {_word(target)}` into run"
+
+
+def _out_of_reach(source: str) -> Unreadable:
+    return Unreadable(
+        f"{_told(source.partition('://')[0])}:// is not copied or mounted",
+        "read it in the script, or copy it to s3:// or gs:// before",
+    )
+
+
+def _word(text: str) -> str:
+    """Variables and a home folder are for the shell."""
+    plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
+    return _told(text) if quote(plain) == plain else _told(quote(text))
+
+
+def _told(text: str) -> str:
+    return shown(text, 120)
