@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spotrun.cli.asking import say
+from spotrun.cli.before_launch import without_checkpoints
 from spotrun.cli.options import print_json, write_text
 from spotrun.errors import SpecInvalid
 from spotrun.spec.model import RunSpec
@@ -12,9 +13,10 @@ from spotrun.spec.sky_file import Reading, read_sky, same_job
 from spotrun.units import count_of
 
 
-def from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> RunSpec:
+def from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Show what becomes of each key, and write the job if `write` names a file.
+    Show what becomes of each key, and write the job if `write` names a file. The answer is the job, and whether the
+    file names a cloud, and so says where it can be had.
 
     Raises:
         SpecInvalid: a key was not taken, or the job may not be written there.
@@ -38,14 +40,17 @@ def from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> Ru
         assert same_job(write, text, store) == reading.spec, "the written job is another one"
         write_text(write, text)
         say(f"wrote {write}")
-    return reading.spec
+    return reading.spec, reading.names_cloud
 
 
 def _show(reading: Reading) -> None:
     width = max((len(row.key) for row in reading.rows), default=0)
     for row in reading.rows:
         print(f"{'' if row.line is None else row.line:>4}  {row.key:<{min(width, 40)}}  {row}")
-    for note in reading.notes if reading.spec is not None else ():
+    if reading.spec is None:
+        return
+    warning = without_checkpoints(reading.spec)
+    for note in (*reading.notes, *(() if warning is None else (warning,))):
         say(f"note: {note}")
 
 

@@ -52,14 +52,16 @@ def validate(
         raise SpecInvalid("--write goes with --from sky", hint="add it, or leave --write out")
     if source is not None:
         known_word("--from", source, ("sky",))
-        spec = from_sky(spec_path, default_store(), write, as_json=as_json)
+        spec, rents = from_sky(spec_path, default_store(), write, as_json=as_json)
     else:
-        spec = load_spec(spec_path, default_store=default_store())
+        spec, rents = load_spec(spec_path, default_store=default_store()), True
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)
         if simulated and (mistake := not_offered(spec)) is not None:
-            raise mistake
+            if rents:
+                raise mistake
+            say(f"note: {spec.resources.cloud} is no place for it: {mistake.message}")
     if unread is not None:
         say(f"note: {unread}")
     if not simulated:

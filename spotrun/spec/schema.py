@@ -33,6 +33,8 @@ def json_schema() -> dict[str, Any]:
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}
+    place = "As in SkyPilot: cloud, region and zone in one, aws/us-east-1/us-east-1a; the last two may be left out."
+    resources["infra"] = {"type": "string", "minLength": 1, "description": place}
     patterns = schema["$defs"]["OutputsSpec"]["properties"]["files"]
     outputs = schema["properties"]["outputs"]
     listed = {key: value for key, value in patterns.items() if key not in ("default", "description")}

@@ -14,7 +14,9 @@ from decimal import Decimal
 from typing import Any
 
 from spotrun.secrets.named_values import names_secret
-from spotrun.spec.problems import Key, Problem, dotted
+from spotrun.spec.clouds import BUILT_IN, find_cloud
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import Key, Problem, dotted, keys_of
 from spotrun.spec.sky_candidates import Candidates, Wish, read_place
 from spotrun.spec.sky_mounts import no_mount
 from spotrun.spec.values import kind_of
@@ -25,7 +27,7 @@ SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK",
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 DISK_LEAST, DISK_MOST = 10, 16_000
 """GiB: what both clouds allow."""
-DISKS = ("aws", "gcp")
+DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
 """The sections that say how large a disk is."""
 OURS = ("accelerators", "memory")
 """Names that both have."""
@@ -35,7 +37,7 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 """What YAML takes for no value."""
 _RESOURCES = "resources"
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(?:([kmgtp])i?b?)?(\+?)", re.ASCII | re.IGNORECASE)
-_KIB_IN = {unit: 1024**power for power, unit in enumerate("kmgtp")}
+_KIB_IN: dict[str, int] = {unit: 1024**power for power, unit in enumerate("kmgtp")}
 _VARIABLE = re.compile(r"\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
 _WITH_DEFAULT = ("-", ":-", "+", ":+")
 
@@ -159,7 +161,7 @@ def _take_memory(found: Translation, key: Key, resources: dict[str, Any]) -> Non
 
 
 def _gigabytes(size: re.Match[str]) -> Decimal:
-    return Decimal(size[1]) * _KIB_IN[(size[2] or "g").lower()] / _KIB_IN["g"]
+    return Decimal(size[1]) * Decimal(_KIB_IN[(size[2] or "g").lower()]) / Decimal(_KIB_IN["g"])
 
 
 def _take_max_cost(found: Translation, key: Key, resources: dict[str, Any]) -> None:
@@ -176,9 +178,9 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     elif not DISK_LEAST <= size <= DISK_MOST:
         nearest = min(max(size, DISK_LEAST), DISK_MOST)
         found.refuse(key, f"must be from {DISK_LEAST} to {DISK_MOST:,} GB, not {size}", f"write {nearest}")
-    elif resources.get("cloud") == "slurm":
-        found.refuse(key, "a node of a cluster has the disks that it has", "remove it")
-    elif all([found.put((section, "volume_gb"), size, key) for section in DISKS]):
+    elif (cloud := resources.get("cloud")) in BUILT_IN and cloud not in DISKS and not find_cloud(cloud).here:
+        found.refuse(key, f"an instance on {cloud} has the disks that it has", "remove it")
+    elif all(found.put((section, "volume_gb"), size, key) for section in DISKS):
         found.say(key, *(f"{section}.volume_gb: {size}" for section in DISKS))
 
 
@@ -331,7 +333,9 @@ def _take_envs(found: Translation) -> None:
     """A variable without a value is asked for at the launch. A secret without one is named, which is all we want."""
     for section in ("envs", "secrets"):
         values = found.data.get(section)
-        for name in values if isinstance(values, dict) else ():
+        if not isinstance(values, dict):
+            continue
+        for name in values:
             key: Key = (section, name)
             if section == "envs" and name.startswith("SKYPILOT_") and "_DOCKER_" in name:
                 found.cleared.append(key)

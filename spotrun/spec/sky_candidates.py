@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spotrun.spec.kinds import ANY_OF
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import keys_of
 from spotrun.spec.values import kind_of, read_accelerators
 from spotrun.units import Unreadable, shown
 
-CANDIDATES_MAX = 50
-REGIONS_OF = ("aws", "gcp")
+CANDIDATES_MAX = 20
+REGIONS_OF = tuple(path.removesuffix(".regions") for path in keys_of(RunSpec) if path.endswith(".regions"))
 """The clouds whose sections have `regions`."""
 ELSEWHERE = ("k8s", "kubernetes", "ssh")
 """What follows their names is no region, and may have slashes."""
@@ -58,9 +60,6 @@ def read_place(value: object) -> Place:
     if "" in (first, *after) or len(after) > 2:
         raise Unreadable(f"{shown(value)!r} is no place", form)
     region, zone = (None if part == _ANY else part for part in (*after, _ANY, _ANY)[:2])
-    if cloud == "slurm" and (region or zone):
-        advice = "write infra: slurm, and slurm: {partitions: [{name: NAME, capacity: spot, usd_per_node_hour: 0}]}"
-        raise Unreadable("partitions of a cluster are named with what they cost", advice)
     if cloud == _ANY:
         if region or zone:
             raise Unreadable("names a place of no cloud", f"write it like aws/{shown(region or _ANY)}")
@@ -145,12 +144,13 @@ class Candidates:
 
     def _require_all_pairs(self) -> None:
         """Else something would be rented that no candidate allows."""
-        parts = [(each.place, each.kind, bool(each.spot)) for each in self.each]
-        pairs = itertools.product(*({part[index] for part in parts} for index in range(3)))
-        if missing := next((pair for pair in sorted(pairs, key=str) if pair not in parts), None):
-            told = [*missing[0].given().values(), missing[1], "spot" if missing[2] else "on demand"]
-            reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
-            raise Unreadable(reason, "add that one, or keep candidates that differ in one thing")
+        allowed = {(each.place, each.kind, bool(each.spot)) for each in self.each}
+        places, kinds = _distinct(each.place for each in self.each), _distinct(each.kind for each in self.each)
+        for place, kind, spot in itertools.product(places, kinds, self._spots):
+            if (place, kind, spot) not in allowed:
+                told = [*place.given().values(), kind, "spot" if spot else "on demand"]
+                reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
+                raise Unreadable(reason, "add that one, or keep candidates that differ in one thing")
 
     def _of_places(self) -> list[Wish]:
         places = _distinct(each.place for each in self.each)

@@ -57,6 +57,10 @@ class Reading:
     def refused(self) -> int:
         return sum(row.problem is not None for row in self.rows)
 
+    @property
+    def names_cloud(self) -> bool:
+        return "cloud" in self.job.get("resources", {})
+
     def text(self) -> str:
         """The job as a file, which has the same meaning wherever it lies beside this one."""
         assert self.spec is not None
