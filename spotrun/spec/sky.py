@@ -246,7 +246,7 @@ def _take_setting_of_autostop(found: Translation, key: Key, value: object) -> No
 
 
 def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    value = resources.pop("job_recovery")
+    value = resources.pop(str(key[-1]))
     settings = value if isinstance(value, dict) else {"strategy": value}
     words = [f"what happens anyway: {RECOVERS}"]
     for name, setting in settings.items():
@@ -259,7 +259,7 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
         elif name == "recover_on_exit_codes":
             found.refuse(at, "exit codes are not told apart", "remove it, and write retry: {max_restarts: 10}")
         else:
-            found.refuse(at, "is no key of job_recovery", f"remove it: {RECOVERS}")
+            found.refuse(at, f"is no key of {key[-1]}", f"remove it: {RECOVERS}")
     found.say(key, *words)
 
 
@@ -283,6 +283,7 @@ _OF_RESOURCES: dict[str, _Take] = {
     "image_id": _take_image,
     "autostop": _take_autostop,
     "job_recovery": _take_recovery,
+    "spot_recovery": _take_recovery,
 }
 
 
