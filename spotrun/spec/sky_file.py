@@ -64,7 +64,13 @@ class Reading:
     def text(self) -> str:
         """The job as a file, which has the same meaning wherever it lies beside this one."""
         assert self.spec is not None
-        return write_yaml({"name": self.spec.name, **self.job})
+        job = {"name": self.spec.name, **self.job}
+        if isinstance(secrets := job.get("secrets"), dict) and not any(secrets.values()):
+            job["secrets"] = [*secrets]
+        resources = job.get("resources", {})
+        if isinstance(kinds := resources.get("accelerators"), dict) and "" in kinds.values():
+            job["resources"] = {**resources, "accelerators": [*map(str, self.spec.resources.kinds)]}
+        return write_yaml(job)
 
 
 def read_sky(path: Path, default_store: str) -> Reading:

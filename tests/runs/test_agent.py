@@ -453,11 +453,13 @@ def test_a_standby_takes_over_only_after_its_predecessor_has_drained(start: Star
 
 
 def test_a_plain_command_runs_and_completes(start: Start):
-    run = start(train={"run": "echo $GREETING | tee said; python -c 'print(1+1)'"}, envs={"GREETING": "hello"})
+    knows = "echo $SKYPILOT_NUM_NODES $SKYPILOT_NODE_RANK $SKYPILOT_NODE_IPS $SKYPILOT_NUM_GPUS_PER_NODE"
+    command = f"echo $GREETING | tee said; python -c 'print(1+1)'; {knows}; echo $SKYPILOT_TASK_ID"
+    run = start(train={"run": command}, envs={"GREETING": "hello"})
     node = run.launch()
     node.powers_off()
     assert run.wait_for(ev.RunCompleted).final_commit is None
-    assert "hello\n2\n" in run.log(node)
+    assert f"hello\n2\n1 0 127.0.0.1 1\n{run.store.uri.rpartition('/')[2]}\n" in run.log(node)
     kinds = [ev.kind(entry.event) for entry in run.ledger.entries]
     assert kinds[-2:] == ["OutputsStored", "RunCompleted"], "the files are there when the run is done"
     last = CliRunner().invoke(app, ["status", "--store", str(Path(run.store.uri).parent)]).stdout.splitlines()[-2:]

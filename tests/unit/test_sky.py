@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from spotrun.spec.sky import SET_IN_RUN, translate
 from spotrun.spec.sky_file import Reading, read_sky, same_job
 from spotrun.spec.yaml import NODES_MAX
 from tests.support.called_spotrun import Spotrun, spotrun
+from tests.support.doc_pages import blocks, prints
 from tests.support.repository import ROOT
 
 __all__ = ["spotrun"]
@@ -286,8 +289,11 @@ def test_a_hostile_file_is_refused_at_once(spotrun: Spotrun, tmp_path: Path, tex
 
 
 _WORDS = st.sampled_from(
-    "infra cloud region any_of ordered use_spot accelerators autostop job_recovery image_id disk_size memory gpus "
-    "resources file_mounts envs secrets run setup config hooks".split()
+    [
+        *("infra", "cloud", "region", "any_of", "ordered", "use_spot", "accelerators", "gpus", "disk_size", "memory"),
+        *("autostop", "job_recovery", "image_id", "resources", "file_mounts", "envs", "secrets", "config", "hooks"),
+        *("run", "setup"),
+    ]
 )
 _LEAVES = st.one_of(st.booleans(), st.integers(), st.text(max_size=8), st.sampled_from(["aws/us-east-1", "T4:1", "*"]))
 _VALUES = st.recursive(
@@ -344,6 +350,19 @@ def test_a_file_that_names_no_cloud_need_not_be_rehearsed_here(spotrun: Spotrun,
     assert "note: local is no place for it: no offering suits resources" in said.err
     task.write_text("resources: {accelerators: H100:8, infra: local}\nrun: 'true'\n")
     assert spotrun("validate", "--from", "sky", task).code == 2
+
+
+def test_the_page_shows_what_is_printed(spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTRUN_STORE", STORE)
+    for block in blocks(ROOT / "docs" / "skypilot.md"):
+        if block.file is not None:
+            Path(block.file).write_text(block.text)
+        for command, expected in block.commands() if block.kind == "console" else ():
+            assert command.startswith("spotrun validate ")
+            with contextlib.redirect_stderr(sys.stdout):
+                said = spotrun(*command.split()[1:])
+            assert prints(expected, said.out), said.out
 
 
 def test_flags_that_go_with_another_are_refused_without_it(spotrun: Spotrun, tmp_path: Path) -> None:
