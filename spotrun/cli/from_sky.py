@@ -9,7 +9,7 @@ from spotrun.cli.before_launch import without_checkpoints
 from spotrun.cli.options import print_json, write_text
 from spotrun.errors import SpecInvalid
 from spotrun.spec.model import RunSpec
-from spotrun.spec.sky_file import Reading, read_sky, same_job
+from spotrun.spec.sky.reading import Reading, read_sky, same_job
 from spotrun.units import count_of
 
 

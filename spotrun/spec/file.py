@@ -23,7 +23,7 @@ from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
-from spotrun.spec.sky import translate
+from spotrun.spec.sky.job import translate
 from spotrun.spec.values import (
     STATE_FILES_MAX,
     clean_text,
@@ -33,7 +33,7 @@ from spotrun.spec.values import (
     read_script,
     read_state_path,
 )
-from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
+from spotrun.spec.yaml import BYTES_MAX, NULLS, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
 
 _FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration", "num_nodes": "--num-nodes"}
@@ -395,12 +395,12 @@ def _take_outputs(draft: Draft) -> None:
 def _spell_choice(draft: Draft) -> None:
     """
     Each kind of a choice is known by its place in `any_of`, also where SkyPilot's forms are written. One is
-    `{T4:1, V100:1}`, which YAML reads as names without values.
+    `{T4:1, V100:1}` or `{T4, V100}`, which YAML reads as names without values.
     """
     resources, key = draft.data.get("resources"), ("resources", "accelerators")
     value = resources.get("accelerators") if isinstance(resources, dict) else None
     if isinstance(value, dict):
-        for name in [name for name, count in value.items() if ":" in name and count == ""]:
+        for name in [name for name in value if (*key, name) in draft.document.unreadable and value[name] in NULLS]:
             value[name] = None
             draft.forget((*key, name))
     with contextlib.suppress(Unreadable):

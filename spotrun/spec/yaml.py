@@ -32,6 +32,8 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})", re.ASCII)
 _FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-9]{1,2})?", re.ASCII)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _NO_VALUE = "has no value"
+NULLS = ("", "~", "null", "Null", "NULL")
+"""What YAML takes for no value."""
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ def trained(history: History, kind: str, step_s: float, steps: int = 100, commit
         "[T4, 'A10G:1', {V100: 1}]",
         "{T4: 1, A10G: 1, V100: 1}",
         "{T4:1, A10G:1, V100:1}",
+        "{T4, A10G, V100}",
+        "{T4: null, A10G:1, V100: ~}",
     ],
 )
 def test_a_choice_is_written_in_each_of_skypilots_forms(tmp_path: Path, written: str) -> None:

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from spotrun.agent.place_in_gang import alone
 from spotrun.spec.file import load_spec
-from spotrun.spec.sky import SET_IN_RUN, translate
-from spotrun.spec.sky_file import Reading, read_sky, same_job
+from spotrun.spec.sky.commands import SET_IN_RUN
+from spotrun.spec.sky.job import translate
+from spotrun.spec.sky.reading import Reading, read_sky, same_job
 from spotrun.spec.yaml import NODES_MAX
 from tests.support.called_spotrun import Spotrun, spotrun
 from tests.support.doc_pages import blocks, prints

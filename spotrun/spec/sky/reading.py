@@ -9,7 +9,7 @@ from typing import Any
 from spotrun.spec.file import Draft, PlacedProblem, read_text, require_file, resolve
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import OWN, Key, dotted
-from spotrun.spec.sky import differences
+from spotrun.spec.sky.job import differences
 from spotrun.spec.yaml import Position, read_yaml, write_yaml
 
 AS_IT_IS = "it is"
@@ -68,9 +68,13 @@ class Reading:
         if isinstance(secrets := job.get("secrets"), dict) and not any(secrets.values()):
             job["secrets"] = [*secrets]
         resources = job.get("resources", {})
-        if isinstance(kinds := resources.get("accelerators"), dict) and "" in kinds.values():
+        if isinstance(kinds := resources.get("accelerators"), dict) and not all(map(_is_count, kinds.values())):
             job["resources"] = {**resources, "accelerators": [*map(str, self.spec.resources.kinds)]}
         return write_yaml(job)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int)
 
 
 def read_sky(path: Path, default_store: str) -> Reading:

@@ -1,0 +1,46 @@
+"""What `setup` and `run` expect of SkyPilot and do not find here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from spotrun.spec.sky.translation import Translation
+
+SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
+"""Of its variables, those that a training finds (spotrun/agent/place_in_gang.py), beside the one below."""
+SET_EVERYWHERE = "SKYPILOT_TASK_ID"
+_VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
+_WITH_DEFAULT = ("-", ":-", "+", ":+")
+
+
+def look_into_commands(found: Translation) -> None:
+    envs, secrets = found.data.get("envs"), found.data.get("secrets")
+    given = {*envs} if isinstance(envs, dict) else set()
+    hidden = {*map(str, secrets)} if isinstance(secrets, dict | list) else set()
+    for name in ("setup", "run"):
+        text = found.data.get(name)
+        if isinstance(text, str):
+            for message, suggestion in _unmet(name, text, given, hidden):
+                found.refuse((name,), message, suggestion)
+
+
+def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterator[tuple[str, str]]:
+    """What a command expects and does not find here."""
+    if "sky_workdir" in text:
+        yield "there is no ~/sky_workdir: commands begin in the work folder", "remove the cd, or write a relative path"
+    for name in dict.fromkeys(_needed_variables(text)):
+        if command == "setup" and name in hidden:
+            yield f"{name} is a secret, which only the training has", "move the line that needs it into run"
+        if not name.startswith("SKYPILOT_") or name in given or name == SET_EVERYWHERE:
+            continue
+        if command == "setup":
+            yield f"setup does not know its node, so ${name} is empty", "move the line that needs it into run"
+        elif name not in SET_IN_RUN:
+            yield f"${name} is not set here", f"write ${{{name}:-…}} with what it is otherwise, or name it in envs"
+
+
+def _needed_variables(text: str) -> Iterator[str]:
+    for braced, rest, plain in _VARIABLE.findall(text):
+        if not rest.startswith(_WITH_DEFAULT):
+            yield braced or plain

@@ -1,0 +1,103 @@
+"""
+Puts a job in the words of SkyPilot into ours.
+
+A key that means the same here is moved to ours. One that has no counterpart becomes a problem that says what to write
+instead; none is left out without a word. `spotrun.spec.file` does this to every job, so a file may mix both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from spotrun.secrets.named_values import names_secret
+from spotrun.spec.problems import Key
+from spotrun.spec.sky.commands import look_into_commands
+from spotrun.spec.sky.mounts import no_mount
+from spotrun.spec.sky.resources import take_resources
+from spotrun.spec.sky.translation import Translation
+from spotrun.spec.yaml import NULLS
+from spotrun.units import shown
+
+
+def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
+    """Change `data` to our words as far as they have the same meaning."""
+    found = Translation(data, unreadable)
+    take_resources(found)
+    _take_nothings(found)
+    _take_envs(found)
+    _take_mounts(found)
+    _take_config(found)
+    look_into_commands(found)
+    return found
+
+
+def _take_nothings(found: Translation) -> None:
+    """Keys that ask for nothing, which is what happens here."""
+    if found.data.get("api_server_access") is False:
+        del found.data["api_server_access"]
+        found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
+
+
+def _take_envs(found: Translation) -> None:
+    """A variable without a value is asked for at the launch. A secret without one is named, which is all we want."""
+    for section in ("envs", "secrets"):
+        values = found.data.get(section)
+        if not isinstance(values, dict):
+            continue
+        for name in values:
+            key: Key = (section, name)
+            if section == "envs" and name.startswith("SKYPILOT_") and "_DOCKER_" in name:
+                found.cleared.append(key)
+                reason = "logs in where containers come from, and a training runs in none"
+                found.refuse(key, reason, "remove it")
+            elif key in found.unreadable and values[name] in NULLS:
+                found.cleared.append(key)
+                values[name] = ""
+                if section == "envs":
+                    found.refuse(key, "has no value", _value_for(name))
+
+
+def _value_for(name: str) -> str:
+    given = f"give one by `--env {shown(name)}=…`, or write it"
+    return f"remove it, and write secrets: [{shown(name)}]" if names_secret(name) else given
+
+
+def _take_mounts(found: Translation) -> None:
+    mounts = found.data.get("file_mounts")
+    if not isinstance(mounts, dict):
+        return
+    del found.data["file_mounts"]
+    unread = {key[1] for key in found.unreadable if key[0] == "file_mounts" and len(key) > 1}
+    for target, source in mounts.items():
+        if target not in unread:
+            refused = no_mount(target, source)
+            found.refuse(("file_mounts", target, *refused.at), refused.message, refused.suggestion)
+    if not mounts:
+        found.say(("file_mounts",), "nothing: it is empty")
+
+
+def _take_config(found: Translation) -> None:
+    config = found.data.get("config")
+    if isinstance(config, dict) and "hooks" in config:
+        del config["hooks"]
+        advice = "remove it; let the command save when it gets SIGTERM, which comes before an instance goes"
+        found.refuse(("config", "hooks"), "nothing of a job runs when an instance ends", advice)
+        if not config:
+            del found.data["config"]
+
+
+def differences(data: dict[str, Any]) -> Iterator[str]:
+    """What SkyPilot and spotrun make of keys that a file leaves out; `data` is in our words, as the file says it."""
+    resources = data.get("resources")
+    resources = resources if isinstance(resources, dict) else {}
+    if "cloud" not in resources:
+        yield "no cloud is named: SkyPilot takes the cheapest, spotrun rehearses on this machine; infra: aws rents"
+    if not {"use_spot", "spot_policy"} & resources.keys():
+        yield "use_spot is not there: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
+    if "workdir" not in data:
+        yield "workdir is not there: SkyPilot uploads nothing, spotrun the folder of the file"
+    elif not str(data["workdir"]).startswith(("/", "~")):
+        yield "workdir is relative to the file; SkyPilot reads it relative to where it is called"
+    if "retry" not in data:
+        yield "a command that fails is started again twice; retry: {max_restarts: 0} is SkyPilot's default"

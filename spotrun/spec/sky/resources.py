@@ -1,0 +1,254 @@
+"""The keys of SkyPilot's section `resources` in our words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from spotrun.spec.clouds import BUILT_IN, find_cloud
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import Key, keys_of
+from spotrun.spec.sky.candidates import Candidates, Wish, read_place
+from spotrun.spec.sky.translation import Translation
+from spotrun.spec.values import kind_of
+from spotrun.units import Unreadable, shown
+
+DISK_LEAST, DISK_MOST = 10, 16_000
+"""GiB: what all clouds allow."""
+DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
+"""The sections that say how large a disk is."""
+OURS = ("accelerators", "memory")
+"""Names that both have."""
+RECOVERS = "spotrun always recovers from an interruption"
+ENDS = "spotrun ends each instance as soon as its run is over"
+_RESOURCES = "resources"
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(?:([kmgtp])i?b?)?(\+?)", re.ASCII | re.IGNORECASE)
+_KIB_IN: dict[str, int] = {unit: 1024**power for power, unit in enumerate("kmgtp")}
+
+
+def _take_infra(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    try:
+        place = read_place(resources.pop("infra"))
+    except Unreadable as error:
+        found.refuse(key, error.message, error.suggestion)
+        return
+    given = place.given()
+    if not given:
+        found.say(key, "any cloud, as if it were not there")
+    for name, text in given.items():
+        if not found.put((_RESOURCES, name), text, key):
+            return
+    found.taken.setdefault(key, _all_of(given))
+
+
+def _all_of(given: dict[str, str]) -> str:
+    return ", ".join(f"resources.{name}: {shown(text)}" for name, text in given.items())
+
+
+def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    """SkyPilot's other name of accelerators. A number alone is of another tool."""
+    if isinstance(resources["gpus"], int):
+        return
+    value = resources.pop("gpus")
+    if found.put((_RESOURCES, "accelerators"), value, key):
+        found.say(key, "resources.accelerators")
+
+
+def _take_accelerators(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    if isinstance(resources["accelerators"], list):
+        found.say(key, "a choice by dollars per sample: the order of the list is none of preference")
+
+
+def _take_memory(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    """`1024MB`, `1.5TB`; those in GB are read as they are."""
+    match = _SIZE.fullmatch(str(resources["memory"]))
+    gigabytes = None if match is None or match[2] in (None, "g", "G") else _gigabytes(match)
+    if match is not None and gigabytes is not None and gigabytes == round(gigabytes, 3):
+        resources["memory"] = f"{gigabytes.normalize():f}{match[3]}"
+        found.say(key, f"{resources['memory']} GB")
+
+
+def _gigabytes(size: re.Match[str]) -> Decimal:
+    return Decimal(size[1]) * Decimal(_KIB_IN[(size[2] or "g").lower()]) / Decimal(_KIB_IN["g"])
+
+
+def _take_max_cost(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    if found.put((_RESOURCES, "max_price"), resources.pop("max_hourly_cost"), key):
+        found.say(key, "resources.max_price")
+
+
+def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    value = resources.pop("disk_size")
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value))
+    size = 0 if match is None or match[3] else int(_gigabytes(match))
+    if match is None or match[3]:
+        found.refuse(key, f"{shown(value)!r} is not the size of a disk in GB", "write a whole number, like 256")
+    elif not DISK_LEAST <= size <= DISK_MOST:
+        nearest = min(max(size, DISK_LEAST), DISK_MOST)
+        found.refuse(key, f"must be from {DISK_LEAST} to {DISK_MOST:,} GB, not {size}", f"write {nearest}")
+    elif (cloud := resources.get("cloud")) in BUILT_IN and cloud not in DISKS and not find_cloud(cloud).here:
+        found.refuse(key, f"an instance on {cloud} has the disks that it has", "remove it")
+    elif all(found.put((section, "volume_gb"), size, key) for section in DISKS):
+        found.say(key, *(f"{section}.volume_gb: {size}" for section in DISKS))
+
+
+def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    """A machine image of one of our clouds. Containers are left for the words of `spotrun.spec.problems`."""
+    value = resources["image_id"]
+    if isinstance(value, dict):
+        _take_image_of_region(found, key, resources, value)
+        return
+    if not isinstance(value, str) or value.startswith("docker:"):
+        return
+    for pattern, cloud, ours in (("ami-", "aws", "image_id"), ("projects/", "gcp", "image")):
+        if value.startswith(pattern):
+            del resources["image_id"]
+            if _rents_elsewhere(resources, cloud):
+                found.refuse(key, f"{shown(value)} is an image of {cloud}", "name one of your cloud, or remove it")
+            elif found.put((cloud, ours), value, key):
+                found.say(key, f"{cloud}.{ours}")
+            return
+    if ":" in value or value.startswith("ocid1."):
+        del resources["image_id"]
+        advice = "remove it: instances get an image with drivers and PyTorch; or name yours, like ami-…"
+        found.refuse(key, f"{shown(value)} is no image that spotrun can start", advice)
+
+
+def _rents_elsewhere(resources: dict[str, Any], cloud: str) -> bool:
+    named = resources.get("cloud", cloud)
+    return named != cloud and not (named in BUILT_IN and find_cloud(named).here)
+
+
+def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any], by_region: dict[str, Any]) -> None:
+    del resources["image_id"]
+    if len(by_region) != 1:
+        advice = "keep one, and write image_id: ami-… and region: NAME"
+        found.refuse(key, "names an image for each of several regions, and a run has one", advice)
+        return
+    region, image = next(iter(by_region.items()))
+    if resources.get("region", region) != region:
+        found.refuse((*key, region), f"resources.region is {shown(resources['region'])}", "keep one of them")
+    elif "region" in resources or found.put((_RESOURCES, "region"), region, (*key, region)):
+        resources["image_id"] = image
+        _take_image(found, key, resources)
+
+
+def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    """What SkyPilot does to an idle cluster, each run of ours does to its instances."""
+    value = resources.pop("autostop")
+    settings = value if isinstance(value, dict) else {}
+    if value is False or (isinstance(value, int) and value < 0):
+        found.refuse(key, ENDS, "remove it; what the run made stays in its folder, for `spotrun fetch`")
+    elif not isinstance(value, dict | int | str) or (
+        isinstance(value, str) and not re.fullmatch(r"\d{1,6}[mhdw]?", value, re.ASCII)
+    ):
+        found.refuse(key, f"is a time like 10m, or true, not {kind_of(value)}", f"remove it: {ENDS}")
+    for name, setting in settings.items():
+        _take_setting_of_autostop(found, (*key, name), setting)
+    found.say(key, f"what happens anyway: {ENDS}")
+
+
+def _take_setting_of_autostop(found: Translation, key: Key, value: object) -> None:
+    name = key[-1]
+    if name == "wait_for" and str(value).lower() == "none":
+        found.refuse(key, "ends instances while the job still runs", "write max_duration: 8h, at the top of the file")
+    elif name in ("hook", "hook_timeout"):
+        found.refuse(key, "nothing runs on an instance after its run", "write the command at the end of run")
+    elif name not in ("idle_minutes", "down", "wait_for"):
+        found.refuse(key, "is no key of autostop", f"remove it: {ENDS}")
+
+
+def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    value = resources.pop(str(key[-1]))
+    settings = value if isinstance(value, dict) else {"strategy": value}
+    words = [f"what happens anyway: {RECOVERS}"]
+    for name, setting in settings.items():
+        at: Key = (*key, name) if isinstance(value, dict) else key
+        if name == "strategy":
+            _take_strategy(found, at, setting)
+        elif name == "max_restarts_on_errors":
+            if found.put(("retry", "max_restarts"), setting, at):
+                words.append(f"retry.max_restarts: {shown(setting)}")
+        elif name == "recover_on_exit_codes":
+            found.refuse(at, "exit codes are not told apart", "remove it, and write retry: {max_restarts: 10}")
+        else:
+            found.refuse(at, f"is no key of {key[-1]}", f"remove it: {RECOVERS}")
+    found.say(key, *words)
+
+
+def _take_strategy(found: Translation, key: Key, value: object) -> None:
+    """Ours is to ask wherever the job may run, and last where an instance has just been taken."""
+    name = str(value).upper()
+    if name == "FAILOVER":
+        advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
+        found.refuse(key, "spotrun does not prefer the place that has just taken an instance", advice)
+    elif name not in ("NONE", "EAGER_NEXT_REGION", "EAGER_FAILOVER"):
+        found.refuse(key, f"{shown(value)} is no way to recover", f"remove it: {RECOVERS}")
+
+
+def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
+    """`any_of` and `ordered`: candidates that may be written as places and kinds of instances, each by itself."""
+    listed = resources.pop(str(key[-1]))
+    try:
+        wishes = Candidates.read(listed, resources, in_order=key[-1] == "ordered").wishes()
+    except Unreadable as error:
+        found.refuse((*key, *error.at), error.message, error.suggestion)
+        return
+    words = [said for wish in wishes if (said := _fulfil(found, key, wish))]
+    found.say(key, *words or ("the resources beside it",))
+
+
+def _fulfil(found: Translation, key: Key, wish: Wish) -> str | None:
+    """What becomes of a part of the candidates at `key`. They say more than the resources beside them."""
+    holder = found.section(wish.section)
+    if holder is None:
+        return None
+    before = holder.pop(wish.name, None)
+    if wish.value is None:
+        return None
+    if wish.section != _RESOURCES and before is not None:
+        other = f"{wish.section}.{wish.name}"
+        found.refuse(key, f"cannot be combined with {other}", f"keep one of {key[-1]} and {other}")
+        return None
+    holder[wish.name] = wish.value
+    found.spelled |= {(wish.section, wish.name, *below): (*key, *at) for below, at in wish.spelled}
+    return None if before == wish.value else f"{wish.section}.{wish.name}: {wish.shown}"
+
+
+_Take = Callable[[Translation, Key, dict[str, Any]], None]
+_KEYS: dict[str, _Take] = {
+    "infra": _take_infra,
+    "gpus": _take_gpus,
+    "accelerators": _take_accelerators,
+    "memory": _take_memory,
+    "max_hourly_cost": _take_max_cost,
+    "disk_size": _take_disk,
+    "image_id": _take_image,
+    "autostop": _take_autostop,
+    "job_recovery": _take_recovery,
+    "spot_recovery": _take_recovery,
+    "any_of": _take_candidates,
+    "ordered": _take_candidates,
+}
+"""Candidates come last: they are read beside what all have in common, in our words."""
+
+
+def take_resources(found: Translation) -> None:
+    """Put the keys of the section `resources` into our words."""
+    resources = found.data.get(_RESOURCES)
+    if not isinstance(resources, dict):
+        return
+    for name, take in _KEYS.items():
+        key: Key = (_RESOURCES, name)
+        if name in resources and _read(found, key, resources):
+            take(found, key, resources)
+
+
+def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
+    """Whether YAML could read all that is at `key`. If it could not, that is the problem, and ours do without it."""
+    unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
+    if unread and key[-1] not in OURS:
+        del resources[str(key[-1])]
+    return not unread
