@@ -1,0 +1,313 @@
+"""
+How near a sweep comes to the best trial in hindsight, under a budget and a deadline that it must not pass.
+
+    python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--at-once 8] [--stop-worst 0.5]
+                               [--deadline 24] [--json OUT]
+
+Each trial is a run by the real runner, ledger and policy, in a market of the local cloud that all trials of a sweep
+share; what begins and what stops, `spotrun.policy.sweeps` decides, as for a real sweep. A budget counts in whole trials:
+25 pays for as many to their end, on demand. Learning curves are made up: a floor by learning rate and regularisation, a
+pace by learning rate, so that curves cross, noise of 1 %, and the highest rates lose all to NaN.
+
+The optimum in hindsight is the best value that any trial would log if it trained to its end: the budget pays for one.
+A deadline is missed if a trial that has begun is cut off by it, or no trial is done although there was time for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from itertools import product
+from math import inf, log10, nan
+from pathlib import Path
+from random import Random
+from statistics import fmean
+
+import msgspec
+
+from benchmarks.arguments import at_least
+from spotrun.account.summary import summarise
+from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.market import Market
+from spotrun.offering import Offering, Pool
+from spotrun.policy.sweeps import Begin, EndedEpoch, Over, Stop, SweepPlan, Trial, next_actions, trial_of, trials_of
+from spotrun.run.events import StopRequested
+from spotrun.spec.model import RunSpec
+from spotrun.spec.trials import Grid, trial_spec
+from tests.support.manual_clock import ManualClock
+from tests.support.world import SimulatedWorld, Training
+
+METRIC = "val_loss"
+TYPE = "p3.2xlarge"
+EPOCHS, EPOCH_S, BOOT_S = 27, 240.0, 300.0
+"""A trial of nearly two hours."""
+LOOK_S, IDLE_S = 15.0, 60.0
+LONGEST_S = 400 * 3600.0
+RATES = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
+DECAYS = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
+GRID: Grid = {"lr": RATES, "decay": DECAYS}
+JOB = RunSpec.from_dict(
+    {
+        "name": "sweep",
+        "workdir": "/work",
+        "train": {"run": "true"},
+        "resources": {"accelerators": "V100:1"},
+        "local": {"market": "generated"},
+    }
+)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One sweep. `budget` counts in whole trials on demand."""
+
+    seed: int
+    trials: int
+    budget: float
+    at_once: int
+    keep_one_in: int | None
+    deadline_h: float | None
+
+    @property
+    def budget_usd(self) -> Decimal:
+        usd_per_hour = next(each.on_demand_usd_per_hour for each in INSTANCE_TYPES if each.name == TYPE)
+        hours = (EPOCHS * EPOCH_S + BOOT_S) / 3600
+        return (usd_per_hour * Decimal(repr(self.budget * hours))).quantize(Decimal("0.01"))
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """
+    What a sweep came to. `best` and `optimum` are values of the metric; `cut_off` are the trials that the deadline
+    ended; `took_h` is the time until nothing ran any more.
+    """
+
+    case: Case
+    best: float
+    optimum: float
+    cost_usd: Decimal
+    begun: int
+    completed: int
+    cut_off: int
+    losses: int
+    took_h: float
+
+    @property
+    def above_optimum(self) -> float:
+        return self.best / self.optimum - 1
+
+    @property
+    def over_budget_usd(self) -> Decimal:
+        return max(Decimal(0), self.cost_usd - self.case.budget_usd)
+
+    @property
+    def missed(self) -> bool:
+        late = self.case.deadline_h is not None and self.took_h > self.case.deadline_h
+        return late or self.cut_off > 0 or not self.completed
+
+
+class SharedMarket:
+    """The market of the local cloud, for a trial that begins `began_s` after the sweep."""
+
+    def __init__(self, seed: int, began_s: float) -> None:
+        self._began_s, self._origin = began_s, ManualClock().now()
+        wanted = tuple(each for each in INSTANCE_TYPES if each.name == TYPE)
+        config = MarketConfig(seed=seed, kind="generated", zones=ZONES[:3], instance_types=wanted)
+        self._market = Market(config, self._origin)
+        self._pools = [each.pool for each in self._market.offerings(self._origin)]
+
+    def offerings(self, at_s: float) -> list[Offering]:
+        return self._market.offerings(self._at(at_s))
+
+    def has(self, pool: Pool, at_s: float) -> bool:
+        return self._market.has_capacity(pool, self._at(at_s))
+
+    def price(self, pool: Pool, at_s: float) -> Decimal:
+        return self._market.price(pool, self._at(at_s))
+
+    def room(self, pool: Pool, at_s: float) -> float:
+        return inf
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
+        loss = self._market.next_loss(pool, self._at(at_s))
+        return inf if loss is None else (loss.at - self._origin).total_seconds() - self._began_s
+
+    def price_may_change_s(self, at_s: float) -> float:
+        soonest = min(self._market.price_step(pool, self._at(at_s)).until for pool in self._pools)
+        far = soonest.year == soonest.max.year
+        return inf if far else (soonest - self._origin).total_seconds() - self._began_s
+
+    def _at(self, at_s: float) -> datetime:
+        return self._origin + timedelta(seconds=self._began_s + at_s)
+
+
+def curve(seed: int, params: dict[str, str]) -> list[float]:
+    """What the trial logs after each of its epochs, whenever and however often that is trained."""
+    landscape = Random(f"{seed}/landscape")
+    best_rate, best_decay = landscape.uniform(-3.5, -2.0), landscape.uniform(-4.0, -2.0)
+    rate, decay = log10(float(params["lr"])), log10(float(params["decay"]))
+    noise = Random(f"{seed}/{rate}/{decay}")
+    if rate > best_rate + 1.5:
+        return [nan] * EPOCHS
+    floor = 0.3 + 0.08 * (rate - best_rate) ** 2 + 0.02 * (decay - best_decay) ** 2
+    pace = 2.0 * 10 ** (-0.35 * (rate - best_rate))
+    return [
+        (floor + (2.3 - floor) * (1 + epoch / pace) ** -2.0) * (1 + noise.gauss(0, 0.01))
+        for epoch in range(1, EPOCHS + 1)
+    ]
+
+
+class Running:
+    """A trial on its way: its run, and what it logs."""
+
+    def __init__(self, case: Case, number: int, begin: Begin, began_s: float, logs: Sequence[float]) -> None:
+        self.number, self.budget_usd, self._logs = number, begin.budget_usd, logs
+        self.began_s = began_s
+        left_s = None if case.deadline_h is None else case.deadline_h * 3600 - began_s
+        time_left = None if left_s is None else timedelta(seconds=left_s)
+        seed = case.seed * 1000 + number
+        self.world = SimulatedWorld(
+            trial_spec(JOB, f"sweep-{number}", begin.budget_usd, begin.work, time_left),
+            Training(steps=int(EPOCHS * EPOCH_S / 4), step_s=4.0, epochs=EPOCHS),
+            SharedMarket(case.seed, began_s),
+            seed=seed,
+            idle_s=IDLE_S,
+        )
+        self._seen = -1
+        self._last: Trial | None = None
+
+    @cached_property
+    def _epoch_zero(self) -> datetime:
+        return self.world.state.created.clock_epoch
+
+    def pass_to(self, now_s: float) -> None:
+        while not self.world.done and self.world.clock.monotonic() < now_s - self.began_s:
+            self.world.step(now_s - self.began_s)
+
+    def seen(self) -> Trial:
+        """What its ledger says, with what it has logged."""
+        state = self.world.state
+        if self._last is None or state.next_number != self._seen:
+            self._seen = state.next_number
+            summary = summarise(state, self.world.clock.now())
+            total = EPOCHS if state.epochs else None
+            found = trial_of(self.number, state, summary, epochs_total=total, budget_usd=self.budget_usd)
+            self._last = msgspec.structs.replace(found, epochs=tuple(map(self._logged, found.epochs)))
+        return self._last
+
+    def _logged(self, ended: EndedEpoch) -> EndedEpoch:
+        value = self._logs[ended.epoch - 1]
+        at = ended.at + timedelta(seconds=self.began_s)
+        return EndedEpoch(ended.epoch, at, {} if value != value else {METRIC: value})
+
+    def stop(self, reason: str) -> None:
+        self.world.ledger("sweep").append(lambda _: StopRequested(by=reason))
+
+
+def swept(case: Case) -> Swept:
+    params = trials_of(GRID, min(case.trials, 100), case.seed)
+    curves = [curve(case.seed, each) for each in params]
+    plan = SweepPlan(
+        trials=len(params),
+        budget_usd=case.budget_usd,
+        at_once=case.at_once,
+        keep_one_in=case.keep_one_in,
+        metric=METRIC,
+    )
+    found: list[Running] = []
+    now_s, cut_off = 0.0, 0
+    while now_s < LONGEST_S:
+        for each in found:
+            each.pass_to(now_s)
+        left = None if case.deadline_h is None else timedelta(hours=case.deadline_h) - timedelta(seconds=now_s)
+        for action in next_actions(plan, [each.seen() for each in found], left):
+            if isinstance(action, Begin):
+                found.append(Running(case, action.number, action, now_s, curves[action.number - 1]))
+            elif isinstance(action, Stop):
+                found[action.number - 1].stop(action.reason)
+                cut_off += "deadline" in action.reason
+            elif isinstance(action, Over):
+                return _result(case, found, curves, cut_off)
+        now_s += LOOK_S
+    raise AssertionError(f"{case} does not end")
+
+
+def _result(case: Case, found: Sequence[Running], curves: Sequence[Sequence[float]], cut_off: int) -> Swept:
+    results = [each.world.result for each in found]
+    values = [value for each in found for ended in each.seen().epochs for value in ended.metrics.values()]
+    overdue = sum("max_duration" in _detail(each) for each in found)
+    return Swept(
+        case=case,
+        best=min(values, default=inf),
+        optimum=min(value for logs in curves for value in logs if value == value),
+        cost_usd=sum((each.cost_usd for each in results), Decimal(0)),
+        begun=len(found),
+        completed=sum(each.outcome == "completed" for each in results),
+        cut_off=cut_off + overdue,
+        losses=sum(each.losses for each in results),
+        took_h=max((each.began_s + each.world.clock.monotonic() for each in found), default=0.0) / 3600,
+    )
+
+
+def _detail(trial: Running) -> str:
+    end = trial.world.state.terminal
+    return "" if end is None else end.detail
+
+
+def told(found: Sequence[Swept]) -> dict[str, float]:
+    above = [each.above_optimum for each in found]
+    return {
+        "sweeps": len(found),
+        "above_optimum_mean": fmean(above),
+        "above_optimum_max": max(above),
+        "within_5_percent": fmean(each <= 0.05 for each in above),
+        "over_budget_usd_max": float(max(each.over_budget_usd for each in found)),
+        "share_of_budget_spent": fmean(float(each.cost_usd / each.case.budget_usd) for each in found),
+        "deadlines_missed": sum(each.missed for each in found),
+        "begun": fmean(each.begun for each in found),
+        "completed": fmean(each.completed for each in found),
+        "losses": fmean(each.losses for each in found),
+        "hours": fmean(each.took_h for each in found),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweeps", type=at_least(1), default=20)
+    parser.add_argument("--trials", type=at_least(1), default=100)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[15.0, 25.0, 40.0])
+    parser.add_argument("--at-once", type=at_least(1), default=8)
+    parser.add_argument("--keep-one-in", type=at_least(2), default=2, help="2 stops the worst half")
+    parser.add_argument("--deadlines", type=_hours, nargs="+", default=[None, 24.0, 8.0], help="hours, or none")
+    parser.add_argument("--workers", type=at_least(1), default=2)
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    options = parser.parse_args()
+    cells = [*product(options.budgets, options.deadlines)]
+    asked = [
+        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline)
+        for budget, deadline in cells
+        for seed in range(options.sweeps)
+    ]
+    run: Callable[[Case], Swept] = swept
+    with ProcessPoolExecutor(options.workers) as pool:
+        found = list(pool.map(run, asked))
+    for budget, deadline in cells:
+        here = [each for each in found if (each.case.budget, each.case.deadline_h) == (budget, deadline)]
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in told(here).items())
+        print(f"budget of {budget:g} trials, {'no deadline' if deadline is None else f'{deadline:g} h'}: {shown}")
+    if options.json:
+        options.json.write_text(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
+    return 0
+
+
+def _hours(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,397 @@
+"""
+What a sweep does next: which trial begins and what it may spend, which one is stopped, and why nothing begins any more.
+
+    held = what each settled trial has cost + the whole budget of each other one
+    left = the sweep's budget - held             no trial begins with more than that
+
+A run never passes its own budget, so a sweep never passes its one. Which trials there are, and which of them are the
+worst so far, Optuna decides (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
+ledgers of the runs, so there is no other state.
+
+Halving is asynchronous: a trial that has logged the metric after `judged_from` epochs, `keep_one_in` times as many,
+and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; nobody waits for others.
+Moments are those of the wall clock, which trials of any clock share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import ROUND_DOWN, Decimal
+from difflib import get_close_matches
+from functools import lru_cache
+from math import nan
+from statistics import median
+
+import msgspec
+import optuna
+from optuna.trial import TrialState
+
+from spotrun.account.outcome import outcome
+from spotrun.account.summary import Account, RunSummary
+from spotrun.account.timeline import Activity
+from spotrun.run.billing import ZERO
+from spotrun.run.state import RunState
+from spotrun.units import count_of
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+TRIALS_MAX = 10_000
+AMPLE = Decimal(2)
+"""A trial gets this many times what it is expected to cost on demand: its instances are reserved before they cost."""
+LEAST = Decimal("1.3")
+"""With less than this many times it, no trial begins."""
+SPARE = 1.3
+"""A trial begins only if the time to the deadline is this many times what it is expected to take."""
+START = timedelta(minutes=5)
+"""How long an instance takes to its first step, before one was measured."""
+FAILED_MAX = 3
+"""So many failures before any epoch has ended anywhere are no matter of parameters."""
+ALIKE = 0.8
+"""A metric that nobody logs is a mistake for another from this ratio on: val_los for val_loss."""
+CENT = Decimal("0.01")
+_STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
+
+Params = Mapping[str, str]
+
+
+class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the user allows, and what is known before any trial.
+
+    `keep_one_in`: 2 stops the worst half; None stops nobody. `metric` None means the one that looks most like a loss.
+    `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a trial
+    takes, if the job says so; `usd_per_hour` the most that its instances may cost.
+    """
+
+    trials: int
+    budget_usd: Decimal
+    at_once: int
+    keep_one_in: int | None = None
+    judged_from: int = 1
+    metric: str | None = None
+    maximize: bool = False
+    most_usd: Decimal | None = None
+    least_usd: Decimal = CENT
+    work: timedelta | None = None
+    usd_per_hour: Decimal = ZERO
+
+
+class EndedEpoch(msgspec.Struct, frozen=True):
+    """`epoch` counts from 1."""
+
+    epoch: int
+    at: datetime
+    metrics: dict[str, float]
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What is known of a trial that has begun; they are numbered from 1.
+
+    `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end. `epoch_s` is the training time
+    of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is the
+    most that its instances may cost.
+    """
+
+    number: int
+    budget_usd: Decimal
+    spent_usd: Decimal = ZERO
+    outcome: str = "running"
+    settled: bool = False
+    asked_to_stop: bool = False
+    epochs: tuple[EndedEpoch, ...] = ()
+    epochs_total: int | None = None
+    epoch_s: float | None = None
+    start_s: float = 0.0
+    usd_per_hour: Decimal = ZERO
+
+    @property
+    def held_usd(self) -> Decimal:
+        """What has to be kept of the sweep's budget for it."""
+        return self.spent_usd if self.settled else max(self.budget_usd, self.spent_usd)
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs[-1].epoch if self.epochs else 0
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a whole trial is expected to need: of training, and from its launch to its end."""
+
+    work: timedelta
+    time: timedelta
+    usd: Decimal
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """
+    Begin this trial, whose run may spend so much. `work` is how long its training takes by those before it; None if
+    nobody knows.
+    """
+
+    number: int
+    budget_usd: Decimal
+    work: timedelta | None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    number: int
+    reason: str
+
+
+class Over(msgspec.Struct, frozen=True):
+    """No trial is left running, and none begins any more. `reason` is "" if all have begun."""
+
+    reason: str
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """No trial logs the metric, so nothing can be judged by it. `known` are those that are logged."""
+
+    metric: str
+    epoch: int
+    known: tuple[str, ...]
+
+    @property
+    def meant(self) -> str | None:
+        return next(iter(get_close_matches(self.metric, self.known, 1, ALIKE)), None)
+
+
+Action = Begin | Stop | Over | Unknown
+
+
+# -- trials ----------------------------------------------------------------------------------------------------------
+
+
+def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
+    """
+    The parameters of `count` trials, no two alike; of all combinations if there are no more. The same seed gives the
+    same trials in the same order.
+    """
+    study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
+    asked = (study.ask() for _ in range(count))
+    return [{name: str(each.suggest_categorical(name, values)) for name, values in grid.items()} for each in asked]
+
+
+def trial_of(
+    number: int, state: RunState, summary: RunSummary, *, epochs_total: int | None = None, budget_usd: Decimal
+) -> Trial:
+    """What the ledger of its run says of a trial. `epochs_total` is by its agent, if that knows."""
+    created = state.created
+
+    def on_the_wall(at: datetime) -> datetime:
+        return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
+
+    epochs = tuple(EndedEpoch(each.event.epoch + 1, on_the_wall(each.at), each.event.metrics) for each in state.epochs)
+    launches = state.launches.values()
+    prices = [launch.intent.price_ceiling_usd_per_hour for launch in launches]
+    ended = outcome(state)
+    return Trial(
+        number=number,
+        budget_usd=budget_usd,
+        spent_usd=summary.total.cost_usd,
+        outcome=ended,
+        settled=state.terminal is not None and all(launch.settled for launch in launches),
+        asked_to_stop=state.stop_requested,
+        epochs=epochs,
+        epochs_total=epochs[-1].epoch if ended == "completed" and epochs else epochs_total,
+        epoch_s=_epoch_s(summary.epochs),
+        start_s=_start_s(summary.epochs),
+        usd_per_hour=created.size * (max(prices, default=ZERO) + created.billing.attached_usd_per_hour),
+    )
+
+
+def _epoch_s(epochs: Sequence[Account]) -> float | None:
+    return median(each.productive.total_seconds() for each in epochs) if epochs else None
+
+
+def _start_s(epochs: Sequence[Account]) -> float:
+    return sum(epochs[0].times[kind].total_seconds() for kind in _STARTING) if epochs else 0.0
+
+
+def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
+    """By the dearest trial that was measured, else by what the job says; None while nobody knows."""
+    measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
+    if measured:
+        work_s = max((each.epoch_s or 0) * (each.epochs_total or 0) for each in measured)
+        start_s, price = max(each.start_s for each in measured), max(each.usd_per_hour for each in measured)
+    elif plan.work is not None:
+        work_s, start_s, price = plan.work.total_seconds(), START.total_seconds(), plan.usd_per_hour
+    else:
+        return None
+    hours = Decimal(repr((work_s + start_s) / 3600))
+    return Need(timedelta(seconds=work_s), timedelta(seconds=work_s + start_s), hours * price)
+
+
+# -- what to do ------------------------------------------------------------------------------------------------------
+
+
+def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None = None) -> list[Action]:
+    """
+    What to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None without one.
+
+    The deadline ends whatever runs. Where nothing is left to do, the last action is `Over`.
+    """
+    running = [each for each in trials if each.outcome == "running"]
+    if time_left is not None and time_left <= timedelta():
+        late = [Stop(each.number, "the deadline of the sweep has come") for each in running if not each.asked_to_stop]
+        return [*late, *([] if running else [_over(plan, trials, "its deadline has come")])]
+    if (unknown := unknown_metric(plan, trials)) is not None:
+        return [unknown]
+    stops = worst(plan, trials)
+    begins, why_not = _begins(plan, trials, time_left)
+    if not begins and all(each.settled for each in trials):
+        return [_over(plan, trials, why_not)]
+    return [*stops, *begins]
+
+
+def _over(plan: SweepPlan, trials: Sequence[Trial], reason: str) -> Over:
+    return Over("" if len(trials) == plan.trials else reason)
+
+
+def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> tuple[list[Begin], str]:
+    """The trials that begin now, and why no more do."""
+    if (reason := _all_fail(trials)) is not None:
+        return [], reason
+    need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
+    if need is not None and time_left is not None and time_left < SPARE * need.time:
+        return [], "the time to its deadline is too short for another trial"
+    while len(begun) < plan.trials:
+        free = plan.at_once - sum(not each.settled for each in begun)
+        if free <= 0:
+            return found, "enough trials run at once"
+        share = _share(plan, need, _left(plan, begun), min(free, plan.trials - len(begun)))
+        if share is None:
+            return found, f"${max(ZERO, _left(plan, begun)):.2f} are left, and another trial may need more"
+        number = len(begun) + 1
+        found.append(Begin(number, share, None if need is None else need.work))
+        begun.append(Trial(number=number, budget_usd=share))
+    return found, ""
+
+
+def _left(plan: SweepPlan, trials: Iterable[Trial]) -> Decimal:
+    return plan.budget_usd - held_usd(trials)
+
+
+def held_usd(trials: Iterable[Trial]) -> Decimal:
+    """What these trials have cost, and what those that have not ended may cost yet."""
+    return sum((each.held_usd for each in trials), ZERO)
+
+
+def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int) -> Decimal | None:
+    """
+    What the next trial may spend; None if what is left is too little. While nobody knows what a trial needs, the next
+    `wanted_by` ones share alike.
+    """
+    alike = left / wanted_by
+    if need is None:
+        least, share = plan.least_usd, max(alike, plan.least_usd)
+    else:
+        least = max(plan.least_usd, LEAST * need.usd)
+        share = max(least, min(alike, AMPLE * need.usd))
+    if plan.most_usd is not None:
+        least, share = min(least, plan.most_usd), min(share, plan.most_usd)
+    return share.quantize(CENT, ROUND_DOWN) if least <= left and share >= CENT else None
+
+
+def _all_fail(trials: Sequence[Trial]) -> str | None:
+    failed = sum(each.outcome == "failed" for each in trials)
+    if failed < FAILED_MAX or any(each.epochs or each.outcome == "completed" for each in trials):
+        return None
+    return f"{failed} trials have failed before an epoch has ended in any"
+
+
+# -- who is worst ----------------------------------------------------------------------------------------------------
+
+
+def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
+    """
+    The metric that trials are judged by. Where the user names none it is `val_loss`, or what looks most like it, of
+    those that the first judged epoch of a trial has logged; None while nothing does.
+    """
+    if plan.metric is not None:
+        return plan.metric
+    judged = (each for trial in trials for each in trial.epochs if each.epoch == plan.judged_from)
+    names = sorted({name for each in judged for name in each.metrics if "loss" in name.lower()})
+    return min(names, key=lambda name: (name != "val_loss", "val" not in name.lower(), len(name)), default=None)
+
+
+def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
+    """
+    The metric that the user names, if trials have come far enough and none has logged it. One trial may have lost it
+    to NaN, unless it logs one that is spelled alike.
+    """
+    if plan.metric is None or any(plan.metric in each.metrics for trial in trials for each in trial.epochs):
+        return None
+    far = [trial for trial in trials if trial.last_epoch >= plan.judged_from]
+    known = tuple(sorted({name for trial in far for each in trial.epochs for name in each.metrics}))
+    if not far:
+        return None
+    found = Unknown(plan.metric, far[0].last_epoch, known)
+    return found if len(far) >= min(2, plan.trials) or found.meant is not None else None
+
+
+def best_of(trial: Trial, metric: str, *, maximize: bool) -> EndedEpoch | None:
+    """The epoch with its best value; None if it has logged none."""
+    logged = [each for each in trial.epochs if metric in each.metrics]
+    return (max if maximize else min)(logged, key=lambda each: each.metrics[metric], default=None)
+
+
+def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
+    """The trials that are not worth going on with, each with the reason."""
+    metric = metric_of(plan, trials)
+    if metric is None or plan.keep_one_in is None:
+        return []
+    logged = sorted(
+        (each.at, trial.number, each.epoch, each.metrics.get(metric, nan)) for trial in trials for each in trial.epochs
+    )
+    pruned = _pruned(tuple(entry[1:] for entry in logged), plan.keep_one_in, plan.judged_from, plan.maximize)
+    return [
+        Stop(trial.number, _why(metric, logged, trial.number, pruned[trial.number], plan.maximize))
+        for trial in trials
+        if trial.number in pruned and trial.outcome == "running" and not trial.asked_to_stop and not _is_done(trial)
+    ]
+
+
+def _is_done(trial: Trial) -> bool:
+    """Whether all of its epochs have ended: what follows costs little, and its weights are the last ones."""
+    return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
+
+
+@lru_cache(maxsize=8)
+def _pruned(
+    logged: tuple[tuple[int, int, float], ...], keep_one_in: int, judged_from: int, maximize: bool
+) -> dict[int, int]:
+    """
+    The trials that Optuna prunes, and after which epoch, where these values (number, epoch, value) were reported in
+    this order.
+    """
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=judged_from, reduction_factor=keep_one_in)
+    study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
+    numbers = sorted({number for number, _, _ in logged})
+    asked = {number: study.ask() for number in numbers}
+    pruned: dict[int, int] = {}
+    for number, epoch, value in logged:
+        if number in pruned:
+            continue
+        asked[number].report(value, epoch)
+        if asked[number].should_prune():
+            pruned[number] = epoch
+            study.tell(asked[number], state=TrialState.PRUNED)
+    return pruned
+
+
+def _why(
+    metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
+) -> str:
+    """How it compares after that epoch with all that had come as far by then."""
+    at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
+    after = f"after epoch {epoch}"
+    if own != own:
+        return f"it has logged no finite {metric} {after}"
+    values = [value for when, _, ended, value in logged if ended == epoch and when <= at and value == value]
+    better = sum(value > own if maximize else value < own for value in values)
+    best = max(values) if maximize else min(values)
+    place = f"no. {better + 1} of {count_of(len(values), 'trial')}"
+    return f"{metric} {own:.4g} {after} is {place}; the best has {best:.4g}"

@@ -1,0 +1,205 @@
+"""
+The job of one trial of a sweep: the job itself, with the trial's parameters as arguments or variables of its script.
+
+A parameter goes where the job or its script has its name, the first of these that does:
+
+    args has --lr 0.1, --lr=0.1 or lr=0.1     its value is replaced
+    envs has LR                               its value is replaced
+    the script names "--lr"                   --lr VALUE is added
+    the script is Hydra's                     lr=VALUE is added
+    the script names no argument at all       --lr VALUE is added: its arguments are not known here
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from itertools import groupby
+from math import prod
+from pathlib import Path
+
+from spotrun.errors import SpecInvalid
+from spotrun.spec.model import BudgetSpec, RunSpec, TrainSpec
+
+EXAMPLE = "--grid lr=1e-3,3e-4"
+COMBINATIONS_MAX = 10_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
+
+Grid = dict[str, tuple[str, ...]]
+"""The values of each parameter, as they were typed."""
+
+
+def read_grid(texts: Sequence[str]) -> Grid:
+    """
+    The grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
+
+    Raises:
+        SpecInvalid: a parameter has no name, no value, the same one twice, or is there twice; or there are too many.
+    """
+    grid: Grid = {}
+    for text in texts:
+        name, given, listed = (part.strip() for part in text.partition("="))
+        if not given or not listed:
+            raise SpecInvalid(f"--grid {text!r} has no value", hint=f"write a name and its values: {EXAMPLE}")
+        if not _NAME.fullmatch(name):
+            raise SpecInvalid(f"--grid {text!r}: {name!r} is no name of a parameter", hint=f"like {EXAMPLE}")
+        if other := next((known for known in grid if _plain(known) == _plain(name)), None):
+            raise SpecInvalid(f"--grid has {other} twice", hint=f"write all its values at once: {EXAMPLE}")
+        grid[name] = _values(text, listed)
+    if not grid:
+        raise SpecInvalid("a sweep needs a grid", hint=EXAMPLE)
+    if (count := combinations(grid)) > COMBINATIONS_MAX:
+        raise SpecInvalid(f"the grid has {count:,} combinations, and {COMBINATIONS_MAX:,} are the most", hint=EXAMPLE)
+    return grid
+
+
+def combinations(grid: Mapping[str, Sequence[str]]) -> int:
+    return prod(len(values) for values in grid.values())
+
+
+def _values(text: str, listed: str) -> tuple[str, ...]:
+    values = tuple(value.strip() for value in listed.split(","))
+    if "" in values:
+        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"values are apart by one comma: {EXAMPLE}")
+    for _, alike in groupby(sorted(values, key=_number), key=_number):
+        same = list(alike)
+        if len(same) > 1:
+            raise SpecInvalid(f"--grid {text!r} has the same value twice: {' and '.join(same)}", hint="remove one")
+    return values
+
+
+def _number(value: str) -> str:
+    """The same for 1e-3 and 0.001."""
+    try:
+        return repr(float(value))
+    except ValueError:
+        return value
+
+
+# -- where a parameter goes ------------------------------------------------------------------------------------------
+
+
+def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
+    """
+    The job with these parameters.
+
+    Raises:
+        SpecInvalid: neither the job nor its script has one of them.
+    """
+    for name, value in params.items():
+        spec = _with_param(spec, name, value)
+    return spec
+
+
+def _with_param(spec: RunSpec, name: str, value: str) -> RunSpec:
+    train = spec.train
+    if (replaced := _replaced(train.args, name, value)) is not None:
+        return _with_args(spec, replaced)
+    if name in spec.envs:
+        return spec.model_copy(update={"envs": {**spec.envs, name: value}})
+    if train.run is not None:
+        envs = ", ".join(spec.envs) or "none"
+        raise SpecInvalid(
+            f"--grid {name}: the job runs a command, whose parameters are its envs ({envs})",
+            hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
+            key=("train", "run"),
+        )
+    return _with_args(spec, (*train.args, *_added(spec, name, value)))
+
+
+def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
+    train: TrainSpec = spec.train.model_copy(update={"args": tuple(args)})
+    return spec.model_copy(update={"train": train})
+
+
+def _replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
+    """The arguments with another value for that name; None if they do not have it."""
+    found, done, index = list[str](), False, 0
+    while index < len(args):
+        flag, given, _ = args[index].partition("=")
+        if not _names(flag, name, given=bool(given)):
+            found.append(args[index])
+        elif given:
+            found.append(f"{flag}={value}")
+            done = True
+        else:
+            found += [flag, value]
+            done = True
+            index += index + 1 < len(args) and not _is_flag(args[index + 1])
+        index += 1
+    return tuple(found) if done else None
+
+
+def _names(flag: str, name: str, *, given: bool) -> bool:
+    """Whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
+    dashes = len(flag) - len(flag.lstrip("-"))
+    return (dashes > 0 or given) and _plain(flag.lstrip("-+")) == _plain(name)
+
+
+def _is_flag(word: str) -> bool:
+    """-1e-3 is a value."""
+    return word.startswith("-") and _number(word) == word
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _added(spec: RunSpec, name: str, value: str) -> tuple[str, ...]:
+    """The words that give a script an argument which the job does not give it."""
+    source = spec.train.source(Path(spec.workdir))
+    text = "" if source is None else (Path(spec.workdir) / source).read_text(errors="replace")
+    flags = _flags_in(text)
+    named = next((flag for flag in flags if _plain(flag.lstrip("-")) == _plain(name)), None)
+    if named is not None:
+        return (named, value)
+    if "hydra.main" in text:
+        return (f"{name}={value}",)
+    if not flags:
+        return (f"--{name}", value)
+    plain = {flag.lstrip("-"): flag for flag in flags} | {env: env for env in spec.envs}
+    near = get_close_matches(name, plain, 1)
+    hint = f"did you mean {near[0]}?" if near else f"{spec.train.title} has {', '.join(flags[:10])}"
+    raise SpecInvalid(f"--grid {name}: {spec.train.title} has no argument --{name}", hint=hint)
+
+
+def _flags_in(text: str) -> list[str]:
+    """The flags that a script names anywhere, like "--lr" in add_argument; none if it cannot be read."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return []
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return sorted({text for text in texts if re.fullmatch(r"--?[A-Za-z][\w.-]*", text, re.ASCII)})
+
+
+# -- what a trial may take -------------------------------------------------------------------------------------------
+
+
+def trial_spec(
+    spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
+) -> RunSpec:
+    """
+    The job of the trial of that name, which may spend so much and has so long.
+
+    A deadline of the sweep is the run's too, where a job may have one; and it ends the run in any case.
+    """
+    policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
+    update: dict[str, object] = {"name": name, "budget": budget}
+    if work is not None:
+        policy = policy.model_copy(update={"expected_work": work})
+    if time_left is not None:
+        longest = time_left if spec.max_duration is None else min(time_left, spec.max_duration)
+        update["max_duration"] = longest
+        policy = policy.model_copy(update={"deadline": time_left if may_have_deadline(spec) else None})
+    return spec.model_copy(update={**update, "policy": policy})
+
+
+def may_have_deadline(spec: RunSpec) -> bool:
+    """Spot alone keeps none, and of several kinds of instances nobody knows the speed yet."""
+    spot_only = spec.resources.spot_policy == "spot" and spec.policy.strategy != "spot_only"
+    return not spot_only and not spec.resources.is_choice
