@@ -5,9 +5,9 @@ How near a sweep comes to the best trial in hindsight, under a budget and a dead
                                [--deadline 24] [--json OUT]
 
 Each trial is a run by the real runner, ledger and policy, in a market of the local cloud that all trials of a sweep
-share; what begins and what stops, `spotrun.policy.sweeps` decides, as for a real sweep. A budget counts in whole trials:
-25 pays for as many to their end, on demand. Learning curves are made up: a floor by learning rate and regularisation, a
-pace by learning rate, so that curves cross, noise of 1 %, and the highest rates lose all to NaN.
+share; what begins and what stops, `spotrun.policy.sweeps` decides, as for a real sweep. A budget counts in whole
+trials: 25 pays for as many to their end, on demand. Learning curves are made up: a floor by learning rate and
+regularisation, a pace by learning rate, so that curves cross, noise of 1 %; and the highest rates lose all to NaN.
 
 The optimum in hindsight is the best value that any trial would log if it trained to its end: the budget pays for one.
 A deadline is missed if a trial that has begun is cut off by it, or no trial is done although there was time for one.

@@ -39,23 +39,24 @@ def new_uid() -> str:
     return secrets.token_hex(5)
 
 
-def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
+def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str | None = None) -> str:
     """
     Put into the store everything that an instance needs, then create the run.
 
-    `start` is a Lightning checkpoint for the training to begin from.
+    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it has one already.
 
     Returns:
         The address of the run's folder.
 
     Raises:
         StoreError: the store cannot hold a run.
+        EntryRefused: there is a run of that `uid`.
         SpecInvalid: the work folder is too large, or its script does not travel.
         CloudError: the interruption rates that the specification names cannot be read.
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
         require_script(travelling(Path(spec.workdir)), source)
-    uid = new_uid()
+    uid = uid or new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
     _try_out(store)

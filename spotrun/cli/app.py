@@ -25,6 +25,10 @@ VERBS = {
     "launch": Listed(
         "Train a job, or a script by itself, to its end, on spot capacity where possible.", "train.yaml --deadline 8h"
     ),
+    "sweep": Listed(
+        "Train a job with several parameters, under one budget and one deadline; the worst trials stop early.",
+        "train.yaml --grid lr=1e-3,3e-4 --budget 40",
+    ),
     "offers": Listed(
         "Show what can be rented: prices now and lately, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
@@ -81,7 +85,7 @@ VERBS = {
 
 HEADINGS = {
     "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "bench", "simulate", "verify-resume"),
-    "Train": ("launch", "stop", "down", "resume", "tick", "chaos"),
+    "Train": ("launch", "sweep", "stop", "down", "resume", "tick", "chaos"),
     "Look": ("status", "logs", "events", "why", "ssh"),
     "Results and bills": ("fetch", "checkpoints", "report", "compare", "bill"),
     "Clean up": ("rm", "prune", "reap"),

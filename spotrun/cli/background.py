@@ -7,8 +7,9 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from spotrun import address
 from spotrun.cli.asking import say
@@ -32,30 +33,57 @@ def leave_behind(run: OpenRun) -> None:
     Raises:
         SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
     """
-    log = log_of(run)
-    before = log.stat().st_size if log.exists() else 0
-    reading, writing = os.pipe()
-    with open(reading, "rb", buffering=0) as answer, _opened(log) as output:
-        subprocess.Popen(
-            [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground", "--yes"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            cwd="/",
-            pass_fds=(writing,),
-            env=os.environ | {STARTER_FD: str(writing)},
-        )
-        os.close(writing)
-        try:
-            answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
-        except (KeyboardInterrupt, Signalled):
-            say(f"a background runner of {run.id} was started, and goes on ({log}); `spotrun stop {run.typed}` ends it")
-            raise
-        if not answered or not answer.read(1):
-            raise _unattended(run, log, before, answered)
+    what = Background(f"the background runner of {run.id}", log_of(run), f"spotrun stop {run.typed}", "/")
+    what.start(["resume", run.uri, "--foreground", "--yes"], otherwise=f"attend with `spotrun resume {run.typed}`")
+    log = what.log
     with contextlib.suppress(BrokenPipeError):
         print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`")
+
+
+class Background(NamedTuple):
+    """A spotrun without a terminal, which works in `folder` and writes `log`. `ends` is the command that ends it."""
+
+    name: str
+    log: Path
+    ends: str
+    folder: str
+
+    def start(self, words: Sequence[str], *, otherwise: str) -> None:
+        """
+        Start it, and wait until it says that it attends. `otherwise` is what to do if it does not.
+
+        Raises:
+            SpotrunError: it ended, or gave no sign of life for a minute; or its log cannot be written.
+        """
+        before = self.log.stat().st_size if self.log.exists() else 0
+        reading, writing = os.pipe()
+        with open(reading, "rb", buffering=0) as answer, _opened(self.log) as output:
+            subprocess.Popen(
+                [sys.executable, "-m", "spotrun", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd=self.folder,
+                pass_fds=(writing,),
+                env=os.environ | {STARTER_FD: str(writing)},
+            )
+            os.close(writing)
+            try:
+                answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+            except (KeyboardInterrupt, Signalled):
+                say(f"{self.name} was started, and goes on ({self.log}); `{self.ends}` ends it")
+                raise
+            if not answered or not answer.read(1):
+                raise self._unattended(before, answered, otherwise)
+
+    def _unattended(self, before: int, ended: bool, otherwise: str) -> SpotrunError:
+        what = "ended at once" if ended else f"gave no sign of life for {ATTENDS_WITHIN_S:.0f} s"
+        with self.log.open("rb") as written:
+            written.seek(max(before, self.log.stat().st_size - LOG_TAIL_BYTES))
+            last = written.read().decode(errors="replace").strip()
+        said = f"; it said: {last}" if last else ""
+        return SpotrunError(f"{self.name} {what}{said}", hint=f"see {self.log}, and {otherwise}")
 
 
 def say_that_it_attends() -> None:
@@ -65,18 +93,6 @@ def say_that_it_attends() -> None:
         return
     with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # it may have left
         starter.write(b"1")
-
-
-def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunError:
-    what = "ended at once" if ended else f"gave no sign of life for {ATTENDS_WITHIN_S:.0f} s"
-    with log.open("rb") as written:
-        written.seek(max(before, log.stat().st_size - LOG_TAIL_BYTES))
-        last = written.read().decode(errors="replace").strip()
-    said = f"; it said: {last}" if last else ""
-    return SpotrunError(
-        f"the background runner of {run.id} {what}{said}",
-        hint=f"see {log}, and attend with `spotrun resume {run.typed}`",
-    )
 
 
 def open_to_append(log: Path) -> BinaryIO:
@@ -102,8 +118,11 @@ def _opened(log: Path) -> BinaryIO:
 def log_of(run: OpenRun) -> Path:
     """The log: in the run's folder if that is on this machine."""
     place = address.parse(run.uri)
-    if isinstance(place, str):
-        return Path(place) / "runner.log"
+    return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
+
+
+def log_named(name: str) -> Path:
+    """A log on this machine, of what is in a bucket."""
     folder = LOGS.expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"{run.id}.log"
+    return folder / f"{name}.log"

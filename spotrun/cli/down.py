@@ -19,6 +19,7 @@ from spotrun.errors import (
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
+    from spotrun.cli.sweeps import NamedSweep
 
 DOWN_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
@@ -26,12 +27,21 @@ LOOK_AGAIN_S = 0.5
 
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
-    """End a run and its instances now, without a last checkpoint."""
+    """
+    End a run and its instances now, without a last checkpoint.
+
+    The name of a sweep means all of its runs.
+    """
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.interrupts import told, what_is_left
     from spotrun.cli.runs import open_run
+    from spotrun.cli.sweeps import sweep_named
     from spotrun.cli.unreadable import end_nameless
 
+    sweep = sweep_named(run, store)
+    if sweep is not None:
+        _end_sweep(sweep, yes)
+        return
     try:
         opened = open_run(run, store)
     except LedgerDamaged:
@@ -44,6 +54,28 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     except CloudError:
         say(what_is_left(opened))
         raise
+
+
+def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
+    """All of its runs first stop to launch, then they end one by one."""
+    from spotrun.cli.asking import confirm
+    from spotrun.cli.interrupts import told
+    from spotrun.units import count_of
+
+    going = [run for run in sweep.runs() if not _is_settled(run)]
+    question = f"End the sweep {sweep.record.name} ({count_of(len(going), 'run')} of it) and their instances now?"
+    confirm(yes, question, default=True, declined="nothing was ended")
+    sweep.request_stop()
+    sweep.stop_all()
+    for run in going:
+        with told(run):
+            take_down(run)
+    print(f"{sweep.record.name} is down; nothing of it is left running")
+
+
+def _is_settled(run: OpenRun) -> bool:
+    state = run.ledger.refresh()
+    return state.terminal is not None and all(launch.settled for launch in state.launches.values())
 
 
 def take_down(opened: OpenRun) -> None:

@@ -62,7 +62,7 @@ class Interrupts:
             self._leave(self._stopped_by)
         if number == signal.SIGINT and sys.stdin.isatty() and sys.stdout.isatty():
             try:
-                answered = _stop_or_detach()
+                answered = stop_or_detach()
             except Signalled as later:
                 return self.answer(later)
             if answered is None:
@@ -162,9 +162,9 @@ def last_act(run: OpenRun) -> str:
     return f"spotrun can store no {saved} now ({no_room})" if no_room else act
 
 
-def request_stop(run: OpenRun) -> bool:
-    """Ask a run to stop; False if it has ended or was asked before."""
-    event = StopRequested(by=who())
+def request_stop(run: OpenRun, by: str | None = None) -> bool:
+    """Ask a run to stop, in the name of this user or for them; False if it has ended or was asked before."""
+    event = StopRequested(by=by or who())
     try:
         entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
     except EntryRefused:
@@ -172,11 +172,11 @@ def request_stop(run: OpenRun) -> bool:
     return entry is not None
 
 
-def _stop_or_detach() -> str | None:
+def stop_or_detach(what: str = "the run") -> str | None:
     """None without an answer. A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:
-        return choose("Stop the run, or detach and let it go on? [s/d]: ", ("stop", "detach"))
+        return choose(f"Stop {what}, or detach and let it go on? [s/d]: ", ("stop", "detach"))
     except Signalled as caught:
         if caught.signal == signal.SIGALRM:
             return None

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -19,14 +18,12 @@ from spotrun.account.summary import summarise
 from spotrun.cli import attend
 from spotrun.cli.interrupts import told
 from spotrun.cli.known import is_known, remember
+from spotrun.cli.locks import alone, lock_of
 from spotrun.cli.notifying import notifying
 from spotrun.cli.runs import OpenRun, attended, newest_of
-from spotrun.errors import NightUnderWay, SpotrunError
+from spotrun.errors import NightUnderWay
 from spotrun.notify.news import night
 from spotrun.spec.model import RunSpec
-
-LOCKS = Path("~/.spotrun/locks")
-"""The locks of nights whose runs are in a bucket."""
 
 
 def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun]) -> None:
@@ -61,17 +58,7 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     Raises:
         NightUnderWay: another process of this machine holds it.
     """
-    path = _lock_path(spec)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("ab")
-    except OSError as error:
-        raise SpotrunError(f"cannot lock {path}: {error.strerror}", hint="check who may write there") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _under_way(spec.name) from None
+    with alone(_lock_path(spec), _under_way(spec.name)):
         yield
 
 
@@ -80,7 +67,7 @@ def _lock_path(spec: RunSpec) -> Path:
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
-    return LOCKS.expanduser() / f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}.lock"
+    return lock_of(f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}")
 
 
 def _unfinished(run: OpenRun) -> bool:

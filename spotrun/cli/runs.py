@@ -30,6 +30,7 @@ from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
+from spotrun.folder.sweep_record import FOLDER as SWEEPS
 from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.run.state import RunState
@@ -258,7 +259,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreUnavailable: one of them cannot be read now, so that a run may be missed.
     """
     store = open_store(folder)
-    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH)])
+    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH, SWEEPS)])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:

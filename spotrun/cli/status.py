@@ -45,7 +45,11 @@ STATES: dict[type[SpotrunError], str] = {
 def status(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Only runs whose name or id begins so.", autocompletion=run_names),
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only runs whose name or id begins so, or those of a sweep.",
+            autocompletion=run_names,
+        ),
     ] = None,
     store: StoreOption = None,
     still_open: Annotated[bool, typer.Option("--open", help="Only runs that have not ended.")] = False,
@@ -60,13 +64,15 @@ def status(
     """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.runs import look_in
+    from spotrun.cli.sweeps import sweep_named
 
     if watch and as_json:
         raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
-    named = _named(runs, name)
+    sweep = None if name is None else sweep_named(name, store)
+    named = _named(runs, name) if sweep is None else [run for run in runs if run.id in sweep.folders]
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
-    if name is not None and not named and not damaged:
+    if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
         raise RunNotFound(message, hint="see `spotrun status`, or name another store by --store")
     newest_first = sorted(named, key=lambda run: run.created.clock_epoch, reverse=True)
@@ -76,6 +82,8 @@ def status(
     rows = _watch(newest_first, damaged) if watch else _rows(newest_first) + damaged
     if as_json:
         print_json(rows)
+    elif not rows and sweep is not None:
+        print(f"no trial of the sweep {name} has begun")
     elif not rows and runs:
         print(f"each run in {store or DEFAULT_STORE} has ended")
     elif not rows:
@@ -83,6 +91,8 @@ def status(
         print("`spotrun init SCRIPT.py` writes a first JOB.yaml for a script")
     elif not watch:
         _print_table(rows)
+    if sweep is not None and rows and not (as_json or watch):
+        print(sweep.in_a_line(len(named)))
     _refuse_damage(rows)
 
 

@@ -10,14 +10,21 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     Commit a last checkpoint, then end a run.
 
     A command without checkpoints gets SIGTERM instead, and has 30 s to end. A full store takes no last checkpoint.
-    `spotrun resume` carries it on.
+    `spotrun resume` carries it on. The name of a sweep means all of its runs, and no other trial begins.
     """
     from spotrun.cli.interrupts import request_stop
     from spotrun.cli.runs import attended, open_run
+    from spotrun.cli.sweeps import sweep_named
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain
     from spotrun.report.unattended import left_alone
 
+    sweep = sweep_named(run, store)
+    if sweep is not None:
+        sweep.request_stop()
+        asked = [each.id for each in sweep.stop_all()]
+        print(f"{run} was asked to stop: {', '.join(asked) or 'none of its runs goes on'}; no other trial begins")
+        return
     opened = open_run(run, store)
     if not request_stop(opened):
         print(f"{opened.id} has ended already, or was asked before")

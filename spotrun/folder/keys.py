@@ -17,7 +17,7 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 if TYPE_CHECKING:  # the import takes longer than most commands
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 FOLDER = "keys"
 KEY_SIZE = 64
@@ -45,7 +45,9 @@ def make(runs: Store, run_uid: str) -> str:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = Ed25519PrivateKey.generate()
-    persist(lambda: runs.put(key_of(run_uid), private.private_bytes_raw().hex().encode()))
+    made = private.private_bytes_raw().hex().encode()
+    if not persist(lambda: runs.put_if_absent(key_of(run_uid), made)):  # of a creation that was cut off, or our own try
+        private = _private(persist(lambda: runs.get(key_of(run_uid), 0, KEY_SIZE + 1))) or private
     return private.public_key().public_bytes_raw().hex()
 
 
@@ -83,8 +85,6 @@ class OwnersKey:
         self._signs = self._read()
 
     def _read(self) -> Callable[[bytes], bytes]:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         store, key = self._runs(), key_of(self._uid)
         try:
             data = persist(lambda: store.get(key, 0, KEY_SIZE + 1))
@@ -93,13 +93,20 @@ class OwnersKey:
                 f"{store.uri}/{key} is missing, so nobody can act for the owner of this run",
                 hint="restore the key from a backup; a copy of a run has none, and can only be read",
             ) from None
-        try:
-            private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(data.decode("ascii")))
-        except ValueError:
-            private = None
+        private = _private(data)
         if private is None or private.public_key().public_bytes_raw().hex() != self._public_key:
             raise KeyMissing(f"{store.uri}/{key} is not the key of this run", hint="restore the key from a backup")
         return private.sign
+
+
+def _private(data: bytes) -> Ed25519PrivateKey | None:
+    """The key that an object holds; None if it holds none."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    try:
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(data.decode("ascii")))
+    except ValueError:
+        return None
 
 
 def is_signed(public_key: str, signature: str, body: bytes) -> bool:

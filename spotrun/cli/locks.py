@@ -1,0 +1,38 @@
+"""Locks of this machine: what only one process may do at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun.errors import SpotrunError
+
+LOCKS = Path("~/.spotrun/locks")
+"""The locks of what is in a bucket."""
+
+
+def lock_of(name: str) -> Path:
+    return LOCKS.expanduser() / f"{name}.lock"
+
+
+@contextlib.contextmanager
+def alone(path: Path, busy: SpotrunError) -> Iterator[None]:
+    """
+    Holds the lock. The kernel frees it however this process ends.
+
+    Raises:
+        SpotrunError: another process of this machine holds it, which is `busy`; or it cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("ab")
+    except OSError as error:
+        raise SpotrunError(f"cannot lock {path}: {error.strerror}", hint="check who may write there") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
+        yield

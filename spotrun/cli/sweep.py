@@ -1,0 +1,105 @@
+"""`spotrun sweep`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import (
+    DetachOption,
+    JsonOption,
+    LaunchStoreOption,
+    ScriptArguments,
+    SpecArgument,
+    YesOption,
+    print_json,
+)
+from spotrun.errors import needs_extra
+
+
+def sweep(
+    spec_path: SpecArgument,
+    arguments: ScriptArguments = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="TIME", help="When all have to be done: in 24h, or at 07:00.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N of the combinations, at random.")
+    ] = None,
+    stop_worst: Annotated[
+        float,
+        typer.Option(
+            "--stop-worst", metavar="SHARE", help="Stop this share of the trials at each comparison; 0: none."
+        ),
+    ] = 0.5,
+    at_once: Annotated[
+        int, typer.Option("--at-once", metavar="N", min=1, max=64, help="How many trials run at once at most.")
+    ] = 4,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Compare by this metric that the script logs. Default: keep_best's, else a loss.",
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
+    ] = None,
+    judged_from: Annotated[
+        int, typer.Option("--judged-from", metavar="EPOCH", min=1, help="Compare first at the end of this epoch.")
+    ] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")] = 0,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name. Default: that of the job, and -sweep.")
+    ] = None,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
+    store: LaunchStoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Train a job with several parameters, under one budget and one deadline; the worst trials stop early.
+
+    Each trial is an ordinary run, NAME-1, NAME-2 and so on. The same command again carries on a sweep that was stopped
+    or lost this process, and shows the report of one that is over. A parameter becomes an argument of the script, or
+    one of the job's envs of that name.
+    """
+    import contextlib
+    import sys
+
+    with needs_extra("sweep", "a sweep"):
+        from spotrun.cli import sweep_start
+        from spotrun.report import sweep as report
+
+    wish = sweep_start.Wish(
+        grid=tuple(grid or ()),
+        budget=budget,
+        deadline=deadline,
+        sample=sample,
+        stop_worst=stop_worst,
+        at_once=at_once,
+        metric=metric,
+        mode=mode,
+        judged_from=judged_from,
+        seed=seed,
+        name=name,
+        store=store,
+    )
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        outcome = sweep_start.attended(spec_path, arguments or (), wish, yes=yes, detach=detach, background=foreground)
+    if outcome.shown is not None and as_json:
+        print_json(report.as_json(outcome.shown))
+    elif outcome.shown is not None:
+        report.show(outcome.shown)
+    if outcome.error is not None:
+        raise outcome.error
