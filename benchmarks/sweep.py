@@ -48,7 +48,8 @@ METRIC = "val_loss"
 TYPE = "p3.2xlarge"
 EPOCHS, EPOCH_S, BOOT_S = 27, 240.0, 300.0
 """A trial of nearly two hours."""
-LOOK_S, IDLE_S = 15.0, 60.0
+LOOK_S, QUIET_S, IDLE_S = 15.0, 300.0, 60.0
+"""Where no ledger has anything new, it is decided anew only now and then: the time alone may end a sweep."""
 LONGEST_S = 400 * 3600.0
 RATES = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
 DECAYS = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
@@ -220,12 +221,18 @@ def swept(case: Case) -> Swept:
         metric=METRIC,
     )
     found: list[Running] = []
-    now_s, cut_off = 0.0, 0
+    before: list[Trial] | None = None
+    now_s, cut_off, decided_s = 0.0, 0, 0.0
     while now_s < LONGEST_S:
         for each in found:
             each.pass_to(now_s)
+        seen = [each.seen() for each in found]
+        if seen == before and now_s - decided_s < QUIET_S:
+            now_s += LOOK_S
+            continue
+        before, decided_s = seen, now_s
         left = None if case.deadline_h is None else timedelta(hours=case.deadline_h) - timedelta(seconds=now_s)
-        for action in next_actions(plan, [each.seen() for each in found], left):
+        for action in next_actions(plan, seen, left):
             if isinstance(action, Begin):
                 found.append(Running(case, action.number, action, now_s, curves[action.number - 1]))
             elif isinstance(action, Stop):

@@ -235,13 +235,14 @@ class Sweeping:
         return (self._over is not None or self._stopping) and settled
 
     def _act(self) -> None:
-        if not self._stopping and self._is_stopped_elsewhere():
+        left = self.time_left()
+        actions = [] if self._stopping else next_actions(self._wanted.plan, self._trials(), left)
+        final = any(isinstance(action, Begin | Over) for action in actions)
+        if self._is_stopped_elsewhere(at_once=final):
             say(f"{self._record_name} was asked to stop by {self._sweep.record.stopped_by}")
             self._stopping = True
-        if self._stopping:
             return
-        left = self.time_left()
-        for action in next_actions(self._wanted.plan, self._trials(), left):
+        for action in actions:
             if isinstance(action, Begin):
                 if not self._begin(action, left):
                     return
@@ -298,8 +299,9 @@ class Sweeping:
                     request_stop(each.run, self._sweep.with_all)
         say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
 
-    def _is_stopped_elsewhere(self) -> bool:
-        if time.monotonic() - self._looked_s < RECORD_EVERY_S:
+    def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
+        """Whether another command has asked for it since the last look; looked at now and then, or `at_once`."""
+        if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()
         with contextlib.suppress(StoreUnavailable):

@@ -27,7 +27,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     `wanted` is what makes it this sweep: flags by their names, and the digest of the job. It began at `began_at`, and
     has `deadline_s` of run time from then on, which passes `time_scale` times as fast as the wall clock; `deadline` is
-    how that was typed. `trials` is how many it has. `stopped_by` is who asked the whole sweep to stop, "" if nobody did.
+    how that was typed. `trials` is how many it has. `stopped_by` is who has asked the whole sweep to stop, or "".
     """
 
     name: str

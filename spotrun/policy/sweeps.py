@@ -281,18 +281,18 @@ def held_usd(trials: Iterable[Trial]) -> Decimal:
 
 def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int) -> Decimal | None:
     """
-    What the next trial may spend; None if what is left is too little. While nobody knows what a trial needs, the next
-    `wanted_by` ones share alike.
+    What the next trial may spend; None if what is left is too little. The next `wanted_by` ones share alike, or as many
+    as it pays for; of a need that is known none gets more than an ample share.
     """
-    alike = left / wanted_by
-    if need is None:
-        least, share = plan.least_usd, max(alike, plan.least_usd)
-    else:
-        least = max(plan.least_usd, LEAST * need.usd)
-        share = max(least, min(alike, AMPLE * need.usd))
+    least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
-        least, share = min(least, plan.most_usd), min(share, plan.most_usd)
-    return share.quantize(CENT, ROUND_DOWN) if least <= left and share >= CENT else None
+        least = min(least, plan.most_usd)
+    if left < least or left < CENT:
+        return None
+    share = left / max(1, min(wanted_by, int(left / least)))
+    if need is not None:
+        share = min(share, max(least, AMPLE * need.usd))
+    return min(share, plan.most_usd or share).quantize(CENT, ROUND_DOWN)
 
 
 def _all_fail(trials: Sequence[Trial]) -> str | None:

@@ -3,30 +3,40 @@ The job of one trial of a sweep: the job itself, with the trial's parameters as 
 
 A parameter goes where the job or its script has its name, the first of these that does:
 
-    args has --lr 0.1, --lr=0.1 or lr=0.1     its value is replaced
-    envs has LR                               its value is replaced
-    the script names "--lr"                   --lr VALUE is added
-    the script is Hydra's                     lr=VALUE is added
-    the script names no argument at all       --lr VALUE is added: its arguments are not known here
+    args has --lr 0.1, --lr=0.1 or lr=0.1          its value is replaced
+    envs has lr                                    its value is replaced
+    the script, or a file beside it, names "--lr"  --lr VALUE is added
+    the script is Hydra's                          lr=VALUE is added
+    its arguments are not known here               --lr VALUE is added
+
+So a parameter that only a mistake can mean is refused before anything is rented.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from itertools import groupby
+from itertools import groupby, islice
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from spotrun.errors import SpecInvalid
 from spotrun.spec.model import BudgetSpec, RunSpec, TrainSpec
 
 EXAMPLE = "--grid lr=1e-3,3e-4"
 COMBINATIONS_MAX = 10_000
+FILES_MAX = 200
+"""Of the work folder; a script that has more of its own is rare."""
+ALIKE = 0.75
+OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
+"""Libraries that make arguments of what a script does not name itself."""
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 Grid = dict[str, tuple[str, ...]]
@@ -151,30 +161,66 @@ def _plain(name: str) -> str:
 
 def _added(spec: RunSpec, name: str, value: str) -> tuple[str, ...]:
     """The words that give a script an argument which the job does not give it."""
-    source = spec.train.source(Path(spec.workdir))
-    text = "" if source is None else (Path(spec.workdir) / source).read_text(errors="replace")
-    flags = _flags_in(text)
-    named = next((flag for flag in flags if _plain(flag.lstrip("-")) == _plain(name)), None)
-    if named is not None:
-        return (named, value)
-    if "hydra.main" in text:
+    workdir = Path(spec.workdir)
+    source = spec.train.source(workdir)
+    own = "" if source is None else (workdir / source).read_text(errors="replace")
+    flags, others = _Named.of([own]), _Named.of(_texts(workdir))
+    if (flag := flags.flag_for(name) or others.flag_for(name)) is not None:
+        return (flag, value)
+    if "hydra.main" in own:
         return (f"{name}={value}",)
-    if not flags:
+    known = {flag.lstrip("-") for flag in others.flags} | set(spec.envs)
+    near = get_close_matches(name, sorted(known), 1, ALIKE)
+    if not near and (not flags.flags or flags.is_open or _plain(name) in flags.words | others.words):
         return (f"--{name}", value)
-    plain = {flag.lstrip("-"): flag for flag in flags} | {env: env for env in spec.envs}
-    near = get_close_matches(name, plain, 1)
-    hint = f"did you mean {near[0]}?" if near else f"{spec.train.title} has {', '.join(flags[:10])}"
+    listed = ", ".join(sorted(flags.flags)[:10])
+    hint = f"did you mean {near[0]}?" if near else f"its arguments are {listed}"
     raise SpecInvalid(f"--grid {name}: {spec.train.title} has no argument --{name}", hint=hint)
 
 
-def _flags_in(text: str) -> list[str]:
-    """The flags that a script names anywhere, like "--lr" in add_argument; none if it cannot be read."""
+class _Named(NamedTuple):
+    """
+    What Python files name: flags like "--lr" in add_argument; parameters and fields, of which some libraries make
+    flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
+    """
+
+    flags: frozenset[str]
+    words: frozenset[str]
+    is_open: bool
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> _Named:
+        flags, words, is_open = set[str](), set[str](), False
+        for text in texts:
+            is_open = is_open or any(name in text for name in OPEN_PARSERS)
+            for node in _nodes(text):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FLAG.fullmatch(node.value):
+                    flags.add(node.value)
+                elif isinstance(node, ast.arg):
+                    words.add(_plain(node.arg))
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    words.add(_plain(node.target.id))
+        return cls(frozenset(flags), frozenset(words), is_open)
+
+    def flag_for(self, name: str) -> str | None:
+        """The longest way to write it."""
+        return max((flag for flag in self.flags if _plain(flag.lstrip("-")) == _plain(name)), key=len, default=None)
+
+
+def _nodes(text: str) -> Iterator[ast.AST]:
+    """Nothing of what this Python cannot read."""
     try:
-        tree = ast.parse(text)
+        yield from ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):
-        return []
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return sorted({text for text in texts if re.fullmatch(r"--?[A-Za-z][\w.-]*", text, re.ASCII)})
+        return
+
+
+def _texts(workdir: Path) -> Iterator[str]:
+    """The Python files that a script of the work folder may import from there."""
+    found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
+    for path in islice(found, FILES_MAX):
+        with suppress(OSError):
+            yield path.read_text(errors="replace")
 
 
 # -- what a trial may take -------------------------------------------------------------------------------------------

@@ -1,0 +1,97 @@
+"""Sweeps of real trainings on the local cloud."""
+
+from __future__ import annotations
+
+import json
+import signal
+from decimal import Decimal
+
+import pytest
+
+from spotrun.cli.sweeps import NamedSweep, sweep_named
+from tests.support.eventually import eventually
+from tests.support.sandbox import Sandbox, final_tensors
+
+GRID = ("--grid", "width=16,32,64")
+BUDGET = 6
+
+
+def the_sweep(sandbox: Sandbox, name: str) -> NamedSweep:
+    found = sweep_named(name, sandbox.uri)
+    assert found is not None
+    return found
+
+
+def epochs(sandbox: Sandbox, name: str) -> int:
+    """How many have ended in all runs of a sweep."""
+    found = sweep_named(name, sandbox.uri)
+    return 0 if found is None else sum(len(run.ledger.refresh().epochs) for run in found.runs())
+
+
+@pytest.mark.slow
+def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
+    calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'")
+    sandbox.call("sweep", calm, *GRID, "--budget", BUDGET, "--stop-worst", 0, "-y")
+
+    job = sandbox.job("killed", args="--epochs, '3', --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
+    command = ("sweep", job, *GRID, "--budget", BUDGET, "--stop-worst", 0, "--name", "rough", "-y")
+    mistaken = sandbox.call(*command, "--metric", "val_los", code=2)
+    assert "no trial has logged the metric 'val_los' by the end of epoch 1" in " ".join(mistaken.split())
+    assert "--metric val_loss" in mistaken
+    assert sandbox.left_running() == []
+
+    first = sandbox.start(*command)
+    before = epochs(sandbox, "rough")
+    eventually(lambda: epochs(sandbox, "rough") > before, within_s=120)
+    assert "another process of this machine attends" in sandbox.call(*command, code=1)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    going = [run for run in the_sweep(sandbox, "rough").runs() if run.ledger.refresh().current is not None]
+    for run in going[:2]:
+        sandbox.call("chaos", run.id, "--no-notice")
+    output = sandbox.call(*command, "--json")
+    found = json.loads(output[output.index("{\n") :])
+
+    assert [row["state"] for row in found["rows"]] == ["completed"] * 3
+    assert found["best"] == found["rows"][0]["run"]
+    assert Decimal(0) < Decimal(found["cost_usd"]) <= BUDGET
+    held = sum(Decimal(row["budget_usd"]) for row in found["rows"])
+    assert held <= BUDGET, "all run at once, so none has freed anything for another"
+    undisturbed = the_sweep(sandbox, "calm-sweep").runs()
+    for rough, quiet in zip(the_sweep(sandbox, "rough").runs(), undisturbed, strict=True):
+        assert rough.spec.train.args[4:] == quiet.spec.train.args[4:]
+        assert final_tensors(rough) == final_tensors(quiet)
+    assert sandbox.left_running() == []
+
+
+def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> None:
+    job = sandbox.job("many", args="--epochs, '500', --step-s, '0.05'")
+    command = ("sweep", job, *GRID, "--budget", BUDGET, "--at-once", 2, "--stop-worst", 0, "-y")
+    attending = sandbox.start(*command)
+    eventually(lambda: epochs(sandbox, "many-sweep") >= 1, within_s=120)
+    assert len(sandbox.call_json("status", "many-sweep")) == 2
+    assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.call("status", "many-sweep")
+    assert "no other trial begins" in sandbox.call("stop", "many-sweep")
+    output, _ = attending.communicate(timeout=120)
+    assert attending.returncode == 4, output
+    assert "many-sweep was stopped" in output
+    assert sandbox.left_running() == []
+
+    attending = sandbox.start(*command)
+    eventually(lambda: sandbox.left_running(), within_s=120)
+    attending.send_signal(signal.SIGKILL)
+    attending.communicate()
+    assert "many-sweep is down" in sandbox.call("down", "many-sweep", "-y")
+    assert sandbox.left_running() == []
+
+
+def test_a_sweep_that_is_told_to_go_leaves_nothing_running(sandbox: Sandbox) -> None:
+    job = sandbox.job("told", args="--epochs, '500', --step-s, '0.05'")
+    attending = sandbox.start("sweep", job, *GRID, "--budget", BUDGET, "--at-once", 2, "-y")
+    eventually(lambda: epochs(sandbox, "told-sweep") >= 1, within_s=120)
+    attending.send_signal(signal.SIGTERM)
+    output, _ = attending.communicate(timeout=120)
+    assert attending.returncode == 4, output
+    assert "leave nothing running" in output
+    assert sandbox.left_running() == []
+    assert [row["state"] for row in sandbox.call_json("status", "told-sweep")] == ["stopped"] * 2

@@ -1,0 +1,236 @@
+"""What a sweep decides, from trials as they may be: who begins with how much, who stops, and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from benchmarks.sweep import Case, Swept, swept
+from spotrun.policy.sweeps import (
+    Action,
+    Begin,
+    EndedEpoch,
+    Over,
+    Stop,
+    SweepPlan,
+    Trial,
+    Unknown,
+    best_of,
+    held_usd,
+    metric_of,
+    need_of,
+    next_actions,
+    trials_of,
+)
+
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), at_once=4, keep_one_in=2, metric="val_loss")
+HOUR = timedelta(hours=1)
+
+
+def logged(*values: float, begin_min: int = 0, metric: str = "val_loss") -> tuple[EndedEpoch, ...]:
+    """An epoch each ten minutes; NaN is not logged."""
+    return tuple(
+        EndedEpoch(epoch, AT + timedelta(minutes=begin_min + 10 * epoch), {} if value != value else {metric: value})
+        for epoch, value in enumerate(values, 1)
+    )
+
+
+def trial(number: int, *values: float, begin_min: int = 0, **known: object) -> Trial:
+    """On its way, an hour of training in all, at $3 an hour."""
+    made = Trial(
+        number=number,
+        budget_usd=Decimal(6),
+        spent_usd=Decimal("0.5"),
+        epochs=logged(*values, begin_min=begin_min),
+        epochs_total=6,
+        epoch_s=600.0 if values else None,
+        usd_per_hour=Decimal(3),
+    )
+    return replace(made, **known)
+
+
+def ended(number: int, *values: float, outcome: str = "completed", cost: str = "1", begin_min: int = 0) -> Trial:
+    return trial(number, *values, begin_min=begin_min, outcome=outcome, settled=True, spent_usd=Decimal(cost))
+
+
+def begun(actions: Sequence[Action]) -> list[Begin]:
+    return [each for each in actions if isinstance(each, Begin)]
+
+
+def stopped(actions: Sequence[Action]) -> dict[int, str]:
+    return {each.number: each.reason for each in actions if isinstance(each, Stop)}
+
+
+# -- who begins ------------------------------------------------------------------------------------------------------
+
+
+def test_while_nobody_knows_what_a_trial_needs_the_first_ones_share_alike() -> None:
+    assert begun(next_actions(PLAN, [])) == [Begin(number, Decimal(10), None) for number in (1, 2, 3, 4)]
+    small = replace(PLAN, budget_usd=Decimal(5), least_usd=Decimal(2))
+    assert [each.budget_usd for each in begun(next_actions(small, []))] == [Decimal("2.5")] * 2, "no third one could"
+    assert [each.budget_usd for each in begun(next_actions(replace(PLAN, most_usd=Decimal(7)), []))] == [Decimal(7)] * 4
+
+
+def test_once_a_trial_was_measured_the_next_one_gets_twice_what_it_may_cost_on_demand() -> None:
+    found = next_actions(PLAN, [trial(1, 0.5)])
+    assert [each.budget_usd for each in begun(found)] == [Decimal(6)] * 3
+    assert {each.work for each in begun(found)} == {HOUR}
+    need = need_of(PLAN, [trial(1, 0.5), trial(2, 0.5, epoch_s=1200.0)])
+    assert need is not None
+    assert (need.work, need.usd) == (2 * HOUR, Decimal(6)), "the dearest one counts"
+
+
+def test_what_runs_holds_its_whole_budget_and_what_has_ended_its_cost() -> None:
+    plan = replace(PLAN, budget_usd=Decimal(12))
+    assert held_usd([ended(1, 0.5), trial(2, 0.5)]) == Decimal(7)
+    assert [each.budget_usd for each in begun(next_actions(plan, [ended(1, 0.5), trial(2, 0.5)]))] == [Decimal(5)]
+    assert begun(next_actions(plan, [trial(1, 0.5), trial(2, 0.5)])) == [], "the other trials may need all of it"
+
+
+def test_a_sweep_is_over_when_what_is_left_pays_for_no_other_trial() -> None:
+    (over,) = next_actions(replace(PLAN, budget_usd=Decimal(4)), [ended(1, 0.5)])
+    assert over == Over("$3.00 are left, and another trial may need more")
+    everybody = [ended(number, 0.5) for number in range(1, 9)]
+    assert next_actions(PLAN, everybody) == [Over("")]
+
+
+def test_no_trial_begins_that_would_not_be_done_by_the_deadline_and_none_runs_beyond_it() -> None:
+    assert begun(next_actions(PLAN, [trial(1, 0.5)], 2 * HOUR))
+    assert next_actions(PLAN, [trial(1, 0.5)], 1.2 * HOUR) == []
+    (over,) = next_actions(PLAN, [ended(1, 0.5)], 1.2 * HOUR)
+    assert over == Over("the time to its deadline is too short for another trial")
+    assert stopped(next_actions(PLAN, [trial(1, 0.5), ended(2, 0.5)], timedelta())) == {
+        1: "the deadline of the sweep has come"
+    }
+    assert next_actions(PLAN, [ended(1, 0.5)], -HOUR) == [Over("its deadline has come")]
+
+
+def test_a_job_that_fails_three_times_before_an_epoch_is_not_tried_on() -> None:
+    failing = [ended(number, outcome="failed") for number in (1, 2, 3)]
+    (over,) = next_actions(PLAN, failing)
+    assert over == Over("3 trials have failed before an epoch has ended in any")
+    assert begun(next_actions(PLAN, [*failing, ended(4, 0.5)])), "then it is a matter of parameters"
+
+
+money = st.decimals(0, 20, places=2)
+
+
+@given(st.lists(st.tuples(money, money, st.booleans()), max_size=7), st.decimals(1, 60, places=2), money)
+def test_no_history_makes_a_sweep_promise_more_than_its_budget(
+    history: list[tuple[Decimal, Decimal, bool]], budget_usd: Decimal, least_usd: Decimal
+) -> None:
+    plan = replace(PLAN, budget_usd=budget_usd, least_usd=max(least_usd, Decimal("0.01")))
+    trials = [
+        replace(trial(number, 0.5), budget_usd=most, spent_usd=min(cost, most), settled=is_over)
+        for number, (most, cost, is_over) in enumerate(history, 1)
+    ]
+    begins = begun(next_actions(plan, trials))
+    promised = held_usd(trials) + sum((each.budget_usd for each in begins), Decimal(0))
+    assert not begins or promised <= budget_usd
+    assert [each.number for each in begins] == list(range(len(trials) + 1, len(trials) + 1 + len(begins)))
+
+
+# -- who stops -------------------------------------------------------------------------------------------------------
+
+
+def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -> None:
+    trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1), trial(3, 0.4, begin_min=2), trial(4, 0.6, begin_min=3)]
+    reasons = stopped(next_actions(PLAN, trials))
+    assert reasons == {
+        2: "val_loss 0.9 after epoch 1 is no. 2 of 2 trials; the best has 0.5",
+        4: "val_loss 0.6 after epoch 1 is no. 3 of 4 trials; the best has 0.4",
+    }
+    assert stopped(next_actions(replace(PLAN, keep_one_in=None), trials)) == {}
+    assert set(stopped(next_actions(replace(PLAN, judged_from=2), trials))) == set()
+
+
+def test_of_a_metric_that_has_to_grow_the_smallest_are_the_worst() -> None:
+    trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1), trial(3, 0.4, begin_min=2)]
+    assert set(stopped(next_actions(replace(PLAN, maximize=True), trials))) == {3}
+    best = best_of(trial(1, 0.5, 0.9, 0.7), "val_loss", maximize=True)
+    assert best is not None
+    assert best.epoch == 2
+
+
+def test_rungs_are_apart_by_the_factor_and_who_is_done_goes_on() -> None:
+    ahead = ended(1, 0.5, 0.4, 0.3, 0.2, 0.2, 0.2)
+    assert set(stopped(next_actions(PLAN, [ahead, trial(2, 0.4, 0.3, 0.4, begin_min=60)]))) == set(), "not at epoch 3"
+    assert set(stopped(next_actions(PLAN, [ahead, trial(2, 0.4, 0.3, 0.4, 0.4, begin_min=60)]))) == {2}
+    done = trial(2, 0.6, epochs_total=1, begin_min=60)
+    assert set(stopped(next_actions(PLAN, [ahead, done]))) == set()
+
+
+def test_a_trial_that_loses_its_metric_to_nan_stops() -> None:
+    trials = [trial(1, 0.5), trial(2, float("nan"), begin_min=1)]
+    assert stopped(next_actions(PLAN, trials)) == {2: "it has logged no finite val_loss after epoch 1"}
+
+
+def test_nobody_is_stopped_twice_or_after_the_end() -> None:
+    trials = [trial(1, 0.5), trial(2, 0.9, begin_min=1, asked_to_stop=True), ended(3, 0.9, begin_min=2)]
+    assert stopped(next_actions(PLAN, trials)) == {}
+
+
+@given(st.permutations(range(6)))
+def test_the_same_ledgers_give_the_same_decision_in_any_order_of_reading(order: list[int]) -> None:
+    trials = [trial(number, number / 10, 0.1, begin_min=number) for number in range(1, 7)]
+    assert stopped(next_actions(PLAN, [trials[place] for place in order])) == stopped(next_actions(PLAN, trials))
+
+
+# -- by which metric -------------------------------------------------------------------------------------------------
+
+
+def test_a_metric_that_nobody_logs_is_told_at_the_end_of_the_first_epoch() -> None:
+    mistaken = replace(PLAN, metric="val_los")
+    (unknown,) = next_actions(mistaken, [trial(1, 0.5)])
+    assert unknown == Unknown("val_los", 1, ("val_loss",))
+    assert unknown.meant == "val_loss"
+    strange = replace(PLAN, metric="accuracy")
+    assert not any(isinstance(each, Unknown) for each in next_actions(strange, [trial(1, 0.5)])), "it may be NaN"
+    (unknown,) = next_actions(strange, [trial(1, 0.5), trial(2, 0.5)])
+    assert unknown == Unknown("accuracy", 1, ("val_loss",))
+    assert not any(isinstance(each, Unknown) for each in next_actions(replace(strange, judged_from=2), [trial(1, 0.5)]))
+
+
+def test_without_a_wish_trials_are_judged_by_the_loss_of_the_validation_or_else_of_the_training() -> None:
+    wish = replace(PLAN, metric=None)
+    names = ("train_loss", "valid/loss", "lr")
+    epoch = EndedEpoch(1, AT, dict.fromkeys(names, 0.5))
+    assert metric_of(wish, [replace(trial(1), epochs=(epoch,))]) == "valid/loss"
+    assert metric_of(wish, [trial(1, 0.5)]) == "val_loss"
+    assert metric_of(wish, [replace(trial(1), epochs=logged(0.5, metric="lr"))]) is None
+    assert stopped(next_actions(wish, [replace(trial(1), epochs=logged(0.5, metric="lr"))])) == {}
+
+
+# -- which trials ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_is_of_different_trials_and_the_same_for_the_same_seed() -> None:
+    grid = {"lr": ("1e-3", "3e-4", "1e-4"), "width": ("8", "16")}
+    everything = trials_of(grid, 6, 0)
+    assert len({tuple(each.items()) for each in everything}) == 6
+    assert trials_of(grid, 3, 0) == everything[:3]
+    assert trials_of(grid, 6, 1) != everything
+
+
+# -- whole sweeps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Swept]:
+    """Two of the sweeps of benchmarks/sweep.py, with fewer trials."""
+    return [swept(Case(seed, 10, 4.0, 3, 2, deadline)) for seed, deadline in ((1, None), (2, 8.0))]
+
+
+def test_simulated_sweeps_keep_budget_and_deadline_and_come_near_the_best_in_hindsight(found: list[Swept]) -> None:
+    for each in found:
+        assert each.over_budget_usd == 0, each
+        assert not each.missed, each
+        assert each.above_optimum <= 0.05, each
+        assert each.completed >= 1
