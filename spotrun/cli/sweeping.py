@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli.asking import say
 from spotrun.cli.background import say_that_it_attends
@@ -28,7 +29,8 @@ from spotrun.cli.runs import OpenRun, who
 from spotrun.cli.signals import Signalled, undisturbed
 from spotrun.cli.sweeps import NamedSweep, stopped_by
 from spotrun.creation import create_run
-from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreUnavailable
+from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
+from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.sweep_record import find_sweep
@@ -269,11 +271,24 @@ class Sweeping:
             return False
         run = OpenRun(uri, f"runner:{who()}")
         remember(run)
+        self._share_setup(run)
         attendant = Attendant(run, begin.number, params)
         self._attendants.append(attendant)
         print(report.begun(run.id, params, attendant.run.created.budget_usd or Decimal(0)), flush=True)
         attendant.start()
         return True
+
+    def _share_setup(self, run: OpenRun) -> None:
+        """
+        Give it what `setup` has made for a trial before it. In a bucket that would cross the network twice, and cost
+        more than it saves.
+        """
+        if self._wanted.spec.setup is None or not isinstance(address.parse(run.uri), str):
+            return
+        with contextlib.suppress(StoreError):  # it sets up by itself
+            for each in self._attendants:
+                if setup_cache.copy_all(each.run.store, run.store):
+                    return
 
     def _stop(self, stop: Stop) -> None:
         run = self._attendants[stop.number - 1].run

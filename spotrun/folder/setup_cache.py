@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -128,6 +129,26 @@ def _upload_part(store: Store, key: str, launch: int, archive: Path, number: int
 def discard(store: Store, key: str) -> None:
     """Remove a packed set-up that is damaged, so that the next instance can store a whole one."""
     store.delete(_description_key(key))
+
+
+def copy_all(source: Store, target: Store) -> int:
+    """
+    Copy each packed set-up of another run's folder that is whole. Returns how many.
+
+    Raises:
+        StoreError
+    """
+    copied = 0
+    for described in [each.key for each in source.list(f"{FOLDER}/") if each.key.endswith(".json")]:
+        key = described.removeprefix(f"{FOLDER}/").removesuffix(".json")
+        with suppress(SetupUnusable, ObjectMissing):
+            if (packed := find(source, key)) is None or find(target, key) is not None:
+                continue
+            for number in range(len(packed.parts)):
+                name = _part_key(key, packed.launch, number)
+                target.put(name, source.get(name))
+            copied += target.put_if_absent(described, msgspec.json.encode(packed))
+    return copied
 
 
 def _description_key(key: str) -> str:
