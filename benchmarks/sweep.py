@@ -37,8 +37,19 @@ from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
 from spotrun.offering import Offering, Pool
-from spotrun.policy.sweeps import Begin, EndedEpoch, Over, Stop, SweepPlan, Trial, next_actions, trial_of, trials_of
-from spotrun.run.events import StopRequested
+from spotrun.policy.sweeps import (
+    Begin,
+    CarryOn,
+    EndedEpoch,
+    Over,
+    Stop,
+    SweepPlan,
+    Trial,
+    next_actions,
+    trial_of,
+    trials_of,
+)
+from spotrun.run.events import ResumeRequested, StopRequested
 from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import Grid, trial_spec
 from tests.support.manual_clock import ManualClock
@@ -74,6 +85,7 @@ class Case(msgspec.Struct, frozen=True):
     at_once: int
     keep_one_in: int | None
     deadline_h: float | None
+    for_good: bool = False
 
     @property
     def budget_usd(self) -> Decimal:
@@ -179,7 +191,7 @@ class Running:
             seed=seed,
             idle_s=IDLE_S,
         )
-        self._seen = -1
+        self._seen, self._judged = -1, False
         self._last: Trial | None = None
 
     @cached_property
@@ -195,9 +207,11 @@ class Running:
         state = self.world.state
         if self._last is None or state.next_number != self._seen:
             self._seen = state.next_number
-            summary = summarise(state, self.world.clock.now())
-            total = EPOCHS if state.epochs else None
-            found = trial_of(self.number, state, summary, epochs_total=total, budget_usd=self.budget_usd)
+            now, total = self.world.clock.now(), EPOCHS if state.epochs else None
+            summary = summarise(state, now)
+            found = trial_of(
+                self.number, state, summary, now, epochs_total=total, budget_usd=self.budget_usd, judged=self._judged
+            )
             self._last = msgspec.structs.replace(found, epochs=tuple(map(self._logged, found.epochs)))
         return self._last
 
@@ -206,7 +220,15 @@ class Running:
         at = ended.at + timedelta(seconds=self.began_s)
         return EndedEpoch(ended.epoch, at, {} if value != value else {METRIC: value})
 
+    def carry_on(self, now_s: float) -> None:
+        """Its clock has stood still since it ended."""
+        self.world.clock.pass_to(now_s - self.began_s)
+        self.world.ledger("sweep").append(lambda _: ResumeRequested(by="sweep"))
+        self.world.wake()
+        self._judged = False
+
     def stop(self, reason: str) -> None:
+        self._judged = True
         self.world.ledger("sweep").append(lambda _: StopRequested(by=reason))
 
 
@@ -218,6 +240,7 @@ def swept(case: Case) -> Swept:
         budget_usd=case.budget_usd,
         at_once=case.at_once,
         keep_one_in=case.keep_one_in,
+        for_good=case.for_good,
         metric=METRIC,
     )
     found: list[Running] = []
@@ -238,6 +261,8 @@ def swept(case: Case) -> Swept:
             elif isinstance(action, Stop):
                 found[action.number - 1].stop(action.reason)
                 cut_off += "deadline" in action.reason
+            elif isinstance(action, CarryOn):
+                found[action.number - 1].carry_on(now_s)
             elif isinstance(action, Over):
                 return _result(case, found, curves, cut_off)
         now_s += LOOK_S
@@ -290,13 +315,14 @@ def main() -> int:
     parser.add_argument("--budgets", type=float, nargs="+", default=[15.0, 25.0, 40.0])
     parser.add_argument("--at-once", type=at_least(1), default=8)
     parser.add_argument("--keep-one-in", type=at_least(2), default=2, help="2 stops the worst half")
+    parser.add_argument("--for-good", action="store_true", help="carry on none that was stopped")
     parser.add_argument("--deadlines", type=_hours, nargs="+", default=[None, 24.0, 8.0], help="hours, or none")
     parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--json", type=Path, metavar="OUT")
     options = parser.parse_args()
     cells = [*product(options.budgets, options.deadlines)]
     asked = [
-        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline)
+        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline, options.for_good)
         for budget, deadline in cells
         for seed in range(options.sweeps)
     ]

@@ -57,6 +57,10 @@ def sweep(
     judged_from: Annotated[
         int, typer.Option("--judged-from", metavar="EPOCH", min=1, help="Compare first at the end of this epoch.")
     ] = 1,
+    for_good: Annotated[
+        bool,
+        typer.Option("--stop-for-good", help="Do not spend the rest of the budget on trials that were stopped."),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")] = 0,
     name: Annotated[
         str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name. Default: that of the job, and -sweep.")
@@ -91,6 +95,7 @@ def sweep(
         metric=metric,
         mode=mode,
         judged_from=judged_from,
+        for_good=for_good,
         seed=seed,
         name=name,
         store=store,

@@ -25,16 +25,27 @@ from spotrun.cli.background import say_that_it_attends
 from spotrun.cli.interrupts import ANSWER_WITHIN_S, STOP_WITHIN_S, Interrupt, request_stop, stop_or_detach
 from spotrun.cli.known import remember
 from spotrun.cli.notifying import notifying
-from spotrun.cli.runs import OpenRun, who
+from spotrun.cli.runs import OpenRun, who, writer
 from spotrun.cli.signals import Signalled, undisturbed
-from spotrun.cli.sweeps import NamedSweep, stopped_by
+from spotrun.cli.sweeps import NamedSweep, reopening, stopped_by
 from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.sweep_record import find_sweep
-from spotrun.policy.sweeps import Begin, Over, Stop, SweepPlan, Trial, Unknown, metric_of, next_actions, trial_of
+from spotrun.policy.sweeps import (
+    Begin,
+    CarryOn,
+    Over,
+    Stop,
+    SweepPlan,
+    Trial,
+    Unknown,
+    metric_of,
+    next_actions,
+    trial_of,
+)
 from spotrun.report import sweep as report
 from spotrun.report.sweep import SweepShown, TrialShown
 from spotrun.runner import Tick
@@ -58,9 +69,10 @@ class _Left(Exception):
 class Attendant:
     """The runner of a trial's run, in a thread of its own, and what is known of the trial."""
 
-    def __init__(self, run: OpenRun, number: int, params: Mapping[str, str]) -> None:
+    def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
         self.run, self.number, self.params = run, number, params
+        self._sweep_name = sweep_name
         self.failure: SpotrunError | None = None
         self._budget_usd = run.created.budget_usd
         self._epochs_total: int | None = None
@@ -82,6 +94,14 @@ class Attendant:
             return
         self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
         self._thread.start()
+
+    def carry_on(self) -> None:
+        """Open the run again that has stopped."""
+        self.join(END_WITHIN_S)
+        self.run = OpenRun(self.run.uri, writer("runner"))
+        self.run.ledger.refresh()
+        self.run.ledger.append(reopening)
+        self._last = None
 
     def leave(self) -> None:
         self._leave.set()
@@ -111,27 +131,31 @@ class Attendant:
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
         if changed:
-            summary = summarise(state, self.run.clock.now())
-            total = self._epochs_total
-            self._last = trial_of(self.number, state, summary, epochs_total=total, budget_usd=self._budget_usd)
+            now, total = self.run.clock.now(), self._epochs_total
+            summary = summarise(state, now)
+            asked = state.stop_requested or state.terminal is not None
+            judged = asked and stopped_by(self.run).startswith(decided(self._sweep_name, ""))
+            budget_usd = self._budget_usd
+            self._last = trial_of(
+                self.number, state, summary, now, epochs_total=total, budget_usd=budget_usd, judged=judged
+            )
             self._seen = state.next_number
         assert self._last is not None
         if self.failure is None or self._last.settled:
             return self._last
         return replace(self._last, outcome="failed", settled=True, spent_usd=self._budget_usd)
 
-    def shown(self, sweep_name: str) -> TrialShown:
-        return TrialShown(self.seen(), self.run.id, self.params, self._why(sweep_name))
+    def shown(self) -> TrialShown:
+        return TrialShown(self.seen(), self.run.id, self.params, self._why())
 
-    def _why(self, sweep_name: str) -> str:
+    def _why(self) -> str:
         end = self.run.ledger.state.terminal
         if self.failure is not None:
             return self.failure.one_line
         if end is None or end.outcome == "completed":
             return ""
-        asked = stopped_by(self.run)
-        ours = asked.startswith(decided(sweep_name, ""))
-        by = asked.removeprefix(decided(sweep_name, "")) if ours else asked and f"by {asked}"
+        asked, ours = stopped_by(self.run), decided(self._sweep_name, "")
+        by = asked.removeprefix(ours) if asked.startswith(ours) else asked and f"by {asked}"
         return by or end.detail
 
 
@@ -154,7 +178,8 @@ class Sweeping:
     def __init__(self, sweep: NamedSweep, wanted: Wanted, runs: Sequence[OpenRun]) -> None:
         """`runs` are those that have begun, in the order of their trials."""
         self._sweep, self._wanted = sweep, wanted
-        self._attendants = [Attendant(run, number, wanted.params[number - 1]) for number, run in enumerate(runs, 1)]
+        name, params = sweep.record.name, wanted.params
+        self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}
         self._stopping = False
         self._failed: SpecInvalid | None = None
@@ -181,7 +206,7 @@ class Sweeping:
 
     def shown(self) -> SweepShown:
         simulated = any(each.run.created.simulated for each in self._attendants)
-        trials = tuple(each.shown(self._record_name) for each in self._attendants)
+        trials = tuple(each.shown() for each in self._attendants)
         ended = self._over.reason if self._over is not None else "it was asked to stop" if self._stopping else None
         return SweepShown(self._record_name, self._wanted.plan, trials, tuple(self._wanted.params), simulated, ended)
 
@@ -250,6 +275,8 @@ class Sweeping:
                     return
             elif isinstance(action, Stop):
                 self._stop(action)
+            elif isinstance(action, CarryOn):
+                self._carry_on(action)
             elif isinstance(action, Unknown):
                 self._refuse(action)
             else:
@@ -269,10 +296,10 @@ class Sweeping:
                 self._trouble = error.one_line
                 say(f"{name} cannot begin yet: {error.one_line}")
             return False
-        run = OpenRun(uri, f"runner:{who()}")
+        run = OpenRun(uri, writer("runner"))
         remember(run)
         self._share_setup(run)
-        attendant = Attendant(run, begin.number, params)
+        attendant = Attendant(run, record.name, begin.number, params)
         self._attendants.append(attendant)
         print(report.begun(run.id, params, attendant.run.created.budget_usd or Decimal(0)), flush=True)
         attendant.start()
@@ -294,6 +321,12 @@ class Sweeping:
         run = self._attendants[stop.number - 1].run
         if request_stop(run, decided(self._record_name, stop.reason)):
             print(f"{run.id} stops: {stop.reason}", flush=True)
+
+    def _carry_on(self, carry_on: CarryOn) -> None:
+        attendant = self._attendants[carry_on.number - 1]
+        attendant.carry_on()
+        print(f"{attendant.run.id} is carried on: the rest of the budget pays for it", flush=True)
+        attendant.start()
 
     def _refuse(self, unknown: Unknown) -> None:
         """Stop everything: nothing can be judged."""

@@ -85,11 +85,12 @@ class NamedSweep:
         for run in self.runs():
             run.ledger.refresh()
             if stopped_by(run).endswith(self._with_all):
-                run.ledger.append(_reopening)
+                run.ledger.append(reopening)
         self.keep(replace(self.record, stopped_by=""))
 
 
-def _reopening(state: RunState) -> ResumeRequested | None:
+def reopening(state: RunState) -> ResumeRequested | None:
+    """What carries on a run that was stopped, or is about to."""
     ended = state.terminal is not None and state.terminal.outcome == "stopped"
     return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
 

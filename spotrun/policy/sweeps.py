@@ -8,6 +8,8 @@ A run never passes its own budget, so a sweep never passes its one. Which trials
 worst so far, Optuna decides (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
 ledgers of the runs, so there is no other state.
 
+Once all have begun, what is left of the budget goes to those that were stopped, the most promising first.
+
 Halving is asynchronous: a trial that has logged the metric after `judged_from` epochs, `keep_one_in` times as many,
 and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; nobody waits for others.
 Moments are those of the wall clock, which trials of any clock share.
@@ -25,7 +27,6 @@ from statistics import median
 
 import msgspec
 import optuna
-from optuna.trial import TrialState
 
 from spotrun.account.outcome import outcome
 from spotrun.account.summary import Account, RunSummary
@@ -45,6 +46,11 @@ SPARE = 1.3
 """A trial begins only if the time to the deadline is this many times what it is expected to take."""
 START = timedelta(minutes=5)
 """How long an instance takes to its first step, before one was measured."""
+ALONE = timedelta(minutes=30)
+"""The first trial runs alone until it shows what one needs: a job that fails then does so once, and only what one
+really needs is kept for the next. Of one whose first epoch takes longer, the others do not wait for the end."""
+PILOT_IN = 2
+"""It gets one in so many parts of the budget: what it needs is not known, and nobody can give it more later."""
 FAILED_MAX = 3
 """So many failures before any epoch has ended anywhere are no matter of parameters."""
 ALIKE = 0.8
@@ -59,7 +65,8 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the user allows, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops nobody. `metric` None means the one that looks most like a loss.
+    `keep_one_in`: 2 stops the worst half; None stops nobody. Unless that is `for_good`, what is left of the budget in
+    the end goes to those that were stopped. `metric` None means the one that looks most like a loss.
     `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a trial
     takes, if the job says so; `usd_per_hour` the most that its instances may cost.
     """
@@ -69,6 +76,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     keep_one_in: int | None = None
     judged_from: int = 1
+    for_good: bool = False
     metric: str | None = None
     maximize: bool = False
     most_usd: Decimal | None = None
@@ -89,17 +97,21 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
     What is known of a trial that has begun; they are numbered from 1.
 
-    `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end. `epoch_s` is the training time
-    of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is the
-    most that its instances may cost.
+    `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end; `judged`: it was the sweep
+    that said so last. It was carried on after epoch `spared`, by which it is judged no more. `epoch_s` is the training
+    time of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is
+    the most that its instances may cost. `age` is run time since its launch.
     """
 
     number: int
     budget_usd: Decimal
+    age: timedelta = timedelta()
     spent_usd: Decimal = ZERO
     outcome: str = "running"
     settled: bool = False
     asked_to_stop: bool = False
+    judged: bool = False
+    spared: int = 0
     epochs: tuple[EndedEpoch, ...] = ()
     epochs_total: int | None = None
     epoch_s: float | None = None
@@ -140,6 +152,12 @@ class Stop(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CarryOn(msgspec.Struct, frozen=True):
+    """Carry on this trial, which the sweep has stopped before."""
+
+    number: int
+
+
 class Over(msgspec.Struct, frozen=True):
     """No trial is left running, and none begins any more. `reason` is "" if all have begun."""
 
@@ -158,7 +176,7 @@ class Unknown(msgspec.Struct, frozen=True):
         return next(iter(get_close_matches(self.metric, self.known, 1, ALIKE)), None)
 
 
-Action = Begin | Stop | Over | Unknown
+Action = Begin | Stop | CarryOn | Over | Unknown
 
 
 # -- trials ----------------------------------------------------------------------------------------------------------
@@ -175,9 +193,19 @@ def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[
 
 
 def trial_of(
-    number: int, state: RunState, summary: RunSummary, *, epochs_total: int | None = None, budget_usd: Decimal
+    number: int,
+    state: RunState,
+    summary: RunSummary,
+    now: datetime,
+    *,
+    epochs_total: int | None = None,
+    budget_usd: Decimal,
+    judged: bool = False,
 ) -> Trial:
-    """What the ledger of its run says of a trial. `epochs_total` is by its agent, if that knows."""
+    """
+    What the ledger of its run says of a trial at that run time. `epochs_total` is by its agent, if that knows.
+    `judged`: see `Trial`.
+    """
     created = state.created
 
     def on_the_wall(at: datetime) -> datetime:
@@ -190,10 +218,13 @@ def trial_of(
     return Trial(
         number=number,
         budget_usd=budget_usd,
+        age=now - state.created_at,
         spent_usd=summary.total.cost_usd,
         outcome=ended,
         settled=state.terminal is not None and all(launch.settled for launch in launches),
         asked_to_stop=state.stop_requested,
+        judged=judged,
+        spared=max((each.event.epoch + 1 for each in state.epochs if each.at <= state.opened_at), default=0),
         epochs=epochs,
         epochs_total=epochs[-1].epoch if ended == "completed" and epochs else epochs_total,
         epoch_s=_epoch_s(summary.epochs),
@@ -241,9 +272,10 @@ def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta 
         return [unknown]
     stops = worst(plan, trials)
     begins, why_not = _begins(plan, trials, time_left)
-    if not begins and all(each.settled for each in trials):
+    again = [] if len(trials) < plan.trials else second_chances(plan, trials, time_left)
+    if not begins and not again and all(each.settled for each in trials):
         return [_over(plan, trials, why_not)]
-    return [*stops, *begins]
+    return [*stops, *begins, *again]
 
 
 def _over(plan: SweepPlan, trials: Sequence[Trial], reason: str) -> Over:
@@ -255,13 +287,17 @@ def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | Non
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
+    pilot = need is None and all(each.settled for each in trials)
+    if need is None and not pilot and max(each.age for each in trials if not each.settled) < ALONE:
+        return [], "the first trial is to show what one needs"
     if need is not None and time_left is not None and time_left < SPARE * need.time:
         return [], "the time to its deadline is too short for another trial"
-    while len(begun) < plan.trials:
+    while len(begun) < plan.trials and not (found and pilot):
         free = plan.at_once - sum(not each.settled for each in begun)
         if free <= 0:
             return found, "enough trials run at once"
-        share = _share(plan, need, _left(plan, begun), min(free, plan.trials - len(begun)))
+        wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
+        share = _share(plan, need, _left(plan, begun), wanted_by)
         if share is None:
             return found, f"${max(ZERO, _left(plan, begun)):.2f} are left, and another trial may need more"
         number = len(begun) + 1
@@ -347,11 +383,9 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
         (each.at, trial.number, each.epoch, each.metrics.get(metric, nan)) for trial in trials for each in trial.epochs
     )
     pruned = _pruned(tuple(entry[1:] for entry in logged), plan.keep_one_in, plan.judged_from, plan.maximize)
-    return [
-        Stop(trial.number, _why(metric, logged, trial.number, pruned[trial.number], plan.maximize))
-        for trial in trials
-        if trial.number in pruned and trial.outcome == "running" and not trial.asked_to_stop and not _is_done(trial)
-    ]
+    going = [each for each in trials if each.outcome == "running" and not each.asked_to_stop and not _is_done(each)]
+    last = {each.number: epoch for each in going for epoch in pruned.get(each.number, ()) if epoch > each.spared}
+    return [Stop(number, _why(metric, logged, number, epoch, plan.maximize)) for number, epoch in last.items()]
 
 
 def _is_done(trial: Trial) -> bool:
@@ -362,24 +396,62 @@ def _is_done(trial: Trial) -> bool:
 @lru_cache(maxsize=8)
 def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, judged_from: int, maximize: bool
-) -> dict[int, int]:
+) -> dict[int, tuple[int, ...]]:
     """
-    The trials that Optuna prunes, and after which epoch, where these values (number, epoch, value) were reported in
-    this order.
+    The trials that Optuna prunes, and after which epochs, where these values (number, epoch, value) were reported in
+    this order. One that is carried on is compared again further on.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=judged_from, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
-    numbers = sorted({number for number, _, _ in logged})
-    asked = {number: study.ask() for number in numbers}
-    pruned: dict[int, int] = {}
+    asked = {number: study.ask() for number in sorted({number for number, _, _ in logged})}
+    pruned: dict[int, tuple[int, ...]] = {}
     for number, epoch, value in logged:
-        if number in pruned:
-            continue
         asked[number].report(value, epoch)
         if asked[number].should_prune():
-            pruned[number] = epoch
-            study.tell(asked[number], state=TrialState.PRUNED)
+            pruned[number] = (*pruned.get(number, ()), epoch)
     return pruned
+
+
+def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> list[CarryOn]:
+    """
+    Those that the sweep has stopped and that can be carried on within its budget and deadline: first who has come
+    furthest, then who was better than more of those that had come as far.
+    """
+    metric, need = metric_of(plan, trials), need_of(plan, trials)
+    free = plan.at_once - sum(not each.settled for each in trials)
+    if plan.for_good or metric is None or need is None or free <= 0:
+        return []
+    if time_left is not None and time_left < SPARE * need.time:
+        return []
+    left, chosen = _left(plan, trials), list[CarryOn]()
+    stopped = [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
+    for each in sorted(stopped, key=lambda each: _standing(each, trials, metric, plan.maximize)):
+        more = each.budget_usd - each.spent_usd
+        if len(chosen) < free and more <= left and more >= _rest(each, need):
+            chosen.append(CarryOn(each.number))
+            left -= more
+    return chosen
+
+
+def _rest(trial: Trial, need: Need) -> Decimal:
+    """What the epochs that are left of it may cost."""
+    total = trial.epochs_total or 0
+    return need.usd * Decimal(max(0, total - trial.last_epoch)) / total if total else need.usd
+
+
+def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool) -> tuple[int, float]:
+    """Less is better."""
+    sign, epoch = -1 if maximize else 1, trial.last_epoch
+    at = [
+        each.metrics[metric]
+        for other in trials
+        for each in other.epochs
+        if each.epoch == epoch and metric in each.metrics
+    ]
+    own = trial.epochs[-1].metrics.get(metric) if trial.epochs else None
+    if own is None:
+        return 0, 1.0
+    return -epoch, sum(sign * value < sign * own for value in at) / len(at)
 
 
 def _why(

@@ -71,11 +71,23 @@ def stopped(actions: Sequence[Action]) -> dict[int, str]:
 # -- who begins ------------------------------------------------------------------------------------------------------
 
 
-def test_while_nobody_knows_what_a_trial_needs_the_first_ones_share_alike() -> None:
-    assert begun(next_actions(PLAN, [])) == [Begin(number, Decimal(10), None) for number in (1, 2, 3, 4)]
-    small = replace(PLAN, budget_usd=Decimal(5), least_usd=Decimal(2))
-    assert [each.budget_usd for each in begun(next_actions(small, []))] == [Decimal("2.5")] * 2, "no third one could"
-    assert [each.budget_usd for each in begun(next_actions(replace(PLAN, most_usd=Decimal(7)), []))] == [Decimal(7)] * 4
+def test_the_first_trial_runs_alone_until_it_shows_what_one_needs() -> None:
+    assert begun(next_actions(PLAN, [])) == [Begin(1, Decimal(20), None)]
+    assert next_actions(PLAN, [trial(1, budget_usd=Decimal(20))]) == []
+    slow = trial(1, budget_usd=Decimal(20), age=HOUR)
+    assert [each.budget_usd for each in begun(next_actions(PLAN, [slow]))] == [Decimal("6.66"), Decimal("6.67")] * 1 + [
+        Decimal("6.67")
+    ]
+    assert begun(next_actions(PLAN, [ended(1, outcome="failed")])) == [Begin(2, Decimal("19.5"), None)]
+    assert begun(next_actions(replace(PLAN, most_usd=Decimal(7)), []))[0].budget_usd == 7
+    small = replace(PLAN, budget_usd=Decimal(3), least_usd=Decimal(2))
+    assert begun(next_actions(small, [])) == [Begin(1, Decimal(3), None)], "half of it would be too little"
+
+
+def test_a_job_that_says_how_long_it_takes_needs_no_first_trial() -> None:
+    told = replace(PLAN, work=HOUR, usd_per_hour=Decimal(3))
+    found = begun(next_actions(told, []))
+    assert [(each.number, each.budget_usd) for each in found] == [(number, Decimal("6.5")) for number in (1, 2, 3, 4)]
 
 
 def test_once_a_trial_was_measured_the_next_one_gets_twice_what_it_may_cost_on_demand() -> None:

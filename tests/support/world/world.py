@@ -163,6 +163,10 @@ class SimulatedWorld:
         """From now on nothing moves on an instance. Its meter runs."""
         self._frozen.add(instance_id)
 
+    def wake(self) -> None:
+        """Somebody has carried on the run after its end: a runner looks at it again."""
+        self._last, self._free_s = None, self.clock.monotonic()
+
     # -- how time passes -----------------------------------------------------------------------------------------------
 
     def run(self, within_s: float) -> RunResult:
