@@ -41,7 +41,7 @@ from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, repla
 from spotrun.market.wishes import may_be_asked
 from spotrun.notify.sinks import require_sinks
 from spotrun.policy.least_budget import least_budget_usd
-from spotrun.policy.sweeps import SweepPlan, trials_of
+from spotrun.policy.sweeps import LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
 from spotrun.report.sweep import SweepShown, params_in_words
 from spotrun.secrets.values import require_variables
 from spotrun.spec.file import load_spec, placed
@@ -49,7 +49,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import combinations, read_grid, trial_spec, with_params
 from spotrun.spec.values import read_deadline, read_name
 from spotrun.store.opening import open_store
-from spotrun.units import count_of, parse_usd
+from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
@@ -248,9 +248,11 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
         notes = [check_script(spec, here=cloud_of(spec).here), left_behind(spec)]
         plan = _with_prices(asked)
         first = with_params(spec, wanted.params[0])
-        share = min(plan.most_usd or plan.budget_usd, max(plan.least_usd, plan.budget_usd / plan.at_once))
         left = None if deadline_s is None else timedelta(seconds=deadline_s)
-        attend.show_plan(trial_spec(first, f"{asked.name}-1", share, time_left=left))
+        begins = [each for each in next_actions(plan, [], left) if isinstance(each, Begin)]
+        if not begins:
+            raise _no_trial(plan, left)
+        attend.show_plan(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
         notes += unseen(spec)
     if cloud_of(spec).here:
         require_framework(spec)
@@ -261,6 +263,16 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
     count = count_of(len(wanted.params), "trial")
     print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
     return plan
+
+
+def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
+    """Why not even the first one could begin."""
+    need = need_of(plan, [])
+    if need is not None and left is not None and left < SPARE * need.time:
+        what = f"--deadline leaves {format_duration(left)}, and a trial may take {format_duration(need.time)}"
+        return SpecInvalid(what, hint="give a later one, or correct policy.expected_work")
+    usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
+    return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
 
 
 def _with_prices(asked: Asked) -> SweepPlan:

@@ -15,6 +15,7 @@ from benchmarks.sweep import Case, Swept, swept
 from spotrun.policy.sweeps import (
     Action,
     Begin,
+    CarryOn,
     EndedEpoch,
     Over,
     Stop,
@@ -75,9 +76,7 @@ def test_the_first_trial_runs_alone_until_it_shows_what_one_needs() -> None:
     assert begun(next_actions(PLAN, [])) == [Begin(1, Decimal(20), None)]
     assert next_actions(PLAN, [trial(1, budget_usd=Decimal(20))]) == []
     slow = trial(1, budget_usd=Decimal(20), age=HOUR)
-    assert [each.budget_usd for each in begun(next_actions(PLAN, [slow]))] == [Decimal("6.66"), Decimal("6.67")] * 1 + [
-        Decimal("6.67")
-    ]
+    assert [each.number for each in begun(next_actions(PLAN, [slow]))] == [2, 3, 4], "nobody waits for a long epoch"
     assert begun(next_actions(PLAN, [ended(1, outcome="failed")])) == [Begin(2, Decimal("19.5"), None)]
     assert begun(next_actions(replace(PLAN, most_usd=Decimal(7)), []))[0].budget_usd == 7
     small = replace(PLAN, budget_usd=Decimal(3), least_usd=Decimal(2))
@@ -85,9 +84,9 @@ def test_the_first_trial_runs_alone_until_it_shows_what_one_needs() -> None:
 
 
 def test_a_job_that_says_how_long_it_takes_needs_no_first_trial() -> None:
-    told = replace(PLAN, work=HOUR, usd_per_hour=Decimal(3))
+    told = replace(PLAN, work=timedelta(minutes=55), usd_per_hour=Decimal(3))
     found = begun(next_actions(told, []))
-    assert [(each.number, each.budget_usd) for each in found] == [(number, Decimal("6.5")) for number in (1, 2, 3, 4)]
+    assert [(each.number, each.budget_usd) for each in found] == [(number, Decimal(6)) for number in (1, 2, 3, 4)]
 
 
 def test_once_a_trial_was_measured_the_next_one_gets_twice_what_it_may_cost_on_demand() -> None:
@@ -193,6 +192,34 @@ def test_nobody_is_stopped_twice_or_after_the_end() -> None:
 def test_the_same_ledgers_give_the_same_decision_in_any_order_of_reading(order: list[int]) -> None:
     trials = [trial(number, number / 10, 0.1, begin_min=number) for number in range(1, 7)]
     assert stopped(next_actions(PLAN, [trials[place] for place in order])) == stopped(next_actions(PLAN, trials))
+
+
+# -- who is carried on -----------------------------------------------------------------------------------------------
+
+
+def halved(number: int, *values: float, **known: object) -> Trial:
+    return replace(ended(number, *values, outcome="stopped"), judged=True, **known)
+
+
+def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_most_promising_first() -> None:
+    plan = replace(PLAN, trials=5, at_once=2)
+    trials = [ended(1, 0.5, 0.4, 0.3), halved(2, 0.9), halved(3, 0.5, 0.6), halved(4, 0.8), ended(5, outcome="stopped")]
+    assert next_actions(plan, trials) == [CarryOn(3), CarryOn(4)], "the last one was stopped by somebody else"
+    assert next_actions(replace(plan, for_good=True), trials) == [Over("")]
+    assert next_actions(replace(plan, trials=6), trials)[0] == Begin(6, Decimal(6), HOUR), "new ones come first"
+    assert next_actions(plan, trials, HOUR) == [Over("")], "no time is left for one"
+    assert next_actions(replace(plan, budget_usd=Decimal(10)), trials) == [CarryOn(3)], "its whole budget is kept again"
+    assert next_actions(replace(plan, budget_usd=Decimal(9)), trials) == [Over("")]
+
+
+def test_a_trial_that_was_carried_on_is_compared_again_only_further_on() -> None:
+    first = ended(1, 0.5, 0.4, 0.3, 0.2)
+    again = trial(2, 0.9, 0.8, begin_min=60, spared=2)
+    assert stopped(next_actions(PLAN, [first, again])) == {}
+    further = trial(2, 0.9, 0.8, 0.7, 0.6, begin_min=60, spared=2)
+    assert set(stopped(next_actions(PLAN, [first, further]))) == {2}
+    better = trial(2, 0.9, 0.8, 0.2, 0.1, begin_min=60, spared=2)
+    assert stopped(next_actions(PLAN, [first, better])) == {}
 
 
 # -- by which metric -------------------------------------------------------------------------------------------------
