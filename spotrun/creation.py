@@ -55,7 +55,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
         CloudError: the interruption rates that the specification names cannot be read.
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
-        require_script(travelling(Path(spec.workdir)), source)
+        require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
     uid = uid or new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)

@@ -174,7 +174,7 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     Raises:
         SpecInvalid: the script is one of them, or a file of rules cannot be read.
     """
-    found = travelling(Path(spec.workdir))
+    found = travelling(Path(spec.workdir), spec.checkpoint.uri)
     if (source := spec.train.source(Path(spec.workdir))) is not None:
         require_script(found, source)
     return told(found, sys.maxsize) if all_of_them else told(found)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
+from spotrun import address
 from spotrun.errors import SpecInvalid
 from spotrun.folder.paths import NEVER
 
@@ -53,9 +54,10 @@ class Travelling(NamedTuple):
     ignored: list[str]
 
 
-def travelling(folder: Path) -> Travelling:
+def travelling(folder: Path, runs: str = "") -> Travelling:
     """
-    Links and special files do not travel either, and are not named.
+    Links and special files do not travel either, and are not named; nor does the store of runs at the address `runs`,
+    where that is in the folder: it has keys, and changes all the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
@@ -63,8 +65,14 @@ def travelling(folder: Path) -> Travelling:
     own = _rules(folder / OWN_RULES)
     above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
     found = Travelling([], [], [])
-    _look(folder, folder, own, above, found)
+    _look(folder, folder, own, above, found, _place_of(runs))
     return found
+
+
+def _place_of(runs: str) -> Path | None:
+    """Of a store on this machine; None for a bucket."""
+    place = address.parse(runs) if runs.startswith(("/", "file:")) else None
+    return Path(place) if isinstance(place, str) else None
 
 
 def require_script(found: Travelling, script: str) -> None:
@@ -120,17 +128,18 @@ def _look(
     own: GitIgnoreSpec | None,
     above: Sequence[tuple[Path, GitIgnoreSpec]],
     found: Travelling,
+    runs: Path | None,
 ) -> None:
     rules = _rules(folder / GIT_RULES)
     git = [*above, (folder, rules)] if rules is not None else above
     for path in sorted(folder.iterdir()):
-        if path.name in NEVER or path.is_symlink():
+        if path.name in NEVER or path.is_symlink() or path == runs:
             continue
         name = path.relative_to(top).as_posix()
         if path.is_dir():
             left_out = _judge(path, f"{name}/", own, git)
             if left_out is None or _may_take_along(own, git):
-                _look(top, path, own, git, found)
+                _look(top, path, own, git, found, runs)
             else:
                 getattr(found, left_out).append(f"{name}/")
         elif path.is_file():

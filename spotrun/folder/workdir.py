@@ -19,16 +19,16 @@ def key_of(sha256: str) -> str:
     return f"work/{sha256}.tar.gz"
 
 
-def pack(folder: Path) -> bytes:
+def pack(folder: Path, runs: str = "") -> bytes:
     """
     The folder's plain files as a tar.gz that depends on their names, modes and contents alone.
 
-    travelling.py says which files do not travel.
+    travelling.py says which files do not travel, of a store of runs at `runs` none.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
     """
-    files = sorted(travelling(folder).files)
+    files = sorted(travelling(folder, runs).files)
     size = sum(path.stat().st_size for path in files)
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
@@ -53,7 +53,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 def upload(store: Store, folder: Path) -> str:
     """Pack a folder and store it under its sha256. Returns the sha256."""
-    data = pack(folder)
+    data = pack(folder, store.uri.rpartition("/")[0])
     sha256 = hashlib.sha256(data).hexdigest()
     store.put(key_of(sha256), data)
     return sha256

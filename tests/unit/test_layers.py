@@ -95,6 +95,7 @@ ONLY_IN = {
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
     "pyarrow": ("bill/",),
+    "optuna": ("policy/sweeps.py",),
     "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
     "botocore": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
     "google": ("store/gcs.py", "clouds/gcp/"),

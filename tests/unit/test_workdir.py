@@ -40,6 +40,17 @@ def test_the_same_content_has_the_same_name_whenever_it_was_written(tmp_path: Pa
     assert workdir.pack(tmp_path / "one") == workdir.pack(tmp_path / "two")
 
 
+def test_a_store_of_runs_inside_of_the_folder_does_not_travel_with_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    alone = workdir.pack(tmp_path)
+    store = open_store(str(tmp_path / "runs" / "first-0123456789"))
+    digest = workdir.upload(store, tmp_path)
+    assert digest == hashlib.sha256(alone).hexdigest()
+    (tmp_path / "runs" / "keys").mkdir()
+    (tmp_path / "runs" / "keys" / "0123456789").write_text("secret")
+    assert workdir.upload(open_store(str(tmp_path / "runs" / "second-0123456780")), tmp_path) == digest
+
+
 def test_what_is_not_what_its_name_says_is_not_unpacked(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.put(workdir.key_of("0" * 64), b"something else")
