@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from spotrun.estimate.costs import base_of
-from spotrun.spec.cost_study import CostStudy, Like, Machine, Place
+from spotrun.spec.cost_study import CostStudy, Like, Place
+from spotrun.spec.own_machine import Machine
 from spotrun.units import format_duration
 
 DECIMALS = 6

@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 import msgspec
 from msgspec.structs import replace
 
-from spotrun.estimate.prices import fixed_usd_per_month, power_usd_per_hour, usd_per_hour
+from spotrun.estimate.prices import usd_per_hour
 from spotrun.estimate.speeds import samples_per_second
 from spotrun.spec.cost_study import CostStudy, Place, Spot
 
@@ -161,5 +161,5 @@ def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     assert machine is not None
     assert speed is not None
     paid = Decimal(0) if rival.samples_per_usd is None else speed * 3600 / rival.samples_per_usd
-    gained = paid - power_usd_per_hour(machine)
-    return fixed_usd_per_month(machine) / (machine.hours_per_day * gained) if gained > 0 else None
+    gained = paid - machine.power_usd_per_hour
+    return machine.fixed_usd_per_month / (machine.hours_per_day * gained) if gained > 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from spotrun.spec.cost_study import CostStudy, Machine, Place
+from spotrun.spec.cost_study import CostStudy, Place
 
 HOURS_PER_DAY = 24
 
@@ -17,7 +17,7 @@ def usd_per_hour(place: Place) -> Decimal:
     to be looked up first.
     """
     if place.own is not None:
-        return own_usd_per_hour(place.own)
+        return place.own.usd_per_hour()
     if place.subscription is not None:
         return place.subscription.usd_per_month / place.subscription.hours_per_month
     if place.parts is not None:
@@ -26,26 +26,6 @@ def usd_per_hour(place: Place) -> Decimal:
         return place.usd_per_hour
     assert place.spot is not None, "a rented or listed place was not looked up"
     return place.spot.usd_per_hour
-
-
-def own_usd_per_hour(machine: Machine, days_per_month: Decimal | None = None) -> Decimal:
-    """
-    fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
-
-    `days_per_month` are those of the machine if none are given.
-    """
-    hours = (days_per_month or machine.days_per_month) * machine.hours_per_day
-    return fixed_usd_per_month(machine) / hours + power_usd_per_hour(machine)
-
-
-def fixed_usd_per_month(machine: Machine) -> Decimal:
-    """What is paid whether it computes or not."""
-    return (machine.purchase_usd + machine.maintenance_usd) / machine.months
-
-
-def power_usd_per_hour(machine: Machine) -> Decimal:
-    """While it computes. A machine that stands still is switched off."""
-    return (machine.watts or Decimal(0)) / 1000 * (machine.usd_per_kwh or Decimal(0))
 
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:

@@ -6,7 +6,6 @@ A cost study: what trainings cost at several places, by prices and speeds that i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -16,17 +15,12 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from spotrun.spec import fields
-from spotrun.spec.model import Model
+from spotrun.spec.own_machine import Amount, Machine, Positive, read_positive
 from spotrun.spec.problems import Key, Problem
-from spotrun.spec.values import clean_text, kind_of
+from spotrun.spec.strict import Model
+from spotrun.spec.values import clean_text
 from spotrun.units import Unreadable, shown
 
-LARGEST = Decimal(10) ** 15
-ABOVE_ZERO = "write a number above 0"
-_NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
-_TIMES = {
-    name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
-}
 NAMES_MAX = 200
 YEAR_DAYS = Decimal("365.25")
 Quantity = Literal[
@@ -57,31 +51,6 @@ OF_A_TRAINING = frozenset(
 OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "normalised_time", "normalised_cost"})
 
 
-def _amount(value: object, otherwise: str = "write 0 or more") -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unreadable(f"must be a number, not {kind_of(value)}", _number_in(value))
-    number = Decimal(str(value))
-    if not 0 <= number <= LARGEST:
-        raise Unreadable(f"{shown(value)} is not allowed here", otherwise)
-    return number
-
-
-def _positive(value: object) -> Decimal:
-    number = _amount(value, ABOVE_ZERO)
-    if number == 0:
-        raise Unreadable("must be more than 0", ABOVE_ZERO)
-    return number
-
-
-def _number_in(value: object) -> str:
-    """YAML takes `1e9` and what is in quotes for text, and knows neither `1M` nor `$3`."""
-    match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        return "write it like 3 or 0.5"
-    number = Decimal(match[1].replace(",", "").replace("_", "")) * _TIMES[match[2].upper()]
-    return f"write {number:f}"
-
-
 def _remark(value: object) -> str:
     """A text, or a number such as a year. The line end of a YAML block does not count."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
@@ -94,8 +63,6 @@ def _several(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-Positive = Annotated[Decimal, BeforeValidator(_positive)]
-Amount = Annotated[Decimal, BeforeValidator(_amount)]
 Remark = Annotated[str, BeforeValidator(_remark)]
 Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_length=1, max_length=100)]
 
@@ -122,27 +89,6 @@ class Training(Model):
     @property
     def samples_in_all(self) -> Decimal:
         return self.samples if self.samples is not None else (self.batch or Decimal(0)) * (self.steps or Decimal(0))
-
-
-class Machine(Model):
-    """
-    A machine of one's own, which is paid for over so many `months` and computes on `days_per_month` of them.
-    `maintenance_usd` is for all of the months.
-    """
-
-    purchase_usd: Amount
-    months: Positive
-    maintenance_usd: Amount = Decimal(0)
-    days_per_month: Annotated[Decimal, BeforeValidator(_positive), Field(le=31)]
-    hours_per_day: Annotated[Decimal, BeforeValidator(_positive), Field(le=24)] = Decimal(24)
-    watts: Amount | None = None
-    usd_per_kwh: Amount | None = None
-
-    @model_validator(mode="after")
-    def _power_is_whole(self) -> Machine:
-        if (self.watts is None) != (self.usd_per_kwh is None):
-            raise Unreadable("watts and usd_per_kwh belong together", "write both, or neither if its power is free")
-        return self
 
 
 class Part(Model):
@@ -190,7 +136,7 @@ class Subscription(Model):
     """A fixed price a month for at most so many hours of it; a training that needs more pays for further months."""
 
     usd_per_month: Amount
-    hours_per_month: Annotated[Decimal, BeforeValidator(_positive), Field(le=744)]
+    hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
 
 
 class Rented(Interrupted):
@@ -199,7 +145,7 @@ class Rented(Interrupted):
     cloud: fields.CloudName
     instance_type: fields.CloudName
     region: fields.CloudName | None = None
-    days: Annotated[Decimal, BeforeValidator(_positive), Field(le=90)] = Decimal(90)
+    days: Annotated[Decimal, BeforeValidator(read_positive), Field(le=90)] = Decimal(90)
 
 
 class Listed(Interrupted):
@@ -307,13 +253,13 @@ class CostStudy(Model):
     title: Remark
     source: Remark | None = None
     as_of: Remark | None = None
-    month_days: Annotated[Decimal, BeforeValidator(_positive), Field(le=31)] = YEAR_DAYS / 12
+    month_days: Annotated[Decimal, BeforeValidator(read_positive), Field(le=31)] = YEAR_DAYS / 12
     base: fields.Text | None = None
     assumptions: tuple[Remark, ...] = Field(default=(), max_length=NAMES_MAX)
     trainings: Mapping[str, Training] = Field(min_length=1, max_length=NAMES_MAX)
     places: Mapping[str, Place] = Field(min_length=1, max_length=NAMES_MAX)
     published: tuple[Published, ...] = Field(default=(), max_length=1000)
-    within: Annotated[Decimal, BeforeValidator(_positive), Field(le=1)] = Decimal("0.02")
+    within: Annotated[Decimal, BeforeValidator(read_positive), Field(le=1)] = Decimal("0.02")
 
     def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
         """The same with what `change` makes of each place, by its name."""

@@ -22,6 +22,8 @@ from spotrun.errors import SpecInvalid, SpotrunError, found
 from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
+from spotrun.spec.own_machine import this_host
+from spotrun.spec.places import HARDWARE, HOME, has_machine, read_places
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
 from spotrun.spec.sky.job import translate
 from spotrun.spec.values import (
@@ -136,6 +138,7 @@ def resolve(
     """The job of a draft, which is changed; None if the draft has problems then."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
+        _take_places(draft)
         _take_sky(draft)
         draft.ours = copy.deepcopy(draft.data)
         _take_run(draft)
@@ -161,6 +164,7 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
     except SpotrunError as error:
         draft = Draft(path, _document(path)) if error.key else None
         if draft is not None and not draft.hopeless():
+            _take_places(draft)
             _take_sky(draft)
             _take_use_spot(draft)
             _spell_choice(draft)
@@ -230,9 +234,10 @@ class Draft:
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
     def _as_spelled(self, key: Key) -> Key:
-        for above in _self_and_above(key):
-            if above in self.spelled:
-                return self.spelled[above] + key[len(above) :]
+        """Twice, as what a shorthand became may have been a part of another one."""
+        for _ in range(2):
+            above = next((above for above in _self_and_above(key) if above in self.spelled), None)
+            key = key if above is None else self.spelled[above] + key[len(above) :]
         return key
 
 
@@ -365,6 +370,32 @@ def _take_run(draft: Draft) -> None:
         draft.data["train"] = {}
 
 
+def _take_places(draft: Draft) -> None:
+    """A machine of one's own and a cloud become resources.home beside what the cloud's entry says."""
+    resources, key = draft.data.get("resources"), ("resources", ANY_OF)
+    if not isinstance(resources, dict):
+        return
+    if HARDWARE in resources:
+        name = shown(resources.pop(HARDWARE))
+        advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
+        draft.add(("resources", HARDWARE), "a machine of your own goes with a cloud", advice)
+    if not has_machine(resources.get(ANY_OF)):
+        return
+    try:
+        found = read_places(resources)
+    except Unreadable as error:
+        draft.add((*key, *error.at), error.message, error.suggestion)
+        draft.document.unreadable.add(("resources",))
+        del resources[ANY_OF]
+        return
+    del resources[ANY_OF]
+    resources.update(found.keys)
+    for name, at in found.written_at.items():
+        draft.spelled["resources", name] = (*key, *at)
+        if (*key, *at) in draft.document.unreadable:
+            draft.document.unreadable.add(("resources", name))
+
+
 def _take_use_spot(draft: Draft) -> None:
     """SkyPilot's `use_spot` becomes resources.spot_policy."""
     resources = draft.section("resources")
@@ -460,6 +491,7 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
     if checkpoint is not None and not (isinstance(uri, str) and ("://" in uri or mistyped(uri))):
         store = _expanded(draft, ("checkpoint", "uri"), uri)
         checkpoint["uri"] = uri if store is None else str(store)
+    _name_this_machine(draft)
     aws = draft.data.get("aws")
     advisor = aws.get("advisor") if isinstance(aws, dict) else None
     if isinstance(advisor, str) and (meant := mistyped(advisor)):
@@ -467,6 +499,15 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
     elif isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
         file = _expanded(draft, ("aws", "advisor"), advisor)
         aws["advisor"] = advisor if file is None else str(file)
+
+
+def _name_this_machine(draft: Draft) -> None:
+    """A machine of one's own is this one, unless the job names another."""
+    resources, hardware = draft.data.get("resources"), draft.data.get("hardware")
+    home = resources.get(HOME) if isinstance(resources, dict) else None
+    machine = hardware.get(home) if isinstance(hardware, dict) and isinstance(home, str) else None
+    if isinstance(machine, dict):
+        machine.setdefault("host", this_host())
 
 
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:

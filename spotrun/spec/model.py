@@ -14,12 +14,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -37,7 +36,9 @@ from spotrun.spec.clouds import CloudRules, KnownCloud, find_cloud
 from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.market_script import Action
+from spotrun.spec.own_machine import FIGURES, HardwareSpec
 from spotrun.spec.problems import problems_of
+from spotrun.spec.strict import Model
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
 from spotrun.units import Steps, Unreadable, format_duration
 
@@ -52,12 +53,6 @@ MAX_TIME_LEAST = timedelta(minutes=10)
 STATE_DIR = "spotrun-state"
 """In the work folder."""
 _EVERY = ("checkpoint", "every")
-
-
-class Model(BaseModel):
-    """Frozen; an unknown key is an error; attributes have their resolved types (timedelta, Decimal)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class TrainSpec(Model):
@@ -140,6 +135,12 @@ class ResourcesSpec(Model):
 
     cloud: KnownCloud = Field(
         default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
+    )
+    home: fields.CloudName | None = Field(
+        default=None,
+        description="A machine of your own, by its name under `hardware`: it trains whenever it is free and the "
+        "deadline allows it, and the cloud does otherwise. {any_of: [{cloud: local, hardware: box}, {cloud: aws}]} "
+        "says the same.",
     )
     accelerators: fields.Kinds | None = Field(
         default=None,
@@ -661,6 +662,11 @@ class RunSpec(Model):
     resources: ResourcesSpec = Field(
         default=ResourcesSpec(), description="Where to train, and which instances spotrun may rent."
     )
+    hardware: Mapping[fields.CloudName, HardwareSpec] = Field(
+        default={},
+        max_length=20,
+        description="Machines of your own, by name: what each cost and draws, and so what an hour of it costs.",
+    )
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
     outputs: OutputsSpec = Field(default=OutputsSpec(), description="Which files of the script to store.")
     data: DataSpec = Field(default=DataSpec(), description="What each instance reads when it starts.")
@@ -692,6 +698,11 @@ class RunSpec(Model):
     def boot(self) -> timedelta:
         """The time from a launch to a booted instance, as far as it is known before the first one."""
         return self.cloud.boot(self)
+
+    @property
+    def home(self) -> HardwareSpec | None:
+        """The machine of the user's own that trains when it is free; None if only the cloud does."""
+        return None if self.resources.home is None else self.hardware[self.resources.home]
 
     @property
     def secret_references(self) -> dict[str, Reference]:
@@ -726,6 +737,33 @@ class RunSpec(Model):
             train = "node trains" if most == 1 else "nodes train"
             reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
             raise Unreadable(reason, f"write {most}", at=("num_nodes",))
+        return self
+
+    @model_validator(mode="after")
+    def _its_home_is_known(self, info: ValidationInfo) -> RunSpec:
+        name, at = self.resources.home, ("resources", "home")
+        if name is not None and name not in self.hardware:
+            close = get_close_matches(name, self.hardware, 1, cutoff=0.5)
+            known = f"did you mean {close[0]}?" if close else f"known there: {', '.join(self.hardware)}"
+            advice = known if self.hardware else f"add hardware: {{{name}: {FIGURES}}}"
+            raise Unreadable(f"there is no {name} under hardware", advice, at=at)
+        return self
+
+    @model_validator(mode="after")
+    def _its_home_goes_with_the_rest(self, info: ValidationInfo) -> RunSpec:
+        if self.resources.home is None or info.context == STORED:
+            return self
+        if self.resources.cloud == "local":
+            advice = "name the cloud that trains when this machine does not, like aws"
+            raise Unreadable("is this machine, as the home is", advice, at=("resources", "cloud"))
+        if self.num_nodes > 1:
+            raise Unreadable("a machine of your own trains alone", "write 1, or remove the home", at=("num_nodes",))
+        if self.resources.is_choice:
+            advice = f"name one kind, like {self.resources.kinds[0]}, or remove the home"
+            raise Unreadable("is a choice, and so is the home", advice, at=("resources", "accelerators"))
+        if self.checkpoint.exact == "bits":
+            advice = "write exact: require, or remove the home"
+            raise Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
         return self
 
     @model_validator(mode="after")

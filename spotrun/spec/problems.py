@@ -26,6 +26,7 @@ SHORTHANDS = {
     "run": "train.run",
     "resources.use_spot": "resources.spot_policy",
     "resources.infra": "resources.cloud",
+    "resources.any_of": "resources.home",
 }
 """Keys that a file may use, and the key of the model that they become (see `spotrun.spec.file`)."""
 ELSEWHERE = {

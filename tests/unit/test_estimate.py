@@ -20,7 +20,7 @@ from spotrun.estimate.benched import Found, with_benches
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
 from spotrun.estimate.listed import with_list_prices
 from spotrun.estimate.looked_up import with_prices
-from spotrun.estimate.prices import own_usd_per_hour, usd_per_hour, usd_per_month
+from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.published import compared
 from spotrun.estimate.speeds import samples_per_second, speedup
 from spotrun.instance import PriceSegment
@@ -28,9 +28,10 @@ from spotrun.market.price_lists import PRICE_LISTS, find_price
 from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
 from spotrun.report.estimates import digits
-from spotrun.spec.cost_study import CostStudy, Machine
+from spotrun.spec.cost_study import CostStudy
 from spotrun.spec.cost_study_file import load_study
 from spotrun.spec.file import SpecFileInvalid
+from spotrun.spec.own_machine import Machine
 from tests.support.called_spotrun import Spotrun
 from tests.support.histories import offering
 from tests.support.repository import ROOT
@@ -67,10 +68,10 @@ def test_each_study_of_the_examples_reproduces_what_was_published() -> None:
 
 def test_a_machine_of_ones_own_costs_less_an_hour_the_more_it_is_used() -> None:
     machine = Machine.model_validate(BOX)
-    assert own_usd_per_hour(machine) == pytest.approx(Decimal("1.10278"), abs=Decimal("0.00001"))
-    assert own_usd_per_hour(machine, Decimal(1)) == pytest.approx(Decimal("9.2278"), abs=Decimal("0.0001"))
+    assert machine.usd_per_hour() == pytest.approx(Decimal("1.10278"), abs=Decimal("0.00001"))
+    assert machine.usd_per_hour(Decimal(1)) == pytest.approx(Decimal("9.2278"), abs=Decimal("0.0001"))
     kept = Machine.model_validate({**BOX, "maintenance_usd": 6500})
-    assert own_usd_per_hour(kept) == pytest.approx(2 * own_usd_per_hour(machine) - Decimal("0.2"))
+    assert kept.usd_per_hour() == pytest.approx(2 * machine.usd_per_hour() - Decimal("0.2"))
 
 
 @given(st.integers(1, 3000), st.integers(1, 40))
@@ -83,7 +84,7 @@ def test_at_the_break_even_a_sample_costs_the_same_in_both_places(times: int, do
         return
     machine = found.places["box"].own
     assert machine is not None
-    at_home = own_usd_per_hour(machine, days) / 360_000
+    at_home = machine.usd_per_hour(days) / 360_000
     assert at_home == pytest.approx(1 / only(found, "rival").samples_per_usd, rel=Decimal("1e-15"))
 
 

@@ -8,14 +8,14 @@ from itertools import groupby
 
 from spotrun.estimate.assumptions import assumptions
 from spotrun.estimate.costs import DAYS_MAX, Cost, costs
-from spotrun.estimate.prices import own_usd_per_hour
 from spotrun.estimate.speeds import samples_per_second
 from spotrun.report.estimates import digits, tables
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, axis, bar, curve, lane, legend, picture, plot
 from spotrun.report.html.markup import Markup, element, head, join, row, section, table
 from spotrun.report.tables import FiguresTable, dollars
-from spotrun.spec.cost_study import CostStudy, Machine
+from spotrun.spec.cost_study import CostStudy
+from spotrun.spec.own_machine import Machine
 
 COLOURS = {"spot": "spot", "on-demand": "on_demand", "own": "productive", "subscription": "storage"}
 
@@ -53,7 +53,7 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """What an hour of it costs by the days on which it computes, beside the cheapest rival for as many samples."""
-    prices = [own_usd_per_hour(machine, Decimal(day)) for day in range(1, DAYS_MAX + 1)]
+    prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
     points = ((100 * day / (DAYS_MAX - 1), float(price / most)) for day, price in enumerate(prices))

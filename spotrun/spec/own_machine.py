@@ -1,0 +1,154 @@
+"""A machine of one's own: what it cost, and so what an hour of it costs."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, StrictInt, WithJsonSchema, model_validator
+
+from spotrun.spec import fields
+from spotrun.spec.strict import Model
+from spotrun.spec.values import kind_of
+from spotrun.units import Unreadable, shown
+
+LARGEST = Decimal(10) ** 15
+ABOVE_ZERO = "write a number above 0"
+FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
+"""The least that has to be known of a machine, as a user would write it."""
+PLACES = Decimal("1e-6")
+"""An hourly price is rounded to so many dollars."""
+_NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
+_TIMES = {
+    name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
+}
+
+
+def this_host() -> str:
+    """As `host` names this machine."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-") or "localhost"
+
+
+def read_amount(value: object, otherwise: str = "write 0 or more") -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Unreadable(f"must be a number, not {kind_of(value)}", _number_in(value))
+    number = Decimal(str(value))
+    if not 0 <= number <= LARGEST:
+        raise Unreadable(f"{shown(value)} is not allowed here", otherwise)
+    return number
+
+
+def read_positive(value: object) -> Decimal:
+    number = read_amount(value, ABOVE_ZERO)
+    if number == 0:
+        raise Unreadable("must be more than 0", ABOVE_ZERO)
+    return number
+
+
+def _number_in(value: object) -> str:
+    """YAML takes `1e9` and what is in quotes for text, and knows neither `1M` nor `$3`."""
+    match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return "write it like 3 or 0.5"
+    number = Decimal(match[1].replace(",", "").replace("_", "")) * _TIMES[match[2].upper()]
+    return f"write {number:f}"
+
+
+_as_number = PlainSerializer(lambda value: None if value is None else float(value))
+Positive = Annotated[
+    Decimal, BeforeValidator(read_positive), _as_number, WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+Amount = Annotated[Decimal, BeforeValidator(read_amount), _as_number, WithJsonSchema({"type": "number", "minimum": 0})]
+
+
+def _positive_up_to(most: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": most})
+
+
+_DaysOfMonth = Annotated[Decimal, BeforeValidator(read_positive), Field(le=31), _as_number, _positive_up_to(31)]
+_HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _as_number, _positive_up_to(24)]
+
+
+class Machine(Model):
+    """
+    A machine of one's own, which is paid for over so many `months` and computes on `days_per_month` of them.
+    `maintenance_usd` is for all of the months.
+    """
+
+    purchase_usd: Amount = Field(description="What it cost, in US dollars: 6500.")
+    months: Positive = Field(description="Over how many months it is paid for: 30.")
+    maintenance_usd: Amount = Field(
+        default=Decimal(0), description="What its upkeep costs in all of these months, in US dollars."
+    )
+    days_per_month: _DaysOfMonth = Field(
+        description="On how many days of a month it computes: 10. The fewer these are, the more an hour costs."
+    )
+    hours_per_day: _HoursOfDay = Field(default=Decimal(24), description="For how many hours of such a day it computes.")
+    watts: Amount | None = Field(default=None, description="What it draws while it computes, in watts: 1000.")
+    usd_per_kwh: Amount | None = Field(default=None, description="The price of a kilowatt-hour, in US dollars: 0.20.")
+
+    @model_validator(mode="after")
+    def _power_is_whole(self) -> Machine:
+        if (self.watts is None) != (self.usd_per_kwh is None):
+            raise Unreadable("watts and usd_per_kwh belong together", "write both, or neither if its power is free")
+        return self
+
+    @property
+    def fixed_usd_per_month(self) -> Decimal:
+        """What is paid whether it computes or not."""
+        return (self.purchase_usd + self.maintenance_usd) / self.months
+
+    @property
+    def power_usd_per_hour(self) -> Decimal:
+        """While it computes. A machine that stands still is switched off."""
+        return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
+
+    def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
+        """
+        fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
+
+        `days_per_month` are those of the machine if none are given.
+        """
+        hours = (days_per_month or self.days_per_month) * self.hours_per_day
+        return self.fixed_usd_per_month / hours + self.power_usd_per_hour
+
+
+class HardwareSpec(Machine):
+    """A machine of one's own that trains: what it cost, and what it has."""
+
+    accelerators: fields.AcceleratorCount | None = Field(
+        default=None, description="The GPUs that it has, by name and number: RTX4090:1."
+    )
+    cpus: StrictInt | None = Field(default=None, ge=1, le=100_000, description="How many CPUs it has.")
+    memory: StrictInt | None = Field(default=None, ge=1, le=1_000_000, description="How much memory it has, in GB.")
+    speed: Positive = Field(
+        default=Decimal(1),
+        description="How many times as fast as the cloud's instance it trains: 0.5 takes twice as long. spotrun "
+        "measures it as soon as both have trained. A deadline that it cannot keep is kept in the cloud.",
+    )
+    host: fields.CloudName | None = Field(
+        default=None,
+        description="The name of the machine in its network, as `hostname` prints it. A runner elsewhere trains in the "
+        "cloud. Default: the machine that launches.",
+    )
+
+    @property
+    def price_usd_per_hour(self) -> Decimal:
+        """What an hour of it costs, as it is used up and draws power."""
+        return self.usd_per_hour().quantize(PLACES)
+
+    @property
+    def price_in_words(self) -> str:
+        """Where the price of an hour comes from."""
+        return ", ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        kept = f" and ${self.maintenance_usd:f} of upkeep" if self.maintenance_usd else ""
+        used = f"{self.days_per_month:f} days a month"
+        hours = "" if self.hours_per_day == 24 else f" of {self.hours_per_day:f} h"
+        yield f"${self.purchase_usd:f}{kept} over {self.months:f} months of {used}{hours}"
+        if self.watts is not None and self.usd_per_kwh is not None:
+            yield f"{self.watts:f} W at ${self.usd_per_kwh:f} a kWh"

@@ -1,0 +1,78 @@
+"""
+A choice of places in a job: a machine of one's own, and a cloud for the rest.
+
+    any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
+
+It becomes what the cloud's entry says, with the machine as `home`. The order says nothing: at home is tried first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from spotrun.spec.kinds import ANY_OF
+from spotrun.spec.problems import Key
+from spotrun.spec.values import kind_of
+from spotrun.units import Unreadable
+
+HARDWARE = "hardware"
+HOME = "home"
+LOCAL = "local"
+"""The cloud whose instances are processes of this machine."""
+_FORM = "write it like [{cloud: local, hardware: box}, {cloud: aws}]"
+
+
+class Places(NamedTuple):
+    """What stands below `resources` in place of `any_of`, and where each key of it was written."""
+
+    keys: dict[str, Any]
+    written_at: dict[str, Key]
+
+
+def has_machine(choice: object) -> bool:
+    """Whether one of its entries is a machine of one's own. Else it is of places and kinds of one cloud."""
+    return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
+
+
+def read_places(resources: Mapping[str, Any]) -> Places:
+    """
+    Raises:
+        Unreadable: `any_of` is no choice between one machine of one's own and one cloud; `at` is the key in it.
+    """
+    entries = [*_entries(resources[ANY_OF])]
+    machines = [(at, entry) for at, entry in entries if HARDWARE in entry]
+    clouds = [(at, entry) for at, entry in entries if HARDWARE not in entry]
+    if len(machines) > 1:
+        reason = "is a second machine of your own, and a job has one home"
+        raise Unreadable(reason, "name a cloud in its place", at=machines[1][0])
+    if len(clouds) > 1:
+        raise Unreadable("is a second cloud, and a job rents on one", "keep one of them", at=clouds[1][0])
+    if not clouds:
+        raise Unreadable("names no cloud for when the machine is taken", _FORM)
+    ((machine_at, machine),), ((cloud_at, cloud),) = machines, clouds
+    _require_machine(machine, machine_at)
+    if "cloud" not in cloud:
+        raise Unreadable("does not say which cloud", "add cloud: aws, for example", at=cloud_at)
+    found = Places({HOME: machine[HARDWARE], **cloud}, {key: (*cloud_at, key) for key in cloud})
+    found.written_at[HOME] = (*machine_at, HARDWARE)
+    for key in found.keys:
+        if key in resources:
+            raise Unreadable(f"{key} stands beside {ANY_OF} too", "keep one of them", at=found.written_at[key])
+    return found
+
+
+def _entries(value: list[object]) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    for index, entry in enumerate(value):
+        if not isinstance(entry, dict):
+            raise Unreadable(f"must be a mapping, not {kind_of(entry)}", "write it like {cloud: aws}", at=(index,))
+        yield (index,), entry
+
+
+def _require_machine(machine: Mapping[str, Any], at: Key) -> None:
+    if machine.get("cloud", LOCAL) != LOCAL:
+        raise Unreadable("a machine of your own is in no cloud", f"write cloud: {LOCAL}", at=(*at, "cloud"))
+    for key in machine:
+        if key not in ("cloud", HARDWARE):
+            advice = f"what the machine has belongs under {HARDWARE}, and what the cloud is to have into its entry"
+            raise Unreadable("is said of a machine of your own", advice, at=(*at, key))
