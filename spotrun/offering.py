@@ -25,10 +25,14 @@ def require_amount(amount: Decimal | None) -> None:
 
 
 class CapacityType(StrEnum):
-    """Who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`)."""
+    """
+    Who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is a machine of the
+    user's own, which nobody rents out.
+    """
 
     SPOT = "spot"
     ON_DEMAND = "on_demand"
+    OWN = "own"
 
     @property
     def in_words(self) -> str:

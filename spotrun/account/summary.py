@@ -38,6 +38,8 @@ class Account(Bill):
     times: Mapping[Activity, timedelta]
     size: int = 1
     """So many instances train together."""
+    at_home: bool = False
+    """The job may train on a machine of the user's own."""
 
     @property
     def productive(self) -> timedelta:
@@ -129,9 +131,10 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     bills = [totals.until(at) for at in [*cuts, horizon]]
     times = [spent(window) for window in _windows(spans, cuts)]
     names = [*(epoch for epoch, _ in completions), None]
+    at_home = created.job("resources").get("home") is not None
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
     *epochs, rest = [
-        Account(**vars(part), epoch=epoch, times=time, size=created.size)
+        Account(**vars(part), epoch=epoch, times=time, size=created.size, at_home=at_home)
         for part, epoch, time in zip(parts, names, times, strict=True)
     ]
     return RunSummary(
@@ -142,7 +145,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         ended_at=None if state.terminal is None else state.terminal.at,
         epochs=tuple(epochs),
         rest=rest,
-        total=Account(**vars(bills[-1]), epoch=None, times=spent(spans), size=created.size),
+        total=Account(**vars(bills[-1]), epoch=None, times=spent(spans), size=created.size, at_home=at_home),
         interruptions=interruptions(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         ordinals=state.ordinals(),
@@ -204,8 +207,9 @@ def assumptions(state: RunState) -> str:
 
 
 def types_trained(state: RunState) -> list[str]:
-    """The accelerators, or the types without any, that made steps for a job with a choice of them, in their order."""
-    if not isinstance(state.created.job("resources").get("accelerators"), dict):
+    """The accelerators, or the types without any, that made steps for a job with a choice, in their order."""
+    resources = state.created.job("resources")
+    if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
         return []
     used = (
         state.launch_of(attempt).intent.offering

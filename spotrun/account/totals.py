@@ -38,24 +38,27 @@ class Bill:
     `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
     with one start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is
     left out. `paid` is the billed time of all instances: two that overlap count twice, and what the cloud forgives
-    counts nothing. `waiting_usd` is the part of the dollars for instances that members of a gang cost while they stood
+    counts nothing. `own_usd` is what a machine of the user's own is used up and draws, and `own_paid` for how long.
+    `waiting_usd` is the part of the dollars for instances that members of a gang cost while they stood
     ready and were in no attempt.
     """
 
     spot_usd: Decimal
     on_demand_usd: Decimal
+    own_usd: Decimal
     storage_usd: Decimal
     requests_usd: Decimal
     egress_usd: Decimal
     waiting_usd: Decimal
     counterfactual_usd: Decimal
     paid: timedelta
+    own_paid: timedelta
     interruptions: int
     steps_redone: int
 
     @property
     def cost_usd(self) -> Decimal:
-        return self.spot_usd + self.on_demand_usd + self.kept_usd
+        return self.spot_usd + self.on_demand_usd + self.own_usd + self.kept_usd
 
     @property
     def kept_usd(self) -> Decimal:
@@ -66,7 +69,7 @@ class Bill:
         return Bill(**{name: amount - getattr(other, name) for name, amount in vars(self).items()})
 
 
-NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
+NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), timedelta(0), 0, 0)
 
 
 class Tally:
@@ -199,15 +202,18 @@ class Totals:
     def until(self, moment: datetime) -> Bill:
         spot_usd, spot_paid = self._machines[CapacityType.SPOT].until(moment)
         on_demand_usd, on_demand_paid = self._machines[CapacityType.ON_DEMAND].until(moment)
+        own_usd, own_paid = self._machines[CapacityType.OWN].until(moment)
         return Bill(
             spot_usd=spot_usd,
             on_demand_usd=on_demand_usd,
+            own_usd=own_usd,
             storage_usd=self._storage(moment),
             requests_usd=self._requests(moment),
             egress_usd=self._egress_nano.until(moment) * NANO_DOLLAR,
             waiting_usd=self._waiting.until(moment)[0],
             counterfactual_usd=to_nano(self._on_demand_bill.until(moment) / MICROSECONDS_PER_HOUR),
-            paid=spot_paid + on_demand_paid,
+            paid=spot_paid + on_demand_paid + own_paid,
+            own_paid=own_paid,
             interruptions=self._interruptions.until(moment),
             steps_redone=self._steps_redone.until(moment),
         )

@@ -209,6 +209,7 @@ def _instances(state: RunState) -> dict[str, MemberName]:
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
+        if launch.intent.offering.capacity_type is not CapacityType.OWN  # of which no cloud sends a bill
         for at, member in enumerate(launch.members)
         if (fact := member.gone or member.recorded) is not None and fact.instance_id
     }

@@ -65,6 +65,8 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     told_to_go = _told_to_go(state)
     for launch in state.launches.values():
         pool = launch.intent.offering.pool
+        if pool.capacity_type is CapacityType.OWN:
+            continue  # says nothing of a market
         if _had_none(launch):
             if pool not in refused_at or launch.intended_at - refused_at[pool] >= REFUSALS_APART:
                 refused_at[pool] = launch.intended_at

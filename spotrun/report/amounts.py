@@ -30,6 +30,7 @@ class Money(NamedTuple):
     cost: str
     spot: str
     on_demand: str
+    own: str
     storage: str
     requests: str
     egress: str
@@ -58,13 +59,17 @@ def money(summary: RunSummary) -> list[Money]:
 
 
 def _parts(account: Account) -> list[Decimal]:
-    return [account.spot_usd, account.on_demand_usd, account.storage_usd, account.requests_usd, account.egress_usd]
+    return [account.spot_usd, account.on_demand_usd, account.own_usd, *_kept(account)]
+
+
+def _kept(account: Account) -> list[Decimal]:
+    return [account.storage_usd, account.requests_usd, account.egress_usd]
 
 
 def _money(account: Account, parts: Sequence[Decimal], places: int, compared: str, waiting: str) -> Money:
     texts = [as_text(shown, exact, places) for shown, exact in zip(parts, _parts(account), strict=True)]
     cost = as_text(sum(parts, Decimal(0)), account.cost_usd, places)
-    kept = as_text(sum(parts[2:], Decimal(0)), account.kept_usd, places)
+    kept = as_text(sum(parts[-len(_kept(account)) :], Decimal(0)), account.kept_usd, places)
     return Money._make([cost, *texts, kept, compared, waiting])
 
 

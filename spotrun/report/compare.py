@@ -211,10 +211,13 @@ def _ratio_text(run: Compared) -> str:
 
 def _sections(runs: Sequence[Compared]) -> Sequence[Section]:
     """Where all train on one instance, nothing says so."""
+    first, paid, *others = _SECTIONS
+    if any(run.summary.total.at_home for run in runs):
+        at = [label for label, _ in paid].index("  on-demand") + 1
+        paid = (*paid[:at], ("  own machine", lambda run: run.money.own), *paid[at:])
     if all(run.summary.work.nodes == 1 for run in runs):
-        return _SECTIONS
-    first, *others = _SECTIONS
-    return [(*first, ("num_nodes", lambda run: count(run.summary.work.nodes))), *others]
+        return [first, paid, *others]
+    return [(*first, ("num_nodes", lambda run: count(run.summary.work.nodes))), paid, *others]
 
 
 _KEY_FIGURES = ("cost", "ratio to the first", "wall time")

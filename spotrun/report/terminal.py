@@ -30,6 +30,7 @@ from spotrun.report.tables import (
     short_duration,
 )
 from spotrun.report.why import capacity_text
+from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
@@ -55,6 +56,7 @@ def report(summary: RunSummary, machines: Sequence[TypeUse] = ()) -> RenderableT
         *busy,
         *([Text(setups(summary))] if summary.setups else []),
         Text(verdict(summary)),
+        *([Text(at_home(summary))] if summary.total.own_paid else []),
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),
         *(Text(f"Not exact: {in_words(gap)}.") for gap in for_programs(summary.gaps)),
         Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
@@ -72,7 +74,9 @@ def cost_table(summary: RunSummary) -> FiguresTable:
     the part of its instances' cost that bought nothing but waiting.
     """
     kept = "storage,\nrequests,\negress"
-    headers = ["cost", "spot", "on-\ndemand", kept, "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
+    own = ["own\nmachine"] if summary.total.at_home else []
+    headers = ["cost", "spot", "on-\ndemand", *own, kept]
+    headers += ["all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
     headers += ["waiting\nmembers"] if summary.total.size > 1 else []
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
     table = figures_table(title, "epoch", headers)
@@ -85,6 +89,7 @@ def _cost_cells(account: Account, shown: Money) -> list[str]:
         shown.cost,
         shown.spot,
         shown.on_demand,
+        *([shown.own] if account.at_home else []),
         shown.kept,
         shown.all_on_demand,
         percent(account.savings),
@@ -186,10 +191,19 @@ def _without_price(total: Account) -> str:
     return f"{hours}, and {dollars(total.cost_usd)} for what is stored." if total.cost_usd else f"{hours}."
 
 
+def at_home(summary: RunSummary) -> str:
+    """What the machine of the user's own was used up and drew, on a line of its own: no bill has it."""
+    total = summary.total
+    hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
+    share = percent(float(total.own_paid / total.paid))
+    each = dollars(to_nano(total.own_usd * SECONDS_PER_HOUR / exact_seconds(total.own_paid)))
+    return f"At home: {hours} ({share} of the paid time) at {each} an hour, {dollars(total.own_usd)} in all."
+
+
 def verdict(summary: RunSummary) -> str:
     """The main result in one sentence: what the run cost, and what it saved."""
     total = summary.total
-    if total.paid and not (total.spot_usd or total.on_demand_usd):
+    if total.paid and not (total.spot_usd or total.on_demand_usd or total.own_usd):
         return _without_price(total)
     if total.savings is None:
         return f"{dollars(total.cost_usd)}{_no_comparison(summary)}."

@@ -248,7 +248,10 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
-        """The same rule, with the address as it is priced there."""
+        """The same rule, with the address as it is priced there. An own machine is used up by the second."""
+        if capacity_type is CapacityType.OWN:
+            alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
+            return replace(alone, spot_address_usd_per_hour=None)
         if capacity_type is not CapacityType.SPOT or self.spot_address_usd_per_hour is None:
             return self
         return replace(self, address_usd_per_hour=self.spot_address_usd_per_hour, spot_address_usd_per_hour=None)

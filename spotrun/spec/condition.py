@@ -21,7 +21,7 @@ from typing import NoReturn
 from spotrun.units import Unreadable
 
 FIGURE_NAMES = (
-    *("cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd"),
+    *("cost_usd", "spot_usd", "on_demand_usd", "own_usd", "storage_usd", "requests_usd", "egress_usd"),
     *("counterfactual_usd", "usd_per_epoch", "savings"),
     *("epochs", "interruptions", "steps_redone", "wall_s", "productive_s", "downtime_s", "paid_s"),
     *("goodput", "usd_per_productive_hour"),

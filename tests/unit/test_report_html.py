@@ -16,7 +16,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.report import compare, machine_readable
 from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
-from spotrun.report.html.listings import COSTS
+from spotrun.report.html.listings import costs
 from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import at_commits, over_time, points, training_loss
 from spotrun.report.html.page import POINTS
@@ -72,9 +72,9 @@ def test_the_table_of_epochs_sums_to_the_json_report():
 def test_each_row_of_epochs_has_all_parts_of_its_cost():
     rows = [row for row in Page(report_page(stormy())).rows if row and row[0].get("data-value")]
     assert len(rows) == 5
-    assert (COSTS[0], COSTS[-1]) == ("cost", "all on demand")
+    assert (costs(own=False)[0], costs(own=False)[-1]) == ("cost", "all on demand")
     for row in rows:
-        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : len(COSTS)])
+        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : len(costs(own=False))])
         assert cost == sum(parts) >= 0
 
 

@@ -80,7 +80,7 @@ class Market:
             self._offering(zone, kind, capacity_type, at)
             for zone in self._config.zones
             for kind in self._config.instance_types
-            for capacity_type in CapacityType
+            for capacity_type in (CapacityType.SPOT, CapacityType.ON_DEMAND)
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
@@ -130,7 +130,7 @@ class Market:
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
         """The price at `at`, with how long it holds."""
-        if pool.capacity_type is CapacityType.ON_DEMAND:
+        if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
             return self._constant(self._spot_price(pool, self._usual_share(pool)))
@@ -174,7 +174,7 @@ class Market:
         )
 
     def _never_lost(self, pool: Pool) -> bool:
-        return self._config.kind == "calm" or pool.capacity_type is CapacityType.ON_DEMAND
+        return self._config.kind == "calm" or pool.capacity_type is not CapacityType.SPOT
 
     def _availability_of(self, pool: Pool) -> Timeline[Availability]:
         if pool not in self._availability:

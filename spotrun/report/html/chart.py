@@ -51,7 +51,8 @@ def chart(state: RunState, now: datetime) -> Markup:
     attempts = count_of(len(state.attempts), "attempt")
     said = f"Timeline: {attempts} over {short_duration(whole)}.{left_out}"
     keys = [(str(kind), str(kind)) for kind in Activity]
-    keys += [("spot", "spot instance"), ("on_demand", "on-demand instance"), ("overlap", "overlap, notice")]
+    own = [("own", "own machine")] if any(capacity == "own" for (_, capacity), _ in drawn) else []
+    keys += [("spot", "spot instance"), ("on_demand", "on-demand instance"), *own, ("overlap", "overlap, notice")]
     return join(picture(said, *rows, times), legend([*keys, ("commit", "commit")]), left_out)
 
 

@@ -53,7 +53,8 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     rows = []
     for run in runs:
         total = run.summary.total
-        paid = ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (total.kept_usd, "storage"))
+        rented = ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (total.own_usd, "own"))
+        paid = (*rented, (total.kept_usd, "storage"))
         drawn = bars(0, 11, ((float(amount / most) * 100, class_) for amount, class_ in paid))
         compared = bar(0, 13, float(total.counterfactual_usd / most) * 100, 7, "wait")
         rows.append(lane(run.title, drawn, compared, value=dollars(total.cost_usd), height=20))
@@ -61,6 +62,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     keys = [
         ("spot", "spot"),
         ("on_demand", "on-demand"),
+        *([("own", "own machine")] if any(total.at_home for total in totals) else []),
         ("storage", "storage, requests, egress"),
         ("wait", "all on demand"),
     ]
@@ -84,12 +86,14 @@ def _times(runs: Sequence[Compared]) -> Markup:
 
 def _table(runs: Sequence[Compared]) -> Markup:
     """A row for each run; the column heads sort them."""
-    names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.COSTS, *listings.OTHERS)
+    own = any(run.summary.total.at_home for run in runs)
+    names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
+    names = (*names, *listings.OTHERS)
     heads = [head(name if name in ("run", "state") else element("button", name, type="button")) for name in names]
-    return table("Runs", heads, [_row(run) for run in runs])
+    return table("Runs", heads, [_row(run, own=own) for run in runs])
 
 
-def _row(run: Compared) -> Markup:
+def _row(run: Compared, *, own: bool) -> Markup:
     summary = run.summary
     ratio, per_epoch = run.ratio_to_first, summary.usd_per_epoch
     cells = [
@@ -97,6 +101,6 @@ def _row(run: Compared) -> Markup:
         figure(count(len(summary.epochs)), len(summary.epochs)),
         figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
         figure(dollars(per_epoch), optional_usd(per_epoch)),
-        *listings.account_cells(summary.total, run.money),
+        *listings.account_cells(summary.total, run.money, own=own),
     ]
     return element("tr", element("th", run.title, scope="row"), *cells)

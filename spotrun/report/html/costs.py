@@ -34,13 +34,15 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     ]
     number = count_of(len(shown), "epoch")
     said = f"Cost of {number}, at most {dollars(most)} each; the figures are in the table of epochs."
-    keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage, requests, egress")]
+    own = [("own", "own machine")] if any(epoch.at_home for epoch in shown) else []
+    keys = [("spot", "spot"), ("on_demand", "on-demand"), *own, ("storage", "storage, requests, egress")]
     return join(picture(said, plot(dollars(most), "", *bars), strip(ROW, *names)), legend(keys))
 
 
 def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
     parts, top = [], float(HEIGHT)
-    for amount, class_ in ((epoch.spot_usd, "spot"), (epoch.on_demand_usd, "on_demand"), (epoch.kept_usd, "storage")):
+    rented = ((epoch.spot_usd, "spot"), (epoch.on_demand_usd, "on_demand"), (epoch.own_usd, "own"))
+    for amount, class_ in (*rented, (epoch.kept_usd, "storage")):
         height = round(float(amount / most) * (HEIGHT - TOP), 2)
         top -= height
         if height:

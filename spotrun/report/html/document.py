@@ -42,7 +42,7 @@ th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:p
 summary{cursor:pointer}pre{white-space:pre-wrap}
 .legend{list-style:none;display:flex;font-size:.85rem;flex-wrap:wrap;gap:.2rem 1rem;padding:0}
 .swatch{width:12px;margin-right:.4rem}
-.productive{fill:#2a9d6f}.spot{fill:#4263d9}.on_demand{fill:#cf7420}.storage{fill:#b5548b}.wait{fill:#808a96}.detect{fill:#6b7480}
+.productive{fill:#2a9d6f}.spot{fill:#4263d9}.on_demand{fill:#cf7420}.own{fill:#2f8f9d}.storage{fill:#b5548b}.wait{fill:#808a96}.detect{fill:#6b7480}
 .boot{fill:#3d97da}.setup{fill:#3a6fb5}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#b08a15}
 .paused{fill:var(--line)}.axis{stroke:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
 .range{fill:#3d97da}.middle{fill:var(--ink)}

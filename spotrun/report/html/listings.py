@@ -23,7 +23,7 @@ from spotrun.units import count_of
 
 ROWS_MAX = 500
 """The newest rows of each table: the file must stay small enough to mail."""
-COSTS = ("cost", "spot", "on-demand", "storage", "requests", "egress", "all on demand")
+RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
     *("paid", "goodput", "per training hour"),
@@ -38,7 +38,8 @@ def epochs(summary: RunSummary) -> Markup:
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
     feet = [_account(summary.rest_name, summary.rest, rest), _account("total", summary.total, total)]
     of_gangs = (WAITING,) if summary.total.size > 1 else ()
-    heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS, *of_gangs)]
+    names = ("epoch", *costs(own=summary.total.at_home), *OTHERS, *of_gangs)
+    heads = [head(element("button", name, type="button")) for name in names]
     return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
 
 
@@ -118,13 +119,21 @@ def _cut(rows: Sequence[object]) -> str:
 
 def _account(name: str, a: Account, shown: Money) -> Markup:
     of_gangs = [figure(shown.waiting, usd_text(a.waiting_usd))] if a.size > 1 else []
-    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a, shown), *of_gangs)
+    cells = account_cells(a, shown, own=a.at_home)
+    return element("tr", element("th", name, scope="row", data_value=name), *cells, *of_gangs)
 
 
-def account_cells(a: Account, shown: Money) -> list[Markup]:
-    """The figures named in `COSTS` and `OTHERS`."""
-    exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.egress_usd, a.counterfactual_usd)
-    paid = (shown.cost, shown.spot, shown.on_demand, shown.storage, shown.requests, shown.egress, shown.all_on_demand)
+def costs(*, own: bool) -> tuple[str, ...]:
+    """The names of the columns of dollars; `own`: with that of a machine of the user's own."""
+    return (*RENTED, *(("own machine",) if own else ()), *KEPT)
+
+
+def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
+    """The figures named in `costs` and `OTHERS`."""
+    used, used_text = ((a.own_usd,), (shown.own,)) if own else ((), ())
+    exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, *used, a.storage_usd, a.requests_usd, a.egress_usd)
+    paid = (shown.cost, shown.spot, shown.on_demand, *used_text, shown.storage, shown.requests, shown.egress)
+    exact, paid = (*exact, a.counterfactual_usd), (*paid, shown.all_on_demand)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     return [
         *(figure(text, usd_text(amount)) for text, amount in zip(paid, exact, strict=True)),

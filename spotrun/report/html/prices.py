@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from spotrun.account.prices import Charge, charges
 from spotrun.account.timeline import account_end
+from spotrun.offering import CapacityType
 from spotrun.report.html.chart import Scale
 from spotrun.report.html.drawing import HEIGHT, axis, bar, curve, legend, level, picture, plot
 from spotrun.report.html.markup import Markup, element, join
@@ -43,10 +44,15 @@ def price_curve(state: RunState, now: datetime) -> Markup:
     keys = [
         ("spot", "paid for spot"),
         ("on_demand", "paid on demand"),
+        *([("own", "own machine")] if any(_is_own(launch) for launch, _ in shown) else []),
         ("key_all_on_demand", "price on demand (dashed)"),
     ]
     times = axis(["0", short_duration(scale.end - scale.start)])
     return join(picture(said, drawn, times), legend(keys), element("p", said, class_="soft"))
+
+
+def _is_own(launch: Launch) -> bool:
+    return launch.intent.offering.capacity_type is CapacityType.OWN
 
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
