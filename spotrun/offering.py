@@ -40,6 +40,10 @@ class CapacityType(StrEnum):
         return self.replace("_", "-")
 
 
+RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
+"""What clouds rent out."""
+
+
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
     One thing that a cloud rents out, with its price now.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
-from spotrun.offering import CapacityType, Offering
+from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.run import events as ev
 from spotrun.run import fold
 from spotrun.run.billing import LOCAL_RULE, aws_rule
@@ -346,7 +346,7 @@ def random_runs(draw: Draw, moves_max: int = 50, skewed: bool = False) -> Histor
     """The same, as the `History` that was written; its `now` is not before any entry, but for skew."""
     history = History(storage=draw(st.sampled_from([STORAGE, FREE_STORAGE])))
     if draw(st.integers(0, 3)):
-        history.running(draw(st.sampled_from(CapacityType)), draw(_PRICES))
+        history.running(draw(st.sampled_from(RENTED)), draw(_PRICES))
     for _ in range(draw(st.integers(0, moves_max))):
         history.after(draw(st.integers(0, 6000)) / 10)
         if skewed:
@@ -423,7 +423,7 @@ def _correct_an_end(history: History, draw: Draw) -> None:
 
 
 def _launch(history: History, draw: Draw) -> None:
-    history.launch(draw(st.sampled_from(CapacityType)), draw(_PRICES))
+    history.launch(draw(st.sampled_from(RENTED)), draw(_PRICES))
 
 
 def _move_the_launch(history: History, draw: Draw) -> None:

@@ -22,7 +22,7 @@ from spotrun.clouds.kept import ASKED_AGAIN_S, Kept
 from spotrun.clouds.left_out import LeftOut
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
-from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = 3600.0
@@ -126,7 +126,7 @@ class Catalog:
         for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
             for zone in sorted(self._zones.get().get(kind.name, set())):
-                for capacity_type in CapacityType:
+                for capacity_type in RENTED:
                     price = self._price(kind.name, zone, capacity_type, listed)
                     if price is not None:
                         yield kind.offered(

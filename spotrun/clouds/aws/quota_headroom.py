@@ -10,7 +10,7 @@ from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.aws.request import RUN
-from spotrun.offering import CapacityType
+from spotrun.offering import RENTED, CapacityType
 from spotrun.units import count_of
 
 _COUNTED = ("pending", "running", "shutting-down", "stopping")
@@ -50,7 +50,7 @@ def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     Raises:
         CloudError: see CloudDriver; asking needs servicequotas:GetServiceQuota.
     """
-    quotas = {quota_of(kind, capacity_type) for kind in cpus for capacity_type in CapacityType}
+    quotas = {quota_of(kind, capacity_type) for kind in cpus for capacity_type in RENTED}
     limits = {quota: account_checks.quota(region, quota.code) for quota in quotas if quota is not None}
     used: Counter[Quota | None] = Counter()
     for user in _users(region, cpus):

@@ -22,7 +22,7 @@ from spotrun.clouds.kept import Kept
 from spotrun.clouds.left_out import LeftOut
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
-from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = SPOT_PRICES_FOR_S = 3600.0
@@ -144,7 +144,7 @@ class Catalog:
         """The subnetwork of the region is full: no type in any of its zones can start."""
         for zone, placed in self._placed.get().items():
             for kind in placed:
-                for capacity_type in CapacityType:
+                for capacity_type in RENTED:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
@@ -156,7 +156,7 @@ class Catalog:
         for zone, placed in self._placed.get().items():
             for kind, _ in placed.values():
                 listed = self.price_list.prices.get(kind.name)
-                for capacity_type in CapacityType:
+                for capacity_type in RENTED:
                     price = self._price(kind.name, capacity_type)
                     if price is not None:
                         yield kind.offered(

@@ -15,7 +15,7 @@ from spotrun.clouds.gcp.calls import BILLING, Call, Google
 from spotrun.clouds.gcp.machine import Machine
 from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
 from spotrun.errors import CloudError
-from spotrun.offering import CapacityType
+from spotrun.offering import RENTED, CapacityType
 
 SHIPPED = "on_demand.json"
 COMPUTE_ENGINE = "services/6F81-5844-456A"
@@ -88,12 +88,12 @@ def read_price_list(
 
     If it cannot, nothing fails: prices that are some months old still put the types in order.
     """
-    shipped = {market: _shipped_in(region, market) for market in CapacityType}
+    shipped = {market: _shipped_in(region, market) for market in RENTED}
     try:
         known, trouble = parts(), None
     except CloudError as error:
         known, trouble = {}, error.message
-    live = {market: _summed(machines, Place(market, region), known, now) for market in CapacityType}
+    live = {market: _summed(machines, Place(market, region), known, now) for market in RENTED}
     return PriceList(
         prices={**shipped[CapacityType.ON_DEMAND], **live[CapacityType.ON_DEMAND]},
         spot={**shipped[CapacityType.SPOT], **live[CapacityType.SPOT]},

@@ -20,7 +20,7 @@ from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.instance import PriceSegment
 from spotrun.market.quotes import LOOKED_BACK, Quote
-from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 """The spot price lies between these shares of the on-demand price."""
@@ -80,7 +80,7 @@ class Market:
             self._offering(zone, kind, capacity_type, at)
             for zone in self._config.zones
             for kind in self._config.instance_types
-            for capacity_type in (CapacityType.SPOT, CapacityType.ON_DEMAND)
+            for capacity_type in RENTED
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
