@@ -13,7 +13,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from spotrun import __version__
-from spotrun.account.storage_prices import storage_prices
+from spotrun.account.storage_prices import storage_prices, with_home
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
@@ -22,8 +22,9 @@ from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
+from spotrun.offering import HOME
 from spotrun.run import fold
-from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
+from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.conditional_put_probe import race
@@ -142,7 +143,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=storage_prices(spec.checkpoint.uri, region),
+        storage=_storage_prices(spec, region),
         interruption_bands=cloud.interruption_rates(spec),
         billing=cloud.billing(spec),
         simulated=cloud.simulated,
@@ -150,6 +151,11 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         epochs_end=EpochsEnd.FINISHED,
         spotrun=__version__,
     )
+
+
+def _storage_prices(spec: RunSpec, region: str) -> StoragePrices:
+    prices = storage_prices(spec.checkpoint.uri, region)
+    return prices if spec.home is None else with_home(prices, spec.checkpoint.uri, HOME)
 
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:

@@ -40,6 +40,8 @@ class CapacityType(StrEnum):
         return self.replace("_", "-")
 
 
+HOME = "home"
+"""The region and the zone of a machine of the user's own."""
 RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 """What clouds rent out."""
 
@@ -77,6 +79,8 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
         return Pool(zone=self.zone, instance_type=self.instance_type, capacity_type=self.capacity_type)
 
     def __str__(self) -> str:
+        if self.capacity_type is CapacityType.OWN:
+            return f"{self.instance_type} at home"
         return f"{self.instance_type} {self.capacity_type.in_words} in {self.cloud}/{self.zone}"
 
 

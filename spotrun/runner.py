@@ -243,7 +243,7 @@ class Runner:
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
         instances = self._instances(state, {offering.zone for offering in occupied})
         promised = state.created.deadline_at is not None or state.created.budget_usd is not None
-        reckons = promised or self._spec.resources.is_choice
+        reckons = promised or self._spec.resources.is_choice or self._spec.home is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
         offerings = tuple(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.account.gcs_prices import gcs_prices
-from spotrun.run.events import StoragePrices
+from spotrun.run.events import Passage, StoragePrices
 
 S3_STANDARD = StoragePrices(
     usd_per_gb_month=Decimal("0.023"),
@@ -40,6 +40,24 @@ Between regions AWS bills the region that sends, S3 and EC2 alike: $0.02 a GB in
 written down from memory in November 2026, and us-east-1 to us-east-2 is $0.01 in truth; the list itself is at
 aws.amazon.com/ec2/pricing/on-demand, "Data Transfer".
 """
+
+
+TO_HOME_USD_PER_GB = {"s3": Decimal("0.09"), "gs": Decimal("0.12")}
+"""
+What leaves a bucket for the internet, in the first tier: aws.amazon.com/s3/pricing and cloud.google.com/vpc/network-pricing
+(Premium Tier), written down from memory in November 2026. A free allowance (100 GB a month, 1 GB) is left out. What is
+sent to a bucket is free.
+"""
+
+
+def with_home(prices: StoragePrices, uri: str, home: str) -> StoragePrices:
+    """The same with what moves between a bucket and a machine of the user's own, in the region `home`."""
+    place = address.parse(uri)
+    to_home = None if isinstance(place, str) else TO_HOME_USD_PER_GB.get(place.scheme)
+    if to_home is None:
+        return prices
+    passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
+    return replace(prices, between={**prices.between, home: passage})
 
 
 def storage_prices(uri: str, region: str = "") -> StoragePrices:

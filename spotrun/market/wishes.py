@@ -167,6 +167,8 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
     """Whether one that suits is also of a capacity type that the job allows, and within its max_price."""
+    if offering.capacity_type is CapacityType.OWN:
+        return True
     within = resources.max_price is None or offering.price_usd_per_hour <= resources.max_price
     return within and _of_kind(offering, resources)
 

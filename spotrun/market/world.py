@@ -52,10 +52,17 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
-    """The offerings that satisfy the run's resources, cheapest first, whatever their capacity type."""
+    """
+    The offerings that satisfy the run's resources, cheapest first, whatever their capacity type. What a job asks of its
+    cloud is not asked of a machine of the user's own.
+    """
     cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
-    here = (found for found in offerings if found.cloud == cloud)
-    return sorted((found for found in here if all(wish.fits(found) for wish in wishes)), key=_by_price)
+    found = (
+        each
+        for each in offerings
+        if each.capacity_type is CapacityType.OWN or (each.cloud == cloud and all(wish.fits(each) for wish in wishes))
+    )
+    return sorted(found, key=_by_price)
 
 
 def _by_price(offering: Offering) -> tuple[Decimal, str, str]:

@@ -12,9 +12,10 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy import kind_moves
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
-from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
+from spotrun.policy.deadline import WAIT_FOR_SPOT, give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
 from spotrun.policy.gangs import fill, lacking, standing_by
+from spotrun.policy.home import BACK, at_home_now, stays_at_home, way_home, why_home
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
@@ -80,8 +81,13 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     if stands_still and lacking(facts) < facts.size:
         yield from fill(facts)
         return
+    if (home := way_home(facts)) is not None:
+        yield from intend(facts, home, f"{_reason_to_go_home(facts)}: {why_home(facts, home)}")
+        return
+    if stays_at_home(facts):
+        return  # nobody takes it back
     if hurried:
-        yield from list(towards_deadline(facts)) or _before_a_loss(facts)
+        yield from _in_time(facts)
         return
     reason = _reason_to_launch(facts)
     if reason is None:
@@ -93,6 +99,22 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         yield choice
         return
     yield from intend(facts, choice.offering, f"{reason}: {choice.because}")
+
+
+def _reason_to_go_home(facts: Facts) -> str:
+    current = facts.state.current
+    if current is None:
+        return why_needed(facts.state)
+    return "standby: the instance is leaving" if current.leaving else BACK
+
+
+def _in_time(facts: Facts) -> Iterator[Action]:
+    """While a strategy waits for spot, the user's own machine trains all the same."""
+    found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
+    current, home = facts.state.current, at_home_now(facts)
+    if found == [WAIT_FOR_SPOT] and home is not None and (current is None or current.leaving):
+        found = [*intend(facts, home, f"{why_needed(facts.state)}: {home.instance_type} is free, until there is spot")]
+    yield from found
 
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:

@@ -25,6 +25,7 @@ from spotrun.policy.promise import hopeful_s, is_enough, keeper, too_slow
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_of_first_kinds, trial_of
 from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
+from spotrun.policy.speed_at_home import is_at_home
 from spotrun.policy.throughput import choice, kind_of
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
@@ -120,9 +121,9 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """The launch of what trains, unless it has to be replaced anyway."""
+    """The launch of what trains, unless it has to be replaced anyway: what is at home here cannot keep the deadline."""
     current = facts.state.current
-    if current is None or current.leaving or nearly_over(facts, current):
+    if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
     return facts.state.launch_of(current)
 
@@ -198,6 +199,8 @@ def _reason_to_move(running: Launch) -> str:
 def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
     if current is None:
         return why_needed(state)
+    if is_at_home(state, current) and not current.leaving:
+        return f"the deadline leaves no time for {state.launch_of(current).intent.offering.instance_type}"
     return "standby: the instance is leaving" if current.leaving else "standby: the time-to-live is nearly over"
 
 

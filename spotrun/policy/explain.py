@@ -11,6 +11,7 @@ from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
+from spotrun.policy.home import way_home
 from spotrun.policy.pools import just_lost
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.policy.throughput import choice, kind_of, times_first
@@ -38,6 +39,11 @@ def considered(facts: Facts) -> list[Considered]:
         for order in (spot, on_demand)
         for offering in order
     ]
+    home = next((each for each in facts.world.offerings if each.capacity_type is CapacityType.OWN), None)
+    if home is not None:
+        first = way_home(facts) is not None
+        when = "asked first: it is free" if first else "when the deadline can be kept there"
+        asked = [Considered(home, when), *asked]
     named = {each.offering for each in asked}
     rest = [Considered(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
     told = [*asked, *rest]

@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+from spotrun.offering import CapacityType
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
@@ -216,8 +217,9 @@ def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     """Why an intent must not be executed, whoever wrote it (protocol 10). The fold has checked caps and budget."""
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
-    policy = facts.spec.resources.spot_policy
-    if not wanted or policy not in ("auto", intent.offering.capacity_type.replace("_", "-")):
+    policy, capacity_type = facts.spec.resources.spot_policy, intent.offering.capacity_type
+    allowed = capacity_type is CapacityType.OWN or policy in ("auto", capacity_type.replace("_", "-"))
+    if not wanted or not allowed:
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"

@@ -18,7 +18,14 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.facts import Facts
 from spotrun.policy.images import with_good_image
-from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, kept_for_handover, nearly_over
+from spotrun.policy.lives import (
+    HANDOVER_BEFORE_END,
+    LAST_MINUTES,
+    OWN_TIME_TO_LIVE,
+    TIME_TO_LIVE,
+    kept_for_handover,
+    nearly_over,
+)
 from spotrun.policy.patience import age
 from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
@@ -105,7 +112,7 @@ def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
 
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
     """The most that an hour may come to cost: a spot price floats, up to max_price or the on-demand price."""
-    if offering.capacity_type is CapacityType.ON_DEMAND:
+    if offering.capacity_type is not CapacityType.SPOT:
         return offering.price_usd_per_hour
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
 
@@ -113,8 +120,9 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """How long new instances may live; None if the budget allows too little to be worth a boot."""
     state, spec = facts.state, facts.spec
-    life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
-    if (longest := spec.cloud.longest_life(spec, offering)) is not None:
+    own = offering.capacity_type is CapacityType.OWN
+    life, least, ceiling = OWN_TIME_TO_LIVE if own else TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
+    if not own and (longest := spec.cloud.longest_life(spec, offering)) is not None:
         life = min(life, longest)
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(facts) + HANDOVER_BEFORE_END)

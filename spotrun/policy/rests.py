@@ -48,10 +48,14 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 def within_price(facts: Facts) -> list[Offering]:
-    """What the job allows: no dearer than max_price, and of the kind that exact bits bind it to."""
+    """
+    What the job allows: no dearer than max_price, and of the kind that exact bits bind it to. Nobody asks a price for a
+    machine of the user's own.
+    """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
-    return [found for found in allowed if affordable(found, facts.spec.resources.max_price)]
+    own, limit = CapacityType.OWN, facts.spec.resources.max_price
+    return [found for found in allowed if found.capacity_type is own or affordable(found, limit)]
 
 
 def rests(facts: Facts, offering: Offering) -> bool:

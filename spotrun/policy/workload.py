@@ -6,12 +6,13 @@ from datetime import timedelta
 
 import msgspec
 
-from spotrun.account.timeline import Activity, spent, timeline
+from spotrun.account.timeline import Activity, timeline
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market.hazard import observed_hazard
 from spotrun.policy import assumptions
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.pace import Pace, measured_pace
+from spotrun.policy.speed_at_home import pace_in_cloud, times_of
 from spotrun.policy.throughput import choice, pace_on_first
 from spotrun.units import Steps, bounded
 
@@ -19,7 +20,8 @@ from spotrun.units import Steps, bounded
 class Workload(msgspec.Struct, frozen=True):
     """
     Training that is left, in seconds of training on one instance; `doubt_s` more at worst. None is beyond ten years.
-    Where the run may choose between kinds of instances, it is one of the first kind.
+    Where the run may choose between kinds of instances, it is one of the first kind. If its user has a machine, it is
+    one in the cloud.
 
     `done_s` is what was done already, `rework_s` the most that one loss without notice undoes.
     """
@@ -63,6 +65,8 @@ def step_reached(facts: Facts) -> int:
 
 @once
 def pace(facts: Facts) -> Pace | None:
+    if facts.spec.home is not None:
+        return pace_in_cloud(facts)
     return pace_on_first(facts) if choice(facts) else measured_pace(facts.state, facts.world)
 
 
@@ -70,7 +74,7 @@ def _trained_s(facts: Facts) -> float:
     """What is kept of the time trained: up to the newest checkpoint, and since then what trains now."""
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # of a command, whose work is measured by time
-        return spent(timeline(facts.state, facts.now))[Activity.PRODUCTIVE].total_seconds()
+        return _productive_s(facts)
     measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
     current = facts.state.current
@@ -78,7 +82,14 @@ def _trained_s(facts: Facts) -> float:
         return committed_s
     begun = current.trainers[-1].started_at or current.trainers[-1].resumed_at
     newest = max([begun, *(commit.event.taken_at for commit in kept)])
-    return committed_s + max(0.0, (facts.now - newest).total_seconds())
+    return committed_s + max(0.0, (facts.now - newest).total_seconds()) * times_of(facts, current)
+
+
+def _productive_s(facts: Facts) -> float:
+    """Of a command: what an hour at home is worth in the cloud is counted as that."""
+    spans = [span for span in timeline(facts.state, facts.now) if span.kind is Activity.PRODUCTIVE]
+    worth = [1.0 if span.attempt is None else times_of(facts, facts.state.attempts[span.attempt]) for span in spans]
+    return sum((span.end - span.start).total_seconds() * each for span, each in zip(spans, worth, strict=True))
 
 
 def rework_max_s(facts: Facts) -> float:

@@ -1,0 +1,126 @@
+"""
+A machine of the user's own: when a run trains there, and when in the cloud.
+
+What it cost is paid whether it computes or not. So it comes before the cloud, whatever that asks for an hour, as long
+as it is free and the deadline can be kept there:
+
+    time left >= start + work left at home + what that may be wrong by + the rework of one fault
+
+Where it cannot, the strategy of the deadline rents in the cloud until it can. While the strategy waits for spot, the
+machine trains all the same: slow progress is more than none.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.facts import Facts, once
+from spotrun.policy.money import life_of
+from spotrun.policy.patience import tick
+from spotrun.policy.situation import TICKS_TO_LAUNCH
+from spotrun.policy.speed_at_home import is_at_home, pace_at_home, times_cloud
+from spotrun.policy.workload import Workload, workload
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.units import to_the_second
+
+BACK = "back home"
+
+
+def stays_at_home(facts: Facts) -> bool:
+    """Whether what trains is at home, and is to go on there."""
+    current = facts.state.current
+    at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
+    return at_home and holds(facts, there=True)
+
+
+def way_home(facts: Facts) -> Offering | None:
+    """The user's own machine, if the run is to go there now: it has no instance, or one in the cloud."""
+    current, offering = facts.state.current, at_home_now(facts)
+    if offering is None or not holds(facts, there=False):
+        return None
+    if current is None or current.leaving:
+        return offering
+    return offering if not is_at_home(facts.state, current) and _pays_to_return(facts, current) else None
+
+
+def at_home_now(facts: Facts) -> Offering | None:
+    """The user's own machine, if it is free and may be asked."""
+    offered = next((each for each in facts.world.offerings if each.capacity_type is CapacityType.OWN), None)
+    if offered is None or _rests(facts) or life_of(facts, offered) is None:
+        return None
+    return offered
+
+
+@once
+def work_at_home(facts: Facts) -> Workload | None:
+    """What is left, in seconds of training there; None while that is unknown."""
+    work, measured = workload(facts), pace_at_home(facts)
+    if work is None:
+        return None
+    times = times_cloud(facts)
+    left_s, done_s = work.left_s / times, work.done_s / times
+    doubt_s = work.doubt_s / times if measured is None else left_s * measured.doubt
+    return Workload(left_s, doubt_s, done_s, work.rework_s)
+
+
+def holds(facts: Facts, *, there: bool) -> bool:
+    """Whether the deadline can be kept at home alone; `there`: the run trains there already."""
+    spare = spare_s(facts, there=there)
+    return spare is not None and spare >= 0
+
+
+def spare_s(facts: Facts, *, there: bool) -> float | None:
+    """
+    How much more time there is until the deadline than a training at home needs, in seconds; less than 0 if it cannot
+    be kept there. Infinite without a deadline; None while the work is unknown.
+    """
+    deadline_at = facts.state.created.deadline_at
+    if deadline_at is None:
+        return float("inf")
+    work = work_at_home(facts)
+    if work is None:
+        return None
+    start_s = 0.0 if there else changeover(facts.state)
+    asking_s = TICKS_TO_LAUNCH * tick(facts.state).total_seconds()
+    needed_s = start_s + work.left_s + work.doubt_s + work.rework_s + asking_s
+    return (deadline_at - facts.now).total_seconds() - needed_s
+
+
+def why_home(facts: Facts, offering: Offering) -> str:
+    """Why it is asked for, in the words of the ledger."""
+    spare = spare_s(facts, there=False)
+    kept = ""
+    if spare is not None and spare != float("inf"):
+        kept = f", and the deadline leaves {to_the_second(timedelta(seconds=spare))} more than it needs"
+    return f"{offering.instance_type} is free{kept}"
+
+
+def _pays_to_return(facts: Facts, current: Attempt) -> bool:
+    """The standby's start costs nothing at home. It has to be over well before the training is."""
+    if facts.now - current.started_at < facts.spec.policy.return_cooldown:
+        return False
+    work = workload(facts)
+    return work is None or work.left_s > 2 * changeover(facts.state)
+
+
+def _rests(facts: Facts) -> bool:
+    """After a refusal, or an end that nobody had planned, the machine is left alone for a while."""
+    newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
+    if newest is None:
+        return False
+    ended_at = _unplanned_end(facts.state, newest)
+    return ended_at is not None and facts.now - ended_at < facts.spec.policy.return_cooldown
+
+
+def _unplanned_end(state: RunState, launch: Launch) -> datetime | None:
+    attempt = None if launch.attempt is None else state.attempts[launch.attempt]
+    if attempt is not None and attempt.end is not None and attempt.end.cause is Cause.REPLACED:
+        return None
+    return launch.closed_at or (None if launch.gone is None else launch.gone.ended_at)
+
+
+def _is_own(launch: Launch) -> bool:
+    return launch.intent.offering.capacity_type is CapacityType.OWN
