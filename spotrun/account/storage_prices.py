@@ -44,9 +44,9 @@ aws.amazon.com/ec2/pricing/on-demand, "Data Transfer".
 
 TO_HOME_USD_PER_GB = {"s3": Decimal("0.09"), "gs": Decimal("0.12")}
 """
-What leaves a bucket for the internet, in the first tier: aws.amazon.com/s3/pricing and cloud.google.com/vpc/network-pricing
-(Premium Tier), written down from memory in November 2026. A free allowance (100 GB a month, 1 GB) is left out. What is
-sent to a bucket is free.
+What leaves a bucket for the internet, in the first tier (aws.amazon.com/s3/pricing; Google's Premium Tier, cloud.google
+.com/vpc/network-pricing), written down from memory in November 2026. The first GB of a month, which are free, are left
+out. What is sent to a bucket is free.
 """
 
 

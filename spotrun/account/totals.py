@@ -268,7 +268,8 @@ def baseline_in_words(state: RunState) -> str:
         kind = f", {named} on demand" if is_instance_type(named) else ""
         return f"${usd_per_hour} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
-    return f"the on-demand price of the same type{unpriced}"
+    at_home = ", at home of the cheapest in the cloud" if state.created.job("resources").get("home") else ""
+    return f"the on-demand price of the same type{at_home}{unpriced}"
 
 
 def _counterfactual(

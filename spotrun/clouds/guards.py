@@ -15,6 +15,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver, WrappedDriver
 from spotrun.errors import CloudError
 from spotrun.instance import Instance, LaunchRequest
+from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
 """How long a guard that could not be made is left alone: what is in the way may pass, or be mended."""
@@ -84,7 +85,11 @@ class GuardedDriver(WrappedDriver):
         return instance
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
-        """Why an instance of `request` has no guard; None: it has one. Its own timer runs in both cases."""
+        """
+        Why an instance of `request` has no guard; None: it has one, or nobody bills it. Its own timer runs in any case.
+        """
+        if request.offering.capacity_type is CapacityType.OWN:
+            return None
         token = guard_token(request.token, member)
         self._asked_at[token] = self._clock.now()
         ends_at = since + request.time_to_live
@@ -103,5 +108,7 @@ class GuardedDriver(WrappedDriver):
         return self.arm(request, instance_id, since, member) is None
 
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
+        if request.offering.capacity_type is CapacityType.OWN:
+            return
         with contextlib.suppress(CloudError):  # it goes by itself when its time comes
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

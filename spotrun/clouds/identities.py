@@ -13,6 +13,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver, WrappedDriver
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityPending, IdentityUnknown
 from spotrun.instance import Instance, LaunchRequest
+from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
@@ -107,6 +108,8 @@ class IdentifiedDriver(WrappedDriver):
             IdentityPending: it cannot be made just now; or the cloud may not know it yet, or not who may use it.
             IdentityUnknown: it has had the time to learn of it.
         """
+        if request.offering.capacity_type is CapacityType.OWN:
+            return super().launch(request)  # it acts with the rights of the launching user
         self._make(request)
         try:
             return super().launch(request)

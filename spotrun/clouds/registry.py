@@ -28,5 +28,10 @@ def cloud_named(name: str) -> Cloud:
 
 
 def cloud_of(spec: RunSpec) -> Cloud:
-    """The cloud that a run rents from."""
-    return cloud_named(spec.resources.cloud)
+    """The cloud that a run rents from; with a machine of the user's own beside it, if the job names one."""
+    rented = cloud_named(spec.resources.cloud)
+    if spec.resources.home is None:
+        return rented
+    from spotrun.clouds.at_home import AtHome
+
+    return AtHome(rented)

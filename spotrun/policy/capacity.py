@@ -15,7 +15,7 @@ from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import WAIT_FOR_SPOT, give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
 from spotrun.policy.gangs import fill, lacking, standing_by
-from spotrun.policy.home import BACK, at_home_now, stays_at_home, way_home, why_home
+from spotrun.policy.home import BACK, at_home_now, starts_again_at_home, stays_at_home, way_home, why_home
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
@@ -86,6 +86,9 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     if stays_at_home(facts):
         return  # nobody takes it back
+    if starts_again_at_home(facts):
+        yield Wait(reason="the time-to-live at home ends: it starts there again")
+        return
     if hurried:
         yield from _in_time(facts)
         return

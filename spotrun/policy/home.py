@@ -27,6 +27,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import to_the_second
 
 BACK = "back home"
+HANDOVER = timedelta(minutes=2)
+"""More than it takes from the last step before a planned handover to the first one after it."""
 
 
 def stays_at_home(facts: Facts) -> bool:
@@ -34,6 +36,16 @@ def stays_at_home(facts: Facts) -> bool:
     current = facts.state.current
     at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
     return at_home and holds(facts, there=True)
+
+
+def starts_again_at_home(facts: Facts) -> bool:
+    """
+    Whether what trains is at home and leaves for no other reason than its time-to-live. The machine has room for one,
+    so that its replacement waits until it is gone.
+    """
+    current = facts.state.current
+    leaves = current is not None and current.leaving and is_at_home(facts.state, current)
+    return leaves and holds(facts, there=False)
 
 
 def way_home(facts: Facts) -> Offering | None:
@@ -103,7 +115,7 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)
-    return work is None or work.left_s > 2 * changeover(facts.state)
+    return work is None or work.left_s > changeover(facts.state) + HANDOVER.total_seconds()
 
 
 def _rests(facts: Facts) -> bool:

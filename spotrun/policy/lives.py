@@ -15,8 +15,6 @@ HANDOVER_BEFORE_END = timedelta(minutes=15)
 """A standby is launched this long before an instance's time-to-live ends, at the latest."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
 TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
-OWN_TIME_TO_LIVE = timedelta(days=30)
-"""Of a machine of the user's own, which nobody bills: it is not replaced, but for this end."""
 LAST_MINUTES = timedelta(minutes=3)
 """With this little left of its time-to-live an instance commits and goes, even if no standby is there."""
 
@@ -51,4 +49,4 @@ def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     It is a day, if there is that much, in case no runner is there.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
-    return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), min(life, TIME_TO_LIVE) - REPLACED_AFTER)
+    return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -21,12 +21,12 @@ from spotrun.policy.images import with_good_image
 from spotrun.policy.lives import (
     HANDOVER_BEFORE_END,
     LAST_MINUTES,
-    OWN_TIME_TO_LIVE,
     TIME_TO_LIVE,
     kept_for_handover,
     nearly_over,
 )
 from spotrun.policy.patience import age
+from spotrun.policy.speed_at_home import times_cloud
 from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
 from spotrun.policy.throughput import another_kind, times_first
@@ -78,7 +78,7 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
         offering=launched,
         time_to_live_s=life.total_seconds(),
         price_ceiling_usd_per_hour=_ceiling(facts, offering),
-        on_demand_usd_per_hour=on_demand_price(offering, facts.world.offerings),
+        on_demand_usd_per_hour=_compared_usd_per_hour(facts, offering),
         not_after=facts.now + INTENT_LIFETIME,
         reason=reason,
         standby_for=facts.state.current_attempt,
@@ -121,7 +121,7 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
     """How long new instances may live; None if the budget allows too little to be worth a boot."""
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
-    life, least, ceiling = OWN_TIME_TO_LIVE if own else TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
+    life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
     if not own and (longest := spec.cloud.longest_life(spec, offering)) is not None:
         life = min(life, longest)
     if spec.max_duration is not None:
@@ -193,6 +193,15 @@ def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decima
 def _ceiling(facts: Facts, offering: Offering) -> Decimal:
     on_demand = on_demand_price(offering, facts.world.offerings)
     return price_ceiling(offering, on_demand, facts.spec.resources.max_price)
+
+
+def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
+    """The bill that it is compared with. At home that is what the cloud asks on demand for the work of an hour."""
+    offerings = facts.world.offerings
+    rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
+    if offering.capacity_type is not CapacityType.OWN or not rented:
+        return on_demand_price(offering, offerings)
+    return to_nano(min(rented) * Decimal(str(times_cloud(facts))))
 
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:

@@ -94,7 +94,9 @@ def _refused_in_a_row(made: list[Decision]) -> int:
 
 
 def offering_text(offering: Offering) -> str:
-    """`spot in local-a (sim-v100)`."""
+    """`spot in local-a (sim-v100)`, or `box at home`."""
+    if offering.capacity_type is CapacityType.OWN:
+        return str(offering)
     return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
 
 
@@ -262,8 +264,8 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
     head = event.reason.partition(":")[0]
     if head == "return to spot":
         return "return"
-    if event.offering.capacity_type is CapacityType.ON_DEMAND:
-        return "on-demand"
+    if event.offering.capacity_type is not CapacityType.SPOT:
+        return "on-demand" if event.offering.capacity_type is CapacityType.ON_DEMAND else "home"
     return "standby" if before.current is not None else "spot"
 
 

@@ -132,7 +132,8 @@ class Launcher:
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
         """Those that ask for one instance of a pool with endless room need not wait for one another."""
-        with nullcontext() if self._config.capacity is None else self._places.deciding(START_WITHIN_S):
+        endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
+        with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))
 
     def _script_seen(self, request: LaunchRequest) -> int:
@@ -189,8 +190,14 @@ class Launcher:
             self._refuse(request, _no_capacity(request.offering, request.count))
 
     def _has_room(self, request: LaunchRequest) -> bool:
-        """Whether its pool has room for all that are asked for, beside those of this run that live."""
+        """
+        Whether its pool has room for all that are asked for, beside those of this run that live. A machine of the
+        user's own has room for one, whichever run it belongs to.
+        """
         capacity, pool = self._config.capacity, request.offering.pool
+        if pool.capacity_type is CapacityType.OWN:
+            others = (record.instance for record in self._living() if record.instance.token != request.token)
+            return not any(other.offering.capacity_type is CapacityType.OWN for other in others)
         if capacity is None or pool.capacity_type is not CapacityType.SPOT:
             return True
         run = (record.instance for record in self._living() if record.instance.run_uid == request.run_uid)
@@ -266,6 +273,8 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
 
 
 def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:
+    if offering.capacity_type is CapacityType.OWN:
+        return InsufficientCapacity(f"{offering.instance_type} is taken", hint="wait until its run has ended")
     members = "" if count is None else f" for {count_of(count, 'member')} at once"
     return InsufficientCapacity(
         f"no {offering.capacity_type.in_words} capacity for {offering.instance_type} in {offering.zone}{members}",

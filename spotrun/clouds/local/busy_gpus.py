@@ -1,0 +1,65 @@
+"""
+Whether somebody computes on this machine's GPUs, by NVML. https://docs.nvidia.com/deploy/nvml-api
+
+A machine without a GPU, or without a driver, tells nothing: then nobody does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from spotrun.units import count_of
+
+LOOKS_EVERY_S = 10.0
+"""System time between two looks."""
+ANSWERS_WITHIN_S = 3.0
+"""System time. The driver of a GPU that is in trouble may never answer, and nothing can be trained on it then."""
+
+
+def taken_by(nvml: Any) -> str:
+    """Who computes, in words; "" if nobody does. Programs that only draw do not count."""
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = {each.pid for handle in handles for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    except nvml.NVMLError:
+        return ""
+    if not found:
+        return ""
+    named = ", ".join(str(pid) for pid in sorted(found)[:5])
+    return f"{count_of(len(found), 'other process', 'other processes')} computes on its GPUs ({named})"
+
+
+def look() -> str:
+    import pynvml
+
+    return taken_by(pynvml)
+
+
+class BusyGpus:
+    """Asks now and then, in a thread that nobody waits for longer than `ANSWERS_WITHIN_S`."""
+
+    def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:
+        self._look = look
+        self._within_s = within_s
+        self._looked_s = float("-inf")
+        self._answer = ""
+        self._asking: threading.Thread | None = None
+
+    def taken_by(self) -> str:
+        """Who computes on them, in words; "" if nobody does."""
+        if self._asking is not None and self._asking.is_alive():
+            return self._answer
+        if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:
+            self._looked_s = time.monotonic()
+            self._answer = "the driver of its GPUs does not answer"
+            self._asking = threading.Thread(target=self._ask, name="busy-gpus", daemon=True)
+            self._asking.start()
+            self._asking.join(self._within_s)
+        return self._answer
+
+    def _ask(self) -> None:
+        self._answer = self._look()
