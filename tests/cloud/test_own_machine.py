@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from spotrun.offering import CapacityType
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.at_home import HomeDriver
+from spotrun.clouds.local.busy_gpus import BusyGpus
+from spotrun.clouds.local.catalog import InstanceType, Zone
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.driver import LocalDriver, default_root
+from spotrun.clouds.local.own_machine import OwnMachine
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity
+from spotrun.instance import Instance, LaunchRequest
+from spotrun.offering import HOME, CapacityType
 from spotrun.run import events as ev
+from spotrun.spec.own_machine import HardwareSpec
 from tests.support import toy_cloud
+from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox
-from tests.support.toy_cloud import NAME
+from tests.support.toy_cloud import CLOUD, NAME
 
 BOX = "{purchase_usd: 6500, months: 30, days_per_month: 10, watts: 1000, usd_per_kwh: 0.20, accelerators: 'RTX4090:1'}"
 USD_PER_HOUR = Decimal("1.102778")
+OWN, SPOT = ("local", CapacityType.OWN), (NAME, CapacityType.SPOT)
 
 
 @pytest.fixture
@@ -29,23 +43,121 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
     sandbox.close()
 
 
-def job(sandbox: Sandbox, name: str, *, extra: str = "", epochs: int = 4, **more: str) -> Path:
-    path = sandbox.job(name, args=f"--epochs, {epochs}", scale=60, extra=f"hardware: {{box: {BOX}}}\n{extra}", **more)
+def job(sandbox: Sandbox, name: str, args: str, extra: str = "") -> Path:
+    path = sandbox.job(name, args=args, scale=60, extra=f"hardware: {{box: {BOX}}}\n{extra}")
     places = f"any_of: [{{cloud: local, hardware: box}}, {{cloud: {NAME}, accelerators: 'V100:1'}}]"
     path.write_text(path.read_text().replace("cloud: local, accelerators: 'V100:1'", places))
     return path
 
 
-def places(sandbox: Sandbox, name: str) -> list[tuple[str, CapacityType]]:
+def asked_for(sandbox: Sandbox, name: str) -> list[tuple[str, CapacityType]]:
     """Where each launch of a run was asked for."""
-    entries = sandbox.run(name).ledger
-    entries.refresh()
-    intents = [each.event for each in entries.entries if isinstance(each.event, ev.LaunchIntended)]
+    ledger = sandbox.run(name).ledger
+    ledger.refresh()
+    intents = [each.event for each in ledger.entries if isinstance(each.event, ev.LaunchIntended)]
     return [(each.offering.cloud, each.offering.capacity_type) for each in intents]
 
 
+def machine(host: str | None = None, computing: str = "") -> OwnMachine:
+    hardware = HardwareSpec.model_validate({"purchase_usd": 6500, "months": 30, "days_per_month": 10, "host": host})
+    return OwnMachine("box", hardware, ScaledClock(system_clock().now(), 1.0), BusyGpus(lambda: computing))
+
+
+def request(home: OwnMachine, run_uid: str) -> LaunchRequest:
+    (offering,) = home.offerings()
+    return LaunchRequest(
+        token=f"{run_uid}-1",
+        run_uid=run_uid,
+        run_uri=f"/nowhere/other-{run_uid}",
+        launch=1,
+        offering=offering,
+        time_to_live=timedelta(hours=1),
+    )
+
+
+def holder() -> Instance:
+    """Another run that holds the machine, and does nothing with it."""
+    kind = InstanceType(name="box", accelerators="", cpus=1, memory_gib=1, on_demand_usd_per_hour=USD_PER_HOUR)
+    market = MarketConfig(boot_s=0, instance_types=(kind,), zones=(Zone(region=HOME, name=HOME),))
+    driver = LocalDriver(default_root(), ScaledClock(system_clock().now(), 1.0), market, init=("sleep", "600"))
+    return driver.launch(request(machine(), "eeeeeeeeee"))
+
+
 def test_a_job_trains_at_home_and_its_report_says_what_that_was_worth(sandbox: Sandbox) -> None:
-    said = sandbox.call("launch", job(sandbox, "home"), "-y")
-    print(said, sandbox.call("events", "home"), sandbox.call("why", "home"))
-    assert places(sandbox, "home") == [("local", CapacityType.OWN)]
-    print(said)
+    said = sandbox.call("launch", job(sandbox, "home", "--epochs, 2"), "-y")
+    assert asked_for(sandbox, "home") == [OWN]
+    assert "box at home at $1.102778/h (first launch: box is free)" in said
+    run = sandbox.run("home")
+    assert not run.created.simulated
+    total = sandbox.call_json("report", "home")["total"]
+    paid_h = Decimal(str(total["own_s"])) / 3600
+    assert Decimal(total["own_usd"]) == pytest.approx(USD_PER_HOUR * paid_h, rel=Decimal("1e-6"))
+    assert Decimal(total["spot_usd"]) == Decimal(total["on_demand_usd"]) == 0
+    assert "100% of the paid time) at $1.1028 an hour" in said
+    assert "$6500 over 30 months of 10 days a month, 1000 W at $0.20 a kWh" in " ".join(said.split())
+    assert not (sandbox.folder / "toys" / "armed.txt").exists(), "what is at home needs no guard"
+    assert machine().offerings(), "it is free again"
+
+
+def test_a_job_goes_to_the_cloud_while_its_home_is_taken_and_back_when_it_is_free(sandbox: Sandbox) -> None:
+    other = holder()
+    path = job(sandbox, "back", "--epochs, 10, --step-s, 0.3", "policy: {return_cooldown: 30s}\n")
+    launched = sandbox.start("launch", path, "-y")
+    eventually(lambda: sandbox.last_step() >= 2, within_s=240)
+    assert asked_for(sandbox, "back") == [SPOT]
+    machine().terminate(other.instance_id)
+    said, _ = launched.communicate(timeout=400)
+    assert launched.returncode == 0, said
+    assert asked_for(sandbox, "back") == [SPOT, OWN]
+    assert "back home: box is free" in said
+    lines = sandbox.trace_by_step()
+    assert sorted(lines) == [*range(120)]
+    assert all(len(found) == 1 for found in lines.values()), "a step that was done twice was the same"
+    total = sandbox.call_json("report", "back")["total"]
+    assert Decimal(total["own_usd"]) > 0
+    assert Decimal(total["spot_usd"]) > 0
+
+
+def test_of_two_runs_that_want_the_machine_at_one_moment_one_gets_it(sandbox: Sandbox) -> None:
+    homes = [machine() for _ in range(4)]
+    requests = [request(home, f"{number}" * 10) for number, home in enumerate(homes)]
+
+    def launch(number: int) -> Instance | None:
+        try:
+            return homes[number].launch(requests[number])
+        except InsufficientCapacity:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [each for each in pool.map(launch, range(4)) if each is not None]
+    assert len(found) == 1
+    winner = found[0]
+    here = homes[int(winner.run_uid[0])]
+    assert here.offerings() == []
+    assert here.remarks == ()
+    assert machine().offerings() == []
+    here.terminate(winner.instance_id)
+    assert len(here.offerings()) == 1
+
+
+def test_a_run_that_waits_for_a_taken_machine_is_told_by_whom(sandbox: Sandbox) -> None:
+    mine, other = machine(), holder()
+    assert mine.instances("1111111111", None) == []
+    assert mine.offerings() == []
+    assert mine.remarks == ("box is taken by the run eeeeeeeeee",)
+    mine.terminate(other.instance_id)
+    busy = machine(computing="1 other process computes on its GPUs (4711)")
+    assert busy.offerings() == []
+    assert busy.remarks == ("box is taken: 1 other process computes on its GPUs (4711)",)
+
+
+def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for_gone(sandbox: Sandbox) -> None:
+    there = HomeDriver(CLOUD.account(()).driver, machine(host="office-box"))
+    assert {each.cloud for each in there.offerings(must_see=())} == {NAME}
+    assert there.remarks[0] == "box is office-box, and only a runner there trains on it"
+    assert there.instances("1111111111") == []
+    with pytest.raises(CloudUnavailable, match="what runs on box is seen from office-box alone"):
+        there.instances("1111111111", must_see={HOME})
+    at_home = request(machine(), "1111111111")
+    with pytest.raises(CloudError, match="box is office-box"):
+        there.launch(at_home)
