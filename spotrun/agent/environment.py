@@ -1,8 +1,8 @@
 """
 The Python environment of a run on one instance: a layer over the agent's own, which `setup` installs into.
 
-It sees all that the agent's Python has, torch first of all, and adds to it. Nothing outside of the instance's folder is
-touched by a `pip install`, on this machine's own Python least of all.
+It sees all that the agent's Python has, torch first of all, and adds to it; in a container, all that the image's has.
+Nothing outside of the instance's folder is touched by a `pip install`, on this machine's own Python least of all.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import json
 import os
 import platform
 import shlex
-import shutil
-import site
 import sys
-import venv
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from spotrun.agent import layer
 from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
@@ -34,35 +31,18 @@ _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
 
 
 def make(instance_dir: Path) -> None:
-    """Anew, whatever was there. `pip` is the agent's, or the one that comes with Python where the agent has none."""
-    folder = instance_dir / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in _own_site_folders()]
-    (_site_folder(folder) / "base.pth").write_text("".join(lines))
-    for name in ("pip", "pip3"):
-        script = folder / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec "{python(instance_dir)}" -m pip "$@"\n')
-        script.chmod(0o755)
-
-
-def _own_site_folders() -> list[str]:
-    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return [path for path in (*site.getsitepackages(), *users) if os.path.isdir(path)]
-
-
-def _site_folder(folder: Path) -> Path:
-    return folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    """Anew, whatever was there, on top of the agent's own Python."""
+    layer.make(instance_dir / FOLDER)
 
 
 def exists(instance_dir: Path) -> bool:
-    return (instance_dir / FOLDER / "bin" / "python").exists()
+    """A link that leads nowhere on this machine leads to the Python of a container."""
+    return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
 
-def python(instance_dir: Path) -> str:
-    """The interpreter that runs a script on this instance."""
-    own = instance_dir / FOLDER / "bin" / "python"
-    return str(own) if own.exists() else sys.executable
+def python(instance_dir: Path, beneath: str = sys.executable) -> str:
+    """The interpreter that runs a script on this instance, where `beneath` is the one without an environment."""
+    return str(instance_dir / FOLDER / "bin" / "python") if exists(instance_dir) else beneath
 
 
 def lacks_torch() -> bool:
@@ -91,8 +71,12 @@ def relocate(instance_dir: Path, made_in: str) -> None:
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):
         return
-    site_folder = _site_folder(folder)
-    for path in (*(folder / "bin").iterdir(), *site_folder.glob("*.pth"), *site_folder.glob("__editable__*.py")):
+    packages = "lib/python3.*/site-packages"  # of a container's Python, perhaps
+    for path in (
+        *(folder / "bin").iterdir(),
+        *folder.glob(f"{packages}/*.pth"),
+        *folder.glob(f"{packages}/__editable__*.py"),
+    ):
         if path.is_symlink() or not path.is_file():
             continue
         data = path.read_bytes()
@@ -106,20 +90,26 @@ def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
 
     That is the command, the work folder with every file that the command may read, its variables, and what it builds
     on: Python, its packages (the image's torch among them, or the one that is installed where there is none), the
-    accelerator and the instructions of the processor.
+    accelerator and the instructions of the processor. In a container the digest of its image stands for what is in it.
     """
     return _hash(
         {
             "setup": spec.setup,
-            **({"torch": [lock.read_text() for lock in _torch_locks()]} if lacks_torch() else {}),
+            **(_of_this_python() if spec.image is None else {"image": spec.image.pinned}),
             "workdir": workdir_sha256,
             "envs": dict(spec.envs),
-            "python": [sys.implementation.cache_tag, platform.python_version(), sys.base_prefix],
-            "packages": _packages(),
             "machine": [platform.system(), platform.machine(), *platform.libc_ver(), accelerators],
             "instructions": _instructions(),
         }
     )
+
+
+def _of_this_python() -> dict[str, Any]:
+    return {
+        **({"torch": [lock.read_text() for lock in _torch_locks()]} if lacks_torch() else {}),
+        "python": [sys.implementation.cache_tag, platform.python_version(), sys.base_prefix],
+        "packages": _packages(),
+    }
 
 
 def _hash(facts: Mapping[str, Any]) -> str:

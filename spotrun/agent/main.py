@@ -16,6 +16,7 @@ import traceback
 
 from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
+from spotrun.agent.container import NoImageNow
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.membership import Membership
@@ -106,7 +107,7 @@ def _set_up(node: Node) -> str | None:
     try:
         node.setup = prepare(node)
         work_files.remember(node.assignment.work, node.assignment.files_before)
-    except NotInstalled as error:
+    except (NotInstalled, NoImageNow) as error:
         raise PowerOff(in_one_line(str(error))) from error
     except SpotrunError as error:
         return in_one_line(str(error))

@@ -20,6 +20,8 @@ from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.clock import Clock, clock_from_environment
 from spotrun.clouds.registry import cloud_of
+from spotrun.container.engine import FILE as CONTAINER
+from spotrun.container.engine import Container
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import RunCreated, SetUp
 from spotrun.run.gang import MemberName
@@ -78,6 +80,11 @@ class Assignment:
         """Is there once a training has begun in the work folder."""
         return self.folder / "training"
 
+    @property
+    def container_mark(self) -> Path:
+        """Names the container that this instance has, or had."""
+        return self.folder / CONTAINER
+
 
 @dataclass
 class Node:
@@ -96,6 +103,7 @@ class Node:
     shipper: LogShipper
     watcher: NoticeWatcher
     setup: SetUp | None = None
+    container: Container | None = None
 
     @classmethod
     def open(cls, assignment: Assignment) -> Node:
@@ -138,6 +146,8 @@ class Node:
         self.watcher.start()
 
     def close(self) -> None:
+        if self.container is not None:
+            self.container.close()
         self.watcher.stop()
         self.shipper.stop()
         self.heartbeat.stop()

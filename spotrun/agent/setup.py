@@ -2,7 +2,7 @@
 Before training: the work folder, and the environment that the user's own set-up command makes. PyTorch is a part of
 that environment where the image has none.
 
-    clean folders -> unpack what an earlier instance made -> ready
+    (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
 A set-up is paid for once; spotrun/folder/setup_cache.py keeps it. If anything is wrong with the cached one, the command
@@ -21,10 +21,11 @@ from pathlib import Path
 
 import msgspec
 
-from spotrun.agent import diff_archive, environment, groups
+from spotrun.agent import container, diff_archive, environment, groups
+from spotrun.agent.container import ContainerEffects
 from spotrun.agent.node import Node
 from spotrun.agent.side_effects import SideEffects
-from spotrun.agent.trainer_process import user_environment
+from spotrun.agent.trainer_process import environment_of, in_container
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
@@ -53,24 +54,29 @@ class NotInstalled(SpotrunError):
 
 def prepare(node: Node) -> SetUp:
     """
-    Unpack the work folder, fetch what the run begins from, and set up; once in the life of an instance.
+    Unpack the work folder, fetch what the run begins from, and set up; once in the life of an instance, or of its
+    container if set-up has changed that.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
-        NotInstalled
+        NotInstalled, NoImageNow
         SpotrunError: the work folder cannot be had.
     """
     done = node.assignment.folder / "setup-done"
+    began_s = node.clock.monotonic()
+    if node.spec.image is not None:
+        container.start(node)
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=SetUp)
     node.status.change(phase="setup")
-    began_s = node.clock.monotonic()
     through_faults(FETCH_WITHIN_S)(_fetch, node)
+    before = None if node.container is None else ContainerEffects(node.container)
     how, size_bytes = _environment(node) if _has_environment(node) else ("none", 0)
     found = SetUp(seconds=node.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
-    temporary = done.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(found))
-    temporary.replace(done)
+    if before is None or not before.since():  # else a new container would lack what set-up has put into this one
+        temporary = done.with_suffix(".tmp")
+        temporary.write_bytes(msgspec.json.encode(found))
+        temporary.replace(done)
     return found
 
 
@@ -80,12 +86,21 @@ def _fetch(node: Node) -> None:
     workdir.fetch(node.store, node.created.workdir_sha256, node.assignment.work)
     if node.created.start_sha256 is not None:
         start_file.fetch(node.store, node.created.start_sha256, node.assignment.folder)
-    if _has_environment(node):
+    if not _has_environment(node):
+        return
+    if node.container is None:
         environment.make(node.assignment.folder)
+    else:
+        container.make_environment(node.container, node.assignment.folder / environment.FOLDER)
 
 
 def _has_environment(node: Node) -> bool:
-    return node.spec.setup is not None or environment.lacks_torch()
+    return node.spec.setup is not None or _lacks_torch(node)
+
+
+def _lacks_torch(node: Node) -> bool:
+    """A container has that of its image, or none."""
+    return node.container is None and environment.lacks_torch()
 
 
 def _environment(node: Node) -> tuple[str, int]:
@@ -145,7 +160,7 @@ def _run_and_pack(node: Node, key: str, *, watched: bool) -> int:
 
     `watched`: what the command leaves elsewhere on this machine will not be on the next one.
     """
-    side_effects = SideEffects(Path.home()) if watched else None
+    side_effects = _surroundings(node, watched=watched)
     before = diff_archive.survey(node.assignment.folder, FOLDERS)
     began_s = time.monotonic()
     _run(node)
@@ -163,7 +178,13 @@ def _run_and_pack(node: Node, key: str, *, watched: bool) -> int:
     return size_bytes
 
 
-def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEffects | None) -> str:
+def _surroundings(node: Node, *, watched: bool) -> SideEffects | ContainerEffects | None:
+    if node.container is not None:
+        return ContainerEffects(node.container)
+    return SideEffects(Path.home()) if watched else None
+
+
+def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEffects | ContainerEffects | None) -> str:
     if not changed:
         return "it has changed nothing in its environment and its work folder"
     if left := groups.carrying(node.assignment.instance_id):
@@ -192,7 +213,7 @@ def _megabytes(size_bytes: int) -> str:
 
 def _run(node: Node) -> None:
     """PyTorch first: the user's command may build on it."""
-    if environment.lacks_torch() and (failure := _failure_of(node, environment.torch_command())):
+    if _lacks_torch(node) and (failure := _failure_of(node, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if node.spec.setup is not None and (failure := _failure_of(node, node.spec.setup)):
         raise SetupFailed(f"setup {failure}", hint="correct setup, then launch again")
@@ -204,11 +225,9 @@ def _failure_of(node: Node, command: str) -> str:
     output = node.console.open()
     try:
         process = subprocess.Popen(
-            ["bash", "-c", command],
+            in_container(node, ["bash", "-c", command]),
             cwd=node.assignment.work,
-            env=user_environment(
-                node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
-            ),
+            env=environment_of(node),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

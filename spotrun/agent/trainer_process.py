@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spotrun import proc
 from spotrun.agent import environment, groups, seeding
+from spotrun.agent.container import python_in, variables
 from spotrun.agent.entrance import Entrance
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
@@ -24,7 +25,9 @@ from spotrun.agent.place_in_gang import alone
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
+from spotrun.container.engine import Container
 from spotrun.folder import start_file
+from spotrun.spec.image import CREDENTIALS
 from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT, TAKEN, Hello, LinkClosed, Message, TrainerLink
@@ -38,32 +41,38 @@ TASK_ID = "SKYPILOT_TASK_ID"
 """The same through all attempts. Scripts that were written for SkyPilot name their folders and logs by it."""
 
 
-def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
+def training_command(spec: RunSpec, instance_dir: Path, python: str = sys.executable) -> list[str]:
+    """`python` is the one without an environment."""
     if spec.train.script is not None:
-        return [environment.python(instance_dir), spec.train.script, *spec.train.args]
+        return [environment.python(instance_dir, python), spec.train.script, *spec.train.args]
     if spec.train.module is not None:
-        return [environment.python(instance_dir), "-m", spec.train.module, *spec.train.args]
+        return [environment.python(instance_dir, python), "-m", spec.train.module, *spec.train.args]
     assert spec.train.run is not None
     return ["bash", "-c", spec.train.run]
 
 
-def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
+def user_environment(
+    spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str, container: Container | None = None
+) -> dict[str, str]:
     """
     The environment of everything that runs for the user on this instance. `python` is that of the run's own
-    environment, or the agent's if it has none. W&B sees one run through all attempts, unless the user names another.
+    environment, or the agent's, or that of the `container`, if it has none. W&B sees one run through all attempts,
+    unless the user names another.
 
     An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
     and secrets the trainer's.
     """
     hidden = {AGENT, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+    if container is not None:
+        inherited = variables(container, inherited)
     return {
         **names_for_loggers(run_uid),
         TASK_ID: f"{spec.name}-{run_uid}",
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        "PATH": os.pathsep.join(_path(instance_dir)),
+        "PATH": os.pathsep.join(_path(instance_dir, container)),
         **environment.variables(instance_dir),
         **spec.envs,
         **start_file.environment(instance_dir),
@@ -89,8 +98,21 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     }
 
 
-def _path(instance_dir: Path) -> list[str]:
+def environment_of(node: Node) -> dict[str, str]:
+    """The environment of what runs for the user on this node."""
+    place = node.assignment
+    return user_environment(node.spec, place.folder, place.instance_id, place.run_uid, node.container)
+
+
+def in_container(node: Node, command: list[str]) -> list[str]:
+    """The command as this node runs it in the work folder: in its container, if it has one."""
+    return command if node.container is None else node.container.within(command, node.assignment.work)
+
+
+def _path(instance_dir: Path, container: Container | None) -> list[str]:
     own = [str(instance_dir / environment.FOLDER / "bin")] if environment.exists(instance_dir) else []
+    if container is not None:
+        return [*own, container.variables.get("PATH", os.defpath)]
     return [*own, str(_folder_of_python(instance_dir)), os.environ.get("PATH", os.defpath)]
 
 
@@ -265,22 +287,28 @@ def _started_for(address: str) -> list[int]:
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
+def _command(node: Node) -> list[str]:
+    """A container that is gone takes this agent with it. The next one begins with a new one."""
+    folder, container = node.assignment.folder, node.container
+    if container is None:
+        return training_command(node.spec, folder)
+    assert container.is_alive, f"the container {container.name} has ended"
+    return in_container(node, training_command(node.spec, folder, python_in(container)))
+
+
 def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
     """`meets` is by what a trainer of a gang finds the others; empty for a run on one instance."""
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
-        environment = user_environment(
-            node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
-        )
-        environment |= node.secrets.values
+        environment = environment_of(node)
+        environment |= {name: value for name, value in node.secrets.values.items() if name not in CREDENTIALS}
         created_at = node.recorder.state.created_at
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
         environment[STATE_DIR] = str(_state_dir(node))
         launch = node.recorder.state.launches[node.assignment.launch]
         environment |= meets or alone(launch.intent.offering.accelerators)
-        command = training_command(node.spec, node.assignment.folder)
-        process.start(command, node.assignment, environment, output)
+        process.start(_command(node), node.assignment, environment, output)
     finally:
         os.close(output)
     return process

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,8 @@ from typing import TypeVar
 from spotrun import address
 from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
+from spotrun.container.engine import find_engine
+from spotrun.container.registry import Credentials, RegistryUnavailable, credentials_of, find, this_machine
 from spotrun.creation import benched_steps, clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
@@ -38,7 +40,10 @@ from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.state import RunState
-from spotrun.spec.model import RunSpec
+from spotrun.secrets.reference import SecretUnreadable
+from spotrun.secrets.values import read_values
+from spotrun.spec.image import CREDENTIALS, Image
+from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
@@ -46,6 +51,8 @@ from spotrun.units import Unreadable
 Answer = TypeVar("Answer")
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
+INSTANCES = "x86_64"
+"""The processors of all that the clouds rent out to us."""
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
 
@@ -217,6 +224,72 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"report": report})
 
 
+def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
+    """
+    The same, with the digest of its container image; and what to say of that.
+
+    An image that this very machine has, and trains in, need be in no registry.
+
+    Raises:
+        SpecInvalid: there is no such image, or not for this user, or not for the processors of instances.
+        NotInstalled: this machine would run it, and has no engine for that.
+        RegistryUnavailable: nobody knows which digest a tag has.
+    """
+    image, here = spec.image, cloud_of(spec).here
+    if image is None:
+        return spec, []
+    if here and (digest := _digest_here(image)):
+        return spec.with_image(image.with_digest(digest)), []
+    try:
+        login, why_not = _login(spec, environment)
+        if image.digest and why_not:
+            return spec, [f"the image was not looked at: {why_not}"]
+        found = find(image, login, this_machine() if here else INSTANCES)
+    except RegistryUnavailable as error:
+        if not image.digest:
+            raise
+        return spec, [f"the image was not looked at: {error.one_line}"]
+    size = "" if found.size_bytes is None else f", {found.size_bytes / 1e9:,.1f} GB to pull"
+    return spec.with_image(image.with_digest(found.digest)), [f"image {image.name} is {found.digest}{size}"]
+
+
+def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
+    """The same for a job that is tried on this machine, wherever it would train. Raises as `with_image`."""
+    resources = ResourcesSpec(image_id=spec.resources.image_id)
+    found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
+    return spec if found.image is None else spec.with_image(found.image)
+
+
+def _digest_here(image: Image) -> str:
+    """
+    Raises:
+        NotInstalled: this machine runs no containers.
+    """
+    engine = find_engine()
+    if image.digest:
+        return image.digest if engine.has(image) else ""
+    return engine.digest_of(image)
+
+
+def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials | None, str]:
+    """
+    The user at the registry; or why it cannot be read from here, where only instances may read it.
+
+    Raises:
+        RegistryUnavailable: that, for a tag.
+    """
+    references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}
+    try:
+        return credentials_of(spec.envs, read_values(references, environment)), ""
+    except (SecretUnreadable, StoreUnavailable) as error:
+        if cloud_of(spec).here:
+            raise
+        if spec.image is not None and not spec.image.digest:
+            hint = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
+            raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
+        return None, error.message
+
+
 def require_framework(spec: RunSpec) -> None:
     """
     Check that a training on this machine finds PyTorch and Lightning, if its script imports them and no `setup` might
@@ -226,7 +299,7 @@ def require_framework(spec: RunSpec) -> None:
         NotInstalled: one of them is missing.
     """
     source = spec.train.source(Path(spec.workdir))
-    if source is None or spec.setup is not None or "PYTHONPATH" in spec.envs:
+    if source is None or spec.setup is not None or "PYTHONPATH" in spec.envs or spec.image is not None:
         return
     script = Path(spec.workdir, source)
     for package in ("torch", *LIGHTNINGS):

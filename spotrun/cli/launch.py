@@ -63,6 +63,7 @@ def launch(
         require_framework,
         unseen,
         with_baseline_price,
+        with_image,
     )
     from spotrun.cli.known import remember
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
@@ -106,11 +107,13 @@ def launch(
             raise
 
     def show() -> None:
+        nonlocal spec
         with placed(spec_path, overrides):
+            spec, of_image = with_image(spec, os.environ)
             unread = check_script(spec, here=cloud_of(spec).here)
             staying = left_behind(spec, all_of_them=dry_run)
             attend.show_plan(spec)
-            notes = [*unseen(spec)]
+            notes = [*of_image, *unseen(spec)]
         if cloud_of(spec).here:
             require_framework(spec)
         if dry_run and not cloud_of(spec).here:

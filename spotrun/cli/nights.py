@@ -23,6 +23,7 @@ from spotrun.cli.notifying import notifying
 from spotrun.cli.runs import OpenRun, attended, newest_of
 from spotrun.errors import NightUnderWay
 from spotrun.notify.news import night
+from spotrun.spec.image import Image
 from spotrun.spec.model import RunSpec
 
 
@@ -91,10 +92,18 @@ def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
     """
     if is_known(run):
         return True
-    if run.cloud.here or run.spec.model_copy(update={"workdir": spec.workdir}) != spec:
+    if run.cloud.here or run.spec.model_copy(update={"workdir": spec.workdir}) != _in_its_image(spec, run.spec.image):
         return False
     remember(run)
     return True
+
+
+def _in_its_image(spec: RunSpec, image: Image | None) -> RunSpec:
+    """The job in the image of a run, if its tag had that digest when the run began."""
+    wanted = spec.image
+    if image is None or wanted is None or image != wanted.with_digest(wanted.digest or image.digest):
+        return spec
+    return spec.with_image(image)
 
 
 def _strange(run: OpenRun) -> NightUnderWay:

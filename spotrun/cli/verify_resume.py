@@ -36,9 +36,11 @@ def verify_resume(
 
     Of a command that keeps its state in files, these are compared by content.
     """
+    import os
+
     from msgspec.structs import replace
 
-    from spotrun.cli.before_launch import check_script, require_framework
+    from spotrun.cli.before_launch import check_script, require_framework, with_image_here
     from spotrun.report import verification as report
     from spotrun.report import verified_command
     from spotrun.report.folding import say
@@ -55,6 +57,7 @@ def verify_resume(
     spec = load_spec(job, arguments=arguments or ())
     with placed(job):
         check_script(spec, here=True)
+        spec = with_image_here(spec, os.environ)
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from spotrun.secrets.reference import REFERENCE_PATTERN
-from spotrun.spec import values
+from spotrun.spec import image, values
 from spotrun.spec.condition import EXAMPLE
+from spotrun.spec.image import read_image
 from spotrun.spec.kinds import KINDS_MAX, AnyOf, read_kinds
 from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
 from spotrun.spec.patterns import read_pattern
@@ -85,6 +86,9 @@ CloudName = Annotated[
     _pattern(values.CLOUD_NAME_PATTERN),
 ]
 """What a cloud calls something: an instance type, a region, a zone, an image."""
+ContainerImage = Annotated[
+    str, PlainValidator(read_image), _pattern(image.PATTERN, "docker:pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime")
+]
 TemplateName = Annotated[
     str,
     PlainValidator(matching(values.TEMPLATE_PATTERN, "write the name of an EC2 launch template, like spotrun-node")),

@@ -34,6 +34,7 @@ from spotrun.secrets.reference import Reference, resolved
 from spotrun.spec import fields
 from spotrun.spec.clouds import CloudRules, KnownCloud, find_cloud
 from spotrun.spec.condition import FIGURE_NAMES
+from spotrun.spec.image import SERVER, Image, image_of, refused_login
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
@@ -156,6 +157,13 @@ class ResourcesSpec(Model):
     )
     memory: fields.AmountField | None = Field(
         default=None, description="Memory per instance in GB: 16 is exactly 16 GB, 16+ is 16 GB or more."
+    )
+    image_id: fields.ContainerImage | None = Field(
+        default=None,
+        description="The container image in which setup and training run: docker:REPO/NAME:TAG, or "
+        "docker:REPO/NAME@sha256:…. The launch looks up the digest of a tag, which the whole run then has. For a "
+        "private registry write envs: {SKYPILOT_DOCKER_USERNAME: NAME} and secrets: [SKYPILOT_DOCKER_PASSWORD]. "
+        "Default: the machine image alone.",
     )
     spot_policy: fields.SpotPolicy = Field(
         default="auto",
@@ -708,6 +716,24 @@ class RunSpec(Model):
     def secret_references(self) -> dict[str, Reference]:
         """The place of each secret's value, by the name of its variable."""
         return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
+
+    @property
+    def image(self) -> Image | None:
+        """The container image, if there is one."""
+        text = self.resources.image_id
+        return None if text is None else image_of(text, self.envs.get(SERVER, ""))
+
+    def with_image(self, image: Image) -> RunSpec:
+        """The same job in this very image."""
+        resources = self.resources.model_copy(update={"image_id": str(image)})
+        return self.model_copy(update={"resources": resources})
+
+    @model_validator(mode="after")
+    def _its_registry_knows_the_user(self) -> RunSpec:
+        refusal = None if self.resources.image_id is None else refused_login(self.envs, self.secrets)
+        if refusal is not None:
+            raise refusal
+        return self
 
     @model_validator(mode="after")
     def _secrets_are_nowhere_else(self) -> RunSpec:

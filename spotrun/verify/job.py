@@ -54,7 +54,7 @@ def _calm(
     """The same training in a calm market, and with no limit that could end it."""
     return spec.model_copy(
         update={
-            "resources": ResourcesSpec(spot_policy=policy),
+            "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),
             "checkpoint": CheckpointSpec(uri=str(store), every=every, files=spec.checkpoint.files),
             "policy": PolicySpec(hang_after=HANG_AFTER * time_scale),
             "outputs": OutputsSpec(files=()),

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.agent import diff_archive, environment, side_effects
+from spotrun.agent import diff_archive, environment, layer, side_effects
 from spotrun.agent.node import Assignment, Node
 from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.trainer_process import training_command, user_environment
@@ -147,9 +147,9 @@ def test_a_machine_without_pip_gets_the_one_that_comes_with_python(
             asked.append(with_pip)
             super().__init__(symlinks=symlinks, with_pip=False)  # which takes seconds
 
-    monkeypatch.setattr(environment.venv, "EnvBuilder", Builder)
+    monkeypatch.setattr(layer.venv, "EnvBuilder", Builder)
     environment.make(tmp_path)
-    monkeypatch.setattr(environment, "find_spec", lambda _: None)
+    monkeypatch.setattr(layer, "find_spec", lambda _: None)
     environment.make(tmp_path)
     assert asked == [False, True]
 

@@ -118,6 +118,11 @@ class RecordFolder:
     def log_path(self) -> Path:
         return self.path / "supervisor.log"
 
+    @property
+    def disk(self) -> Path:
+        """The instance's own (`Places.disk`)."""
+        return self.path.parents[1] / "instances" / self.instance_id
+
     def try_lock(self) -> int | None:
         """
         A descriptor that holds the lock until it is closed everywhere, or None if another process holds it.

@@ -5,6 +5,7 @@ and records the end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from datetime import datetime, timedelta
@@ -13,7 +14,9 @@ from functools import partial
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.members import given_up, has_all
 from spotrun.clouds.local.records import POLL_S, RECORD_VARIABLE, CloudLog, Record, RecordFolder
-from spotrun.errors import CloudUnavailable
+from spotrun.container.engine import FILE as CONTAINER
+from spotrun.container.engine import remove_remembered
+from spotrun.errors import CloudUnavailable, SpotrunError
 from spotrun.instance import EndedBy, Instance, InstanceState
 
 END_WITHIN_S = 5.0
@@ -102,6 +105,8 @@ def bury(
     init_exit_code: int | None = None,
 ) -> Record:
     """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
+    with contextlib.suppress(SpotrunError):  # the end of its input ends it too
+        remove_remembered(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
         folder.write(record)  # first of all, so that a process that repeats this tells the log the same

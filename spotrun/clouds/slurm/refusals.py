@@ -15,6 +15,9 @@ def refusals(spec: RunSpec) -> Iterator[Unreadable]:
     for name in spec.secrets:
         advice = "remove it, and keep the value in a file of your home, which the nodes share"
         yield Unreadable("does not reach instances on slurm yet", advice, at=("secrets", name))
+    if spec.resources.image_id is not None:
+        advice = "remove it, and make the environment in setup"
+        yield Unreadable("needs root, which a job of Slurm is not", advice, at=("resources", "image_id"))
     if not spec.slurm.partitions:
         advice = f"write {_LINE}; `spotrun doctor slurm` shows what there is"
         yield Unreadable("names no partition to ask", advice, at=("slurm", "partitions"))

@@ -1,0 +1,188 @@
+"""
+The container in which the set-up and the trainers of this instance run, where the job names an image.
+
+    pull by digest, unless it is here -> start, with the instance's folder in it -> find its Python
+
+The agent is outside of it. What it starts inside is its own child in the container's files
+(spotrun/container/engine.py), so all rules for processes hold as they do without one. An agent that starts anew has a
+new container.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import spotrun
+from spotrun.agent.node import Node
+from spotrun.container.engine import Container, Engine, EngineFailed, find_engine, remember, remove_remembered
+from spotrun.container.registry import (
+    Credentials,
+    ImageRefused,
+    RegistryUnavailable,
+    credentials_of,
+    find,
+    this_machine,
+)
+from spotrun.errors import SpotrunError
+from spotrun.spec.image import Image
+
+PAUSES_S = (2.0, 10.0, 30.0, 60.0)
+"""System time between two pulls."""
+PACKAGE = Path(spotrun.__file__).parent
+"""Is seen in the container at its own path: what trains there imports it (spotrun/autoload)."""
+TRACE = "SPOTRUN_TRACE"
+"""Names a file of a rehearsal (spotrun/exactness/trace_file.py), which a training writes."""
+FIND_PYTHON = "command -v python3 || command -v python"
+PASSED_ON = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        *("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+        *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    }
+)
+OURS = "SPOTRUN_"
+"""How the names of other variables begin that a container sees."""
+IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
+"""Folders of a container that a set-up may fill, and a training does without."""
+
+
+class ImageUnusable(SpotrunError):
+    """The image cannot be had, or does not do for a training; another instance would not help."""
+
+
+class NoImageNow(SpotrunError):
+    """The image could not be pulled here; another instance may do so."""
+
+
+def name_of(node: Node) -> str:
+    """Of this instance of this run: no other has it, and an agent that starts anew finds what is left of its own."""
+    return f"spotrun-{node.assignment.run_uid}-{node.assignment.instance_id}"
+
+
+def start(node: Node) -> None:
+    """
+    Give the node its container, anew.
+
+    Raises:
+        ImageUnusable
+        NoImageNow
+    """
+    image = node.spec.image
+    assert image is not None
+    try:
+        remove_remembered(node.assignment.container_mark)
+        engine = find_engine()
+        _pull(node, engine, image)
+        remember(node.assignment.container_mark, engine, name_of(node))
+        node.container = engine.start(image, name_of(node), node.assignment.run_uid, mounts_of(node.assignment.folder))
+    except (NoImageNow, ImageUnusable):
+        raise
+    except SpotrunError as error:
+        raise ImageUnusable(error.message, hint=error.hint) from error
+
+
+def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """By their paths, which are the same on both sides. What a training needs of this machine, and nothing else."""
+    mounts = {str(folder): "rw"}
+    if trace := environment.get(TRACE):
+        mounts[str(Path(trace).parent)] = "rw"
+    if not PACKAGE.is_relative_to(folder):
+        mounts[str(PACKAGE)] = "ro"
+    return mounts
+
+
+def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a process in it begins with: the image's, and of the agent's those that speak of the run and the machine."""
+    passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
+    return {**container.variables, **passed}
+
+
+def python_in(container: Container) -> str:
+    """
+    The path of the image's Python.
+
+    Raises:
+        ImageUnusable: it has none.
+    """
+    done = _run(container, ["/bin/sh", "-c", FIND_PYTHON])
+    if done.returncode != 0 or not done.stdout.strip():
+        raise ImageUnusable("the image has no Python in its PATH", hint="name an image with Python 3.11 or a later one")
+    return done.stdout.split("\n")[0]
+
+
+def make_environment(container: Container, folder: Path) -> None:
+    """
+    The environment of the run in that folder, on top of the image's Python.
+
+    Raises:
+        ImageUnusable: the image's Python makes none.
+    """
+    done = _run(container, [python_in(container), "-I", str(PACKAGE / "agent" / "layer.py"), str(folder)])
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise ImageUnusable(
+            f"the image's Python makes no environment: {reason}", hint="install its venv and pip in the image"
+        )
+
+
+class ContainerEffects:
+    """The container's own files as they are now; `since` tells what is different later. See SideEffects."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._changed = self._look()
+
+    def since(self) -> list[str]:
+        return sorted(self._look() - self._changed)
+
+    def _look(self) -> set[str]:
+        changed = self._container.engine.changed(self._container.name)
+        return {path for path in changed if "__pycache__" not in path and not _is_ignored(path)}
+
+
+def _is_ignored(path: str) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in IGNORED)
+
+
+def _run(container: Container, command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        container.within(command, Path("/")),
+        env=container.variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _pull(node: Node, engine: Engine, image: Image) -> None:
+    if engine.has(image):
+        return
+    credentials = credentials_of(node.spec.envs, node.secrets.values)
+    began_s = time.monotonic()
+    for pause_s in (*PAUSES_S, None):
+        try:
+            engine.pull(image, credentials)
+        except EngineFailed as error:
+            _refuse_if_final(image, credentials)
+            if pause_s is None:
+                raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
+            time.sleep(pause_s)
+        else:
+            node.note(f"{image} was pulled by {engine.name} in {time.monotonic() - began_s:.1f} s")
+            return
+
+
+def _refuse_if_final(image: Image, credentials: Credentials | None) -> None:
+    """Engines say in many words why they could not pull; the registry says it in one."""
+    try:
+        find(image, credentials, this_machine())
+    except ImageRefused as error:
+        raise ImageUnusable(error.message, hint=error.hint) from error
+    except RegistryUnavailable:
+        return

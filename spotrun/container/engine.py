@@ -1,0 +1,383 @@
+"""
+Containers on this machine, by the program that it has: docker or podman.
+
+A container of ours trains nothing by itself. Its one process waits for the end of its input, and so holds open what a
+container is: the files of an image, with folders of this machine in their places. Whoever started it runs commands in
+these files (`Container.within`), as processes of its own: their signals, ends, memory and sockets are as anywhere else.
+
+    docker run --rm --interactive …  <── input ──  the process that has started it
+
+If that process dies, however it dies, the input ends; then the container ends, and is removed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from spotrun import proc
+from spotrun.container.registry import Credentials
+from spotrun.errors import NotInstalled, SpotrunError
+from spotrun.proc import ProcessMark
+from spotrun.spec.image import Image
+
+NAMES = ("docker", "podman")
+"""In the order in which they are looked for."""
+LABEL = "spotrun.run"
+MARK = "SPOTRUN_CONTAINER"
+"""The variable that has a container's name, in the environment of its one process."""
+HOLDS = 'echo "$$"; read -r _ || :'
+"""What that process runs. Any shell has both words."""
+ANSWERS_WITHIN_S = 60.0
+STARTS_WITHIN_S = 300.0
+"""System time. An engine without a file system for it copies the whole image."""
+PULLS_WITHIN_S = 3600.0
+ENDS_WITHIN_S = 20.0
+GPU = Path("/dev/nvidiactl")
+"""Is there where the driver of Nvidia's GPUs is."""
+GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
+"""docker's own word for them, and the one of https://github.com/cncf-tags/container-device-interface."""
+FILE = "container.json"
+"""In the folder of an instance: which container it has."""
+_PAUSE_S = 0.1
+
+
+class EngineFailed(SpotrunError):
+    """docker or podman could not do what it was asked for."""
+
+
+class Engine(NamedTuple):
+    """`name` is that of the program, which is at `path`."""
+
+    name: str
+    path: str
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    def digest_of(self, image: Image) -> str:
+        """The digest by which this machine has an image of that name; "" if it has none."""
+        done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
+        if done.returncode != 0:
+            return ""
+        with contextlib.suppress(ValueError):
+            for found in json.loads(done.stdout) or ():
+                name, _, digest = found.rpartition("@")
+                if name == image.name or f"docker.io/{name}" == image.name or f"docker.io/library/{name}" == image.name:
+                    return str(digest)
+        return ""
+
+    def has(self, image: Image) -> bool:
+        """Whether nothing has to be pulled."""
+        return self._ask("image", "inspect", "--format", "{{.Id}}", image.pinned).returncode == 0
+
+    def pull(self, image: Image, credentials: Credentials | None) -> None:
+        """
+        By its digest. What the engine has of its layers is not pulled again.
+
+        Raises:
+            EngineFailed: with the last line that it said.
+        """
+        insecure = ["--tls-verify=false"] if self.name == "podman" and image.is_local else []
+        with _login(self.name, image, credentials) as (options, variables, descriptors):
+            done = subprocess.run(
+                [self.path, "pull", "--quiet", *insecure, *options, image.pinned],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PULLS_WITHIN_S,
+                env={**os.environ, **variables},
+                pass_fds=descriptors,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise EngineFailed(f"{self.name} pull: {_last_line(done.stderr)}")
+
+    # -- containers ----------------------------------------------------------------------------------------------------
+
+    def start(self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str]) -> Container:
+        """
+        A container with all GPUs and with the network of this machine. `mounts` are its folders, by their path here and
+        there, each with its options.
+
+        Raises:
+            EngineFailed: with what the engine said.
+        """
+        self.remove(name)
+        command = [self.path, *self.run_arguments(image, name, run_uid, mounts, gpus=GPU.exists())]
+        said = os.memfd_create("spotrun-container")
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            )
+            pid = _first_line(process, STARTS_WITHIN_S)
+            if not pid.isdigit():
+                process.kill()
+                process.wait()
+                self.remove(name)
+                reason = _last_line(os.pread(said, 1 << 16, 0).decode(errors="replace")) or "it prints no process id"
+                raise EngineFailed(f"{self.name} run: {reason}", hint=_advice(self.name, reason))
+        finally:
+            os.close(said)
+        return Container(self, name, process, int(pid))
+
+    def run_arguments(
+        self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
+    ) -> list[str]:
+        """
+        Processes have the same ids inside and outside, so that both speak of one; memory is shared with this machine's,
+        where data loaders put their batches. What the image would start is not started.
+        """
+        return [
+            *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
+            *("--network", "host", "--pid", "host", "--ipc", "host", "--user", "0", "--security-opt", "label=disable"),
+            *("--env", f"{MARK}={name}"),
+            *(part for path, options in mounts.items() for part in ("--volume", f"{path}:{path}:{options}")),
+            *(GPUS[self.name] if gpus else ()),
+            *("--entrypoint", "/bin/sh", image.pinned, "-c", HOLDS),
+        ]
+
+    def changed(self, name: str) -> set[str]:
+        """
+        Paths of the container's own files that are not as in its image, without the folders above them.
+
+        Raises:
+            EngineFailed
+        """
+        done = self._ask("diff", name)
+        if done.returncode != 0:
+            raise EngineFailed(f"{self.name} diff: {_last_line(done.stderr)}")
+        paths = {line.partition(" ")[2] for line in done.stdout.splitlines()}
+        return paths - {str(above) for path in paths for above in Path(path).parents}
+
+    def remove(self, name: str) -> None:
+        """
+        The container of that name, running or not, with its files. Harmless if there is none.
+
+        Raises:
+            EngineFailed: it is still there.
+        """
+        give_up_at = time.monotonic() + ENDS_WITHIN_S
+        while True:
+            self._ask("rm", "--force", "--volumes", name)
+            if not (left := self.named(name)):
+                return
+            if time.monotonic() > give_up_at:
+                raise EngineFailed(f"the container {left[0]} cannot be removed", hint=f"{self.name} rm --force {name}")
+            time.sleep(_PAUSE_S)  # it is being removed already
+
+    def named(self, name: str) -> list[str]:
+        """The names of the containers that begin like this one, running or not."""
+        done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
+        return done.stdout.split()
+
+    def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [self.path, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWERS_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineFailed(f"{self.name} {arguments[0]} gives no answer") from None
+
+
+def find_engine() -> Engine:
+    """
+    The first that is there and answers.
+
+    Raises:
+        NotInstalled: none does, or this user may not use it as it is needed.
+    """
+    silent = []
+    for name in NAMES:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        done = subprocess.run(
+            [path, "version", "--format", "{{.Server.Version}}" if name == "docker" else "{{.Client.Version}}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWERS_WITHIN_S,
+            check=False,
+        )
+        if done.returncode == 0:
+            return _for_this_user(Engine(name, path))
+        silent.append(f"{name} says: {_last_line(done.stderr)}")
+    if silent:
+        raise NotInstalled(f"containers cannot be started here: {'; '.join(silent)}", hint="start its daemon")
+    raise NotInstalled("this machine has neither docker nor podman", hint="apt-get install podman")
+
+
+def _for_this_user(engine: Engine) -> Engine:
+    if os.geteuid() != 0:
+        raise NotInstalled(
+            "only root can run a training in a container: it enters the one that docker or podman has started",
+            hint="run spotrun as root on this machine, or remove resources.image_id here",
+        )
+    if shutil.which("nsenter") is None:
+        raise NotInstalled("nsenter, which enters a container, is not installed", hint="apt-get install util-linux")
+    return engine
+
+
+class Container:
+    """
+    A container that runs, until `close` or the end of the process that has it.
+
+    Raises:
+        EngineFailed: its process is not one of this machine.
+    """
+
+    def __init__(self, engine: Engine, name: str, process: subprocess.Popen[bytes], pid: int) -> None:
+        self.engine = engine
+        self.name = name
+        self._process = process
+        self._holder = _mark(pid)
+        self.variables = _variables(pid)
+        """The environment that image and engine give to a process."""
+        if self.variables.pop(MARK, None) != name or self._holder is None:
+            self.close()
+            raise EngineFailed(
+                f"the containers of {engine.name} are not on this machine", hint="unset DOCKER_HOST and DOCKER_CONTEXT"
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._holder is not None and _mark(self._holder.pid) == self._holder
+
+    def within(self, command: Sequence[str], folder: Path) -> list[str]:
+        """
+        The command that runs another one in the container's files and in a folder there, as a process of the caller.
+        Its environment is the one that it is started with.
+        """
+        assert self._holder is not None
+        enter = [str(shutil.which("nsenter")), "--target", str(self._holder.pid), "--mount", "--root"]
+        return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
+
+    def close(self) -> None:
+        """Idempotent. The container is gone then."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with contextlib.suppress(SpotrunError):
+            self.engine.remove(self.name)
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """A container that may be left over, in a file."""
+
+    engine: str
+    path: str
+    name: str
+
+
+def remember(file: Path, engine: Engine, name: str) -> None:
+    """Before it is started: so that whoever finds its machine dead can remove it."""
+    temporary = file.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))
+    temporary.replace(file)
+
+
+def remove_remembered(file: Path) -> None:
+    """
+    Harmless if nothing is remembered there, or left.
+
+    Raises:
+        EngineFailed: it is still there.
+    """
+    try:
+        left = msgspec.json.decode(file.read_bytes(), type=Remembered)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return
+    Engine(left.engine, left.path).remove(left.name)
+    file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _login(
+    engine: str, image: Image, credentials: Credentials | None
+) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
+    """Options, variables and descriptors by which an engine reads the login from memory: it is in no file."""
+    if credentials is None:
+        yield (), {}, ()
+        return
+    host = "https://index.docker.io/v1/" if engine == "docker" and image.host == "docker.io" else image.host
+    login = base64.b64encode(":".join(credentials).encode()).decode()
+    memory = os.memfd_create("spotrun-login")
+    try:
+        os.write(memory, json.dumps({"auths": {host: {"auth": login}}}).encode())
+        os.lseek(memory, 0, os.SEEK_SET)
+        if engine == "podman":
+            yield ("--authfile", f"/proc/self/fd/{memory}"), {}, (memory,)
+            return
+        with TemporaryDirectory(prefix="spotrun-login-") as folder:
+            Path(folder, "config.json").symlink_to(f"/proc/self/fd/{memory}")
+            yield (), {"DOCKER_CONFIG": folder}, (memory,)
+    finally:
+        os.close(memory)
+
+
+def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:
+    """What it prints first, within so much system time; "" if it prints nothing."""
+    assert process.stdout is not None
+    give_up_at, read = time.monotonic() + within_s, b""
+    while b"\n" not in read and (left_s := give_up_at - time.monotonic()) > 0:
+        if not select.select([process.stdout], [], [], left_s)[0]:
+            break
+        if not (piece := os.read(process.stdout.fileno(), 64)):
+            break
+        read += piece
+    return read.partition(b"\n")[0].decode(errors="replace").strip()
+
+
+def _mark(pid: int) -> ProcessMark | None:
+    found = proc.stat(pid)
+    return None if found is None or found.ended else found.mark
+
+
+def _variables(pid: int) -> dict[str, str]:
+    try:
+        read = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (each.partition(b"=") for each in read.split(b"\0") if b"=" in each)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # docker advises to read its help behind what went wrong.
+    told = [line for line in lines if not line.startswith(("See '", "Run '"))]
+    return (told or lines or [""])[-1][:500]
+
+
+def _advice(engine: str, reason: str) -> str | None:
+    if "nvidia.com/gpu" in reason:
+        return "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, in the machine image"
+    if "could not select device driver" in reason:
+        return "install nvidia-container-toolkit in the machine image"
+    if "/bin/sh" in reason:
+        return "name an image that has a shell"
+    return None

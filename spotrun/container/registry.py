@@ -1,0 +1,207 @@
+"""
+Ask a registry for an image, as engines do before they pull one: is it there, for this user, and by which digest?
+
+The protocol is that of https://github.com/opencontainers/distribution-spec; how one gets a token is in
+https://distribution.github.io/distribution/spec/auth/token. Nothing but a manifest is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import platform
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
+
+ANSWERS_WITHIN_S = 20.0
+"""System time, for each piece of an answer."""
+MANIFEST_MAX_BYTES = 4 << 20
+"""What registries have to take at least; larger ones are refused."""
+KEY = ("resources", "image_id")
+_HUB_API = "registry-1.docker.io"
+_KINDS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class Credentials(NamedTuple):
+    """Of a user at a registry. Nobody shows one."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+
+class ImageRefused(SpecInvalid):
+    """There is no such image, or not for this user: nobody has to try again."""
+
+
+class RegistryUnavailable(SpotrunError):
+    """The registry gives no answer just now, or none from here."""
+
+
+class Found(NamedTuple):
+    """`size_bytes` is what a pull transfers; None where that depends on the machine."""
+
+    digest: str
+    size_bytes: int | None
+
+
+def credentials_of(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
+    """What a job and the values of its secrets say of the user at its registry; None if nothing."""
+    named = {**envs, **secrets}
+    return Credentials(named[USERNAME], named[PASSWORD]) if USERNAME in named and PASSWORD in named else None
+
+
+def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> Found:
+    """
+    The image as its registry has it now, for a machine of that kind.
+
+    Raises:
+        ImageRefused: there is none of that name, or not for this user, or it is for other processors.
+        RegistryUnavailable
+    """
+    kind, data = _Asked(image, credentials).manifest()
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if image.digest and digest != image.digest:
+        raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was asked for")
+    try:
+        manifest = json.loads(data)
+        machines = [*_machines(manifest)]
+        size_bytes = None if machines else sum(int(layer["size"]) for layer in manifest["layers"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        reason = f"{image} is no image of a container, but {kind}"
+        raise ImageRefused(reason, hint="name another one", key=KEY) from None
+    wanted = _MACHINES.get(machine, machine)
+    if machines and wanted not in machines:
+        reason = f"{image} is for {', '.join(sorted({*machines}))}, and instances are {wanted}"
+        raise ImageRefused(reason, hint=f"build it for linux/{wanted} too", key=KEY)
+    return Found(digest, size_bytes)
+
+
+def this_machine() -> str:
+    return platform.machine()
+
+
+def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """The processors for which an index has an image; none for the manifest of one image."""
+    for each in manifest.get("manifests", ()):
+        found = each.get("platform", {})
+        if found.get("os") == "linux":
+            yield found.get("architecture", "")
+
+
+class _Asked:
+    def __init__(self, image: Image, credentials: Credentials | None) -> None:
+        self._image = image
+        self._credentials = credentials
+        host = _HUB_API if image.host == HUB else image.host
+        self._url = f"{_scheme(image)}://{host}/v2/{image.path}/manifests/{image.digest or image.tag}"
+
+    def manifest(self) -> tuple[str, bytes]:
+        """Its kind, and its bytes."""
+        try:
+            return self._get("")
+        except urllib.error.HTTPError as error:
+            if error.code != 401:
+                raise self._meant(error) from None
+            authorization = self._authorization(error.headers.get_all("WWW-Authenticate") or [])
+        try:
+            return self._get(authorization)
+        except urllib.error.HTTPError as error:
+            raise self._meant(error) from None
+
+    def _get(self, authorization: str) -> tuple[str, bytes]:
+        return self._ask(self._url, authorization, ", ".join(_KINDS))
+
+    def _ask(self, url: str, authorization: str, accept: str) -> tuple[str, bytes]:
+        request = urllib.request.Request(url, headers={"Accept": accept, "User-Agent": "spotrun"})  # noqa: S310
+        if authorization:
+            request.add_unredirected_header("Authorization", authorization)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWERS_WITHIN_S) as answer:  # noqa: S310  http or https
+                data = answer.read(MANIFEST_MAX_BYTES + 1)
+                kind = answer.headers.get_content_type()
+        except urllib.error.HTTPError:
+            raise
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise RegistryUnavailable(f"the registry {self._image.host} gives no answer: {reason}") from None
+        if len(data) > MANIFEST_MAX_BYTES:
+            raise RegistryUnavailable(f"{self._image.host} answers with more than {MANIFEST_MAX_BYTES >> 20} MiB")
+        return kind, data
+
+    def _authorization(self, challenges: list[str]) -> str:
+        """What the registry wants to see."""
+        for challenge in challenges:
+            scheme, _, rest = challenge.strip().partition(" ")
+            if scheme.lower() == "bearer":
+                return f"Bearer {self._token(dict(_PARAMETER.findall(rest)))}"
+            if scheme.lower() == "basic":
+                if self._credentials is None:
+                    raise self._wants_login()
+                return _basic(self._credentials)
+        raise RegistryUnavailable(f"the registry {self._image.host} asks for a login of a kind that is not known")
+
+    def _token(self, challenge: Mapping[str, str]) -> str:
+        realm = urlsplit(challenge.get("realm", ""))
+        if realm.scheme != "https" and not (realm.scheme == "http" and realm.hostname in LOOPBACK):
+            raise RegistryUnavailable(f"the registry {self._image.host} names no safe place for a token")
+        query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
+        url = f"{realm.geturl()}{'&' if realm.query else '?'}{urlencode(query)}"
+        try:
+            _, data = self._ask(url, "" if self._credentials is None else _basic(self._credentials), "application/json")
+            answer = json.loads(data)
+            return str(answer.get("token") or answer["access_token"])
+        except urllib.error.HTTPError as error:
+            raise self._meant(error) from None
+        except (ValueError, LookupError, AttributeError):
+            raise RegistryUnavailable(f"the registry {self._image.host} gives a token that cannot be read") from None
+
+    def _meant(self, error: urllib.error.HTTPError) -> SpotrunError:
+        image = self._image
+        if error.code in (401, 403):
+            if self._credentials is None:
+                return self._wants_login()
+            return ImageRefused(
+                f"{image.host} does not let {self._credentials.username} pull {image.path}",
+                hint=f"see {USERNAME} and {PASSWORD}, and whether that user may pull it",
+                key=KEY,
+            )
+        if error.code == 404:
+            what = f"the digest {image.digest}" if image.digest else f"the tag {image.tag}"
+            return ImageRefused(
+                f"{image.host} has no {image.path} with {what}", hint="see how the registry spells it", key=KEY
+            )
+        return RegistryUnavailable(f"the registry {image.host} answered {error.code}")
+
+    def _wants_login(self) -> ImageRefused:
+        return ImageRefused(
+            f"{self._image.host} has no {self._image.path} for everybody",
+            hint=f"correct the name, or write envs: {{{USERNAME}: NAME}} and secrets: [{PASSWORD}]",
+            key=KEY,
+        )
+
+
+def _scheme(image: Image) -> str:
+    return "http" if image.is_local else "https"
+
+
+def _basic(credentials: Credentials) -> str:
+    return "Basic " + base64.b64encode(":".join(credentials).encode()).decode()

@@ -1,0 +1,131 @@
+"""
+The name of a container image, as `resources.image_id` has it: `docker:HOST/REPO/NAME:TAG@sha256:…`.
+
+Its parts have the grammar of registries (https://github.com/distribution/reference). A tag may point elsewhere
+tomorrow, so a run has a digest: the launch looks it up, and writes it behind the tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from spotrun.units import Unreadable, shown
+
+PREFIX = "docker:"
+USERNAME, PASSWORD, SERVER = (f"SKYPILOT_DOCKER_{name}" for name in ("USERNAME", "PASSWORD", "SERVER"))
+"""The variables that say who may pull from a private registry. SkyPilot has given them their names."""
+CREDENTIALS = (USERNAME, PASSWORD, SERVER)
+HUB = "docker.io"
+"""Where an image is whose name has no host."""
+_OFFICIAL = "library"
+"""Whose images on that host need no name of an owner."""
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_PATH = rf"{_COMPONENT}(?:/{_COMPONENT})*"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*)(?::[0-9]{{1,5}})?"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+PATTERN = rf"^{PREFIX}(?:{_HOST}/)?{_PATH}(?::{_TAG})?(?:@{_DIGEST})?$"
+NAME_MAX = 255
+LIKE = "docker:REPO/NAME:TAG or docker:REPO/NAME@sha256:…"
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+class Image(NamedTuple):
+    """`host` is the one that its name begins with, or that of Docker Hub. One of `tag` and `digest` is there."""
+
+    host: str
+    path: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}/{self.path}"
+
+    @property
+    def pinned(self) -> str:
+        """What an engine pulls: never by a tag."""
+        assert self.digest
+        return f"{self.name}@{self.digest}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its registry is on this very machine. Nobody gives that one a certificate."""
+        return self.host.partition(":")[0] in LOOPBACK
+
+    def with_digest(self, digest: str) -> Image:
+        return self._replace(digest=digest)
+
+    def __str__(self) -> str:
+        """As `resources.image_id` has it."""
+        tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
+        return f"{PREFIX}{self.name}{tag}{digest}"
+
+
+def read_image(value: object) -> str:
+    """The text of an image that can be read by `image_of`. Raises Unreadable."""
+    if not isinstance(value, str) or not value.strip():
+        raise Unreadable("must be the name of a container image", f"write {LIKE}")
+    text = value.strip()
+    image_of(text)
+    return text
+
+
+def image_of(text: str, server: str = "") -> Image:
+    """
+    The image of that text. A name without a host is on `server`, if there is one.
+
+    Raises:
+        Unreadable: it names none.
+    """
+    if not text.startswith(PREFIX):
+        machine = "of Docker; a machine image is aws.image_id or gcp.image"
+        raise Unreadable(f"{shown(text)!r} is no image {machine}", f"write {LIKE}")
+    named, at, digest = text.removeprefix(PREFIX).partition("@")
+    if not named:
+        raise Unreadable("docker: names no image", f"write {LIKE}")
+    if at and not re.fullmatch(_DIGEST, digest):
+        raise Unreadable(f"{shown(digest)!r} is no digest", "write @sha256: and its 64 digits in small letters")
+    host, path = _split(named)
+    path, colon, tag = path.partition(":")
+    if re.search("[A-Z]", path):
+        raise Unreadable(f"{shown(path)!r} has capital letters", f"write {path.lower()}, as registries know it")
+    if not re.fullmatch(_PATH, path) or len(path) > NAME_MAX or (host and not re.fullmatch(_HOST, host)):
+        raise Unreadable(f"{shown(named)!r} is no name of an image", f"write {LIKE}")
+    if colon and not re.fullmatch(_TAG, tag):
+        raise Unreadable(f"{shown(tag)!r} is no tag", f"write {LIKE}")
+    if not tag and not digest:
+        raise Unreadable(f"{shown(named)!r} has neither tag nor digest", f"write {LIKE}")
+    if not host:
+        host = server or HUB
+    if host == HUB and "/" not in path:
+        path = f"{_OFFICIAL}/{path}"
+    return Image(host, path, tag, digest)
+
+
+def _split(named: str) -> tuple[str, str]:
+    """Its host, which has a dot, a port or the name localhost, and the rest."""
+    first, slash, rest = named.partition("/")
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    return (first, rest) if is_host else ("", named)
+
+
+def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
+    """Why nobody could log in to the registry with what a job says; None if it says nothing wrong."""
+    if PASSWORD in envs:
+        reason = "is a password, and envs are written into the ledger"
+        return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))
+    if SERVER in secrets:
+        advice = f"write it under envs: {{{SERVER}: registry.example.org}}"
+        return Unreadable("is no secret", advice, at=("secrets", SERVER))
+    if (server := envs.get(SERVER)) is not None and not re.fullmatch(_HOST, server):
+        return Unreadable("is no host", "write it like registry.example.org:5000", at=("envs", SERVER))
+    named = USERNAME in envs or USERNAME in secrets
+    if named != (PASSWORD in secrets):
+        missing, where = (PASSWORD, "secrets") if named else (USERNAME, "envs")
+        reason = f"a registry wants a name and a password, and {missing} is missing"
+        return Unreadable(reason, f"name it under {where}", at=("resources", "image_id"))
+    return None
