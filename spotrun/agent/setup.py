@@ -70,7 +70,7 @@ def prepare(node: Node) -> SetUp:
         return msgspec.json.decode(done.read_bytes(), type=SetUp)
     node.status.change(phase="setup")
     through_faults(FETCH_WITHIN_S)(_fetch, node)
-    before = None if node.container is None else ContainerEffects(node.container)
+    before = ContainerEffects(node.container) if node.container is not None and _has_environment(node) else None
     how, size_bytes = _environment(node) if _has_environment(node) else ("none", 0)
     found = SetUp(seconds=node.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
     if before is None or not before.since():  # else a new container would lack what set-up has put into this one
