@@ -249,7 +249,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not image.digest:
             raise
         return spec, [f"the image was not looked at: {error.one_line}"]
-    size = "" if found.size_bytes is None else f", {found.size_bytes / 1e9:,.1f} GB to pull"
+    size = "" if found.size_bytes is None else f", {found.size_bytes / 1e6:,.0f} MB to pull"
     return spec.with_image(image.with_digest(found.digest)), [f"image {image.name} is {found.digest}{size}"]
 
 

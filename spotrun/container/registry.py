@@ -180,7 +180,7 @@ class _Asked:
             if self._credentials is None:
                 return self._wants_login()
             return ImageRefused(
-                f"{image.host} does not let {self._credentials.username} pull {image.path}",
+                f"{image.host} does not let the user {self._credentials.username} pull {image.path}",
                 hint=f"see {USERNAME} and {PASSWORD}, and whether that user may pull it",
                 key=KEY,
             )

@@ -8,18 +8,15 @@ import subprocess
 import tarfile
 import venv
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.agent import diff_archive, environment, layer, side_effects
-from spotrun.agent.node import Assignment, Node
+from spotrun.agent.node import Node
 from spotrun.agent.setup import NotInstalled, prepare
 from spotrun.agent.trainer_process import training_command, user_environment
 from spotrun.checkpoint import pruning
@@ -29,86 +26,15 @@ from spotrun.folder import setup_cache
 from spotrun.run import events as ev
 from spotrun.spec.model import CheckpointSpec, RunSpec
 from spotrun.store.local import LocalStore
-from tests.support.agent_bench import UID, AgentRun
+from tests.support.agent_bench import UID
 from tests.support.eventually import eventually
-from tests.support.histories import offering
+from tests.support.setups import Machines, log
 from tests.support.small_wheels import WRONG, only_from, small_wheel
-
-SETUP = """
-set -e
-echo once >> $COUNTER
-site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-mkdir $site/addon
-echo 'WORD = "from the set-up"' > $site/addon/__init__.py
-printf '#!%s\\nimport addon; print("tool", addon.WORD)\\n' $VIRTUAL_ENV/bin/python > $VIRTUAL_ENV/bin/tool
-chmod +x $VIRTUAL_ENV/bin/tool
-mkdir -p built/empty
-ln -s $PWD/built link
-echo changed > given.txt
-rm superfluous.txt
-"""
-FILES = {"given.txt": "as given", "superfluous.txt": "x"}
-
-
-class Machines:
-    """Instances of one run of which each gets as far as its set-up, in this process."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> None:
-        self.counter = folder / "counter"
-        envs = {"COUNTER": str(self.counter)}
-        self.run = AgentRun(folder, setup=spec.pop("setup", SETUP), envs=envs, files=FILES, **spec)
-        for name, text in self.run.clock.environment().items():
-            monkeypatch.setenv(name, text)
-        self._folder = folder
-        self.nodes: list[Node] = []
-
-    @property
-    def times(self) -> int:
-        """How often the command has run."""
-        return len(self.counter.read_text().splitlines()) if self.counter.exists() else 0
-
-    def another(self, cloud: str = "local", accelerators: str = "") -> Node:
-        launch = self.run.write(
-            ev.LaunchIntended(
-                offering=msgspec.structs.replace(offering(), cloud=cloud, accelerators=accelerators),
-                time_to_live_s=86_400,
-                price_ceiling_usd_per_hour=Decimal(1),
-                on_demand_usd_per_hour=Decimal(1),
-                not_after=self.run.clock.now() + timedelta(minutes=10),
-                reason="test",
-            )
-        )
-        folder = self._folder / f"instance-{launch}"
-        folder.mkdir()
-        assignment = Assignment(
-            run_uri=self.run.store.uri,
-            run_uid=UID,
-            launch=launch,
-            instance_id=f"i-{os.getpid()}-{launch}",
-            folder=folder,
-        )
-        self.nodes.append(Node.open(assignment))
-        self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))
-        return self.nodes[-1]
-
-    def stored(self) -> list[str]:
-        return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]
-
-    def one_that_packs(self, **offered: str) -> Node:
-        """An instance that has set up, once its packed set-up is in the store."""
-        node = self.another(**offered)
-        assert prepare(node).how == "run"
-        eventually(lambda: "is stored" in log(node))
-        return node
 
 
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machines]:
     return lambda **spec: Machines(tmp_path, monkeypatch, **spec)
-
-
-def log(node: Node) -> str:
-    return node.console.path.read_text()
 
 
 def said(node: Node, *command: str) -> str:

@@ -8,17 +8,22 @@ writes a file system to import: `podman import --change "ENV PATH=…" IMAGE.tar
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+from spotrun.container.engine import Engine
 
 PROGRAMS = (
     *("sh", "bash", "cat", "cp", "date", "dirname", "echo", "env", "id", "ln", "ls", "mkdir", "mv", "printf", "pwd"),
@@ -66,9 +71,29 @@ def write_image(file: Path, packages: Sequence[str] = ()) -> None:
             tar.addfile(entry)
 
 
-def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
-    import io
+@contextlib.contextmanager
+def imported(engine: Engine, packages: Sequence[str] = ()) -> Iterator[str]:
+    """
+    The name of such an image, by which the engine of this machine has it. It has to be podman: docker knows no digest
+    of an image that was in no registry.
+    """
+    with tempfile.TemporaryDirectory(prefix="spotrun-image-") as name:
+        file = Path(name, "image.tar")
+        write_image(file, packages)
+        image = f"localhost/spotrun-test-{os.getpid()}:1"
+        said(engine, "import", "--change", f"ENV PATH={path_variable()}", str(file), image)
+    try:
+        yield image
+    finally:
+        said(engine, "rmi", "--force", image)
 
+
+def said(engine: Engine, *arguments: str) -> str:
+    done = subprocess.run([engine.path, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(text), 0o644
     tar.addfile(entry, io.BytesIO(text.encode()))
