@@ -26,8 +26,26 @@ from packaging.requirements import Requirement
 from spotrun.container.engine import Engine
 
 PROGRAMS = (
-    *("sh", "bash", "cat", "cp", "date", "dirname", "echo", "env", "id", "ln", "ls", "mkdir", "mv", "printf", "pwd"),
-    *("readlink", "rm", "seq", "sleep", "sync", "tail", "touch", "true", "uname", "wc"),
+    *(
+        "sh",
+        "bash",
+        "cat",
+        "chmod",
+        "chown",
+        "cp",
+        "date",
+        "dirname",
+        "echo",
+        "env",
+        "id",
+        "ln",
+        "ls",
+        "mkdir",
+        "mv",
+        "printf",
+        "pwd",
+    ),
+    *("readlink", "rm", "sed", "seq", "sleep", "sync", "tail", "touch", "true", "uname", "wc"),
 )
 LEFT_OUT = {"test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "include", "turtledemo"}
 """Of a Python."""
