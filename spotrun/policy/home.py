@@ -18,8 +18,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.money import life_of
-from spotrun.policy.patience import tick
-from spotrun.policy.situation import TICKS_TO_LAUNCH
+from spotrun.policy.patience import TICKS_TO_LAUNCH, tick
 from spotrun.policy.speed_at_home import is_at_home, pace_at_home, times_cloud
 from spotrun.policy.workload import Workload, workload
 from spotrun.run.events import Cause

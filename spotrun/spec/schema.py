@@ -39,7 +39,8 @@ def json_schema() -> dict[str, Any]:
         "type": "array",
         "minItems": 1,
         "items": {"type": "object"},
-        "description": "A machine of your own and a cloud: [{cloud: local, hardware: box}, {cloud: aws}]. Or, as in SkyPilot, places and kinds of one cloud.",
+        "description": "A machine of your own and a cloud: [{cloud: local, hardware: box}, {cloud: aws}]. Or, as in "
+        "SkyPilot, places and kinds of one cloud.",
     }
     patterns = schema["$defs"]["OutputsSpec"]["properties"]["files"]
     outputs = schema["properties"]["outputs"]
