@@ -14,6 +14,13 @@ def outcome(state: RunState) -> str:
     return "running" if state.terminal is None else state.terminal.outcome
 
 
+STATES = (
+    *("created", "waiting", "starting", "restoring", "training", "leaving", "stopping"),
+    *("completed", "stopped", "failed"),
+)
+"""Each word of `status_word`."""
+
+
 def status_word(state: RunState) -> str:
     """
     What the run is doing now. Before an end: `created`; `waiting` (for capacity, or for a runner to ask for it);

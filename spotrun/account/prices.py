@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from spotrun.account.timeline import account_end
-from spotrun.run.billing import Meter, switched_off_at
+from spotrun.offering import CapacityType
+from spotrun.run.billing import ZERO, Meter, switched_off_at
 from spotrun.run.events import BillingRule
 from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
@@ -34,6 +35,27 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
             in_effect = [each for each in launch.prices if each.since <= moment] or list(launch.prices[:1])
             return in_effect[-1].usd_per_hour if in_effect else None
     return None
+
+
+class Rented(NamedTuple):
+    """The instances of a kind that a run has, and what an hour of all of them costs, without what is attached."""
+
+    instance_type: str
+    capacity_type: CapacityType
+    instances: int
+    usd_per_hour: Decimal
+
+
+def rented(state: RunState) -> list[Rented]:
+    """What is being billed, by the newest prices on record; in the order in which each kind was asked for first."""
+    found: dict[tuple[str, CapacityType], list[Decimal]] = {}
+    for launch in state.launches.values():
+        offering = launch.intent.offering
+        for member in launch.members:
+            if member.gone is None and member.billed_from is not None:
+                price = member.prices[-1].usd_per_hour if member.prices else offering.price_usd_per_hour
+                found.setdefault((offering.instance_type, offering.capacity_type), []).append(price)
+    return [Rented(*kind, len(prices), sum(prices, ZERO)) for kind, prices in found.items()]
 
 
 class Charge(NamedTuple):

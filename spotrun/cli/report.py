@@ -34,7 +34,7 @@ def report(
     from spotrun.folder.machine_use import machine_use
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
-    from spotrun.report.machine_use import for_programs
+    from spotrun.report.machine_use import whole_report
 
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
@@ -49,7 +49,7 @@ def report(
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:
-        print_json(machine_readable.report(summary) | {"machines": for_programs(machines)})
+        print_json(whole_report(summary, machines))
     elif csv:
         print(machine_readable.report_csv(summary), end="")
     else:

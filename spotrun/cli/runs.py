@@ -266,11 +266,11 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
     """The runs in these folders of a store, and those whose first entry cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
-    runs, copies = _set_copies_apart([run for run in found if isinstance(run, OpenRun)])
+    runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])
     return runs, [run for run in found if isinstance(run, Unreadable)] + copies
 
 
-def _set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
+def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """The runs that lie in one folder each, and the folders of those that lie in several."""
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:

@@ -93,11 +93,16 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
 
 
 def final_status(state: RunState) -> RunStatus | None:
-    """None while anything of it may still change: the run has not ended, or the end of an instance is not recorded."""
+    """None while anything of it may still change."""
     end = state.terminal
-    if end is None or any(launch.recorded and not launch.gone for launch in state.launches.values()):
-        return None
-    return run_status(state, summarise(state, end.at), end.at)
+    return run_status(state, summarise(state, end.at), end.at) if end is not None and is_final(state) else None
+
+
+def is_final(state: RunState) -> bool:
+    """Whether the run has ended, and the end of each instance is recorded."""
+    return state.terminal is not None and not any(
+        launch.recorded and not launch.gone for launch in state.launches.values()
+    )
 
 
 def write_final_status(store: Store, ledger: Ledger) -> None:

@@ -24,8 +24,8 @@ from spotrun.run.events import SetUp
 
 def report(summary: RunSummary) -> dict[str, Any]:
     """
-    What `spotrun report --json` prints, as plain values. The rest is under `unfinished`, of a completed run too: there
-    it is the end of the run.
+    What `spotrun report --json` prints of the ledger, as plain values. The rest is under `unfinished`, of a completed
+    run too: there it is the end of the run.
     """
     return {
         "run": summary.run,

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from spotrun.account.summary import RunSummary
 from spotrun.folder.machine_use import TypeUse
+from spotrun.report import machine_readable
 from spotrun.report.machine_readable import rounded
 from spotrun.report.tables import FiguresTable, add_row, figures_table, percent, plain, short_duration
 
@@ -24,6 +26,11 @@ def machine_table(found: Sequence[TypeUse]) -> FiguresTable:
 def cells(found: TypeUse) -> list[str]:
     """The figures named in `HEADS`."""
     return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
+
+
+def whole_report(summary: RunSummary, machines: Iterable[TypeUse]) -> dict[str, Any]:
+    """What `spotrun report --json` prints, as plain values."""
+    return machine_readable.report(summary) | {"machines": for_programs(machines)}
 
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:

@@ -94,6 +94,7 @@ ONLY_IN = {
     "yaml": ("spec/",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
+    "prometheus_client": ("report/metrics.py", "cli/metrics_endpoint.py"),
     "pyarrow": ("bill/",),
     "optuna": ("policy/sweeps.py",),
     "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),

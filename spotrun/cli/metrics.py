@@ -1,0 +1,59 @@
+"""`spotrun metrics`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.completion import run_names
+from spotrun.cli.options import StoreOption, only_one, read_flag
+from spotrun.errors import needs_extra
+
+NEWEST = 100
+
+
+def metrics(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]", help="Only these runs, as other commands name them.", autocompletion=run_names
+        ),
+    ] = None,
+    store: StoreOption = None,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="Only the N runs that were started last.")
+    ] = NEWEST,
+    textfile: Annotated[
+        Path | None,
+        typer.Option("--textfile", metavar="FILE.prom", help="Write a file for node_exporter's textfile collector."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Serve them at /metrics until Ctrl-C, as 127.0.0.1:9753."),
+    ] = None,
+    within: Annotated[
+        str, typer.Option("--within", metavar="DURATION", help="Read for at most this long; with --listen per scrape.")
+    ] = "8s",
+) -> None:
+    """
+    Tell Prometheus what runs cost and how they are doing.
+
+    The figures are those of `spotrun report --json`. Nothing is written to the store.
+    """
+    from spotrun.cli.runs import default_store, open_run
+    from spotrun.spec.values import read_positive_duration
+
+    with needs_extra("metrics", "to tell metrics"):
+        from spotrun.cli import metrics_endpoint
+        from spotrun.cli.watched_runs import WatchedRuns
+    only_one(textfile=textfile is not None, listen=listen is not None)
+    longest = read_flag("--within", read_positive_duration, within)
+    address = None if listen is None else metrics_endpoint.parse(listen)
+    named = [open_run(run, store) for run in dict.fromkeys(runs or ())]
+    watched = WatchedRuns(store or default_store(), last, named)
+    if address is not None:
+        metrics_endpoint.serve(watched, longest, address)
+    else:
+        metrics_endpoint.write(watched, longest, textfile)
