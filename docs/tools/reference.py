@@ -1,5 +1,6 @@
 """
-Writes docs/job-reference.md from the schema of a job file, and docs/cli.md from the `spotrun` command.
+Writes docs/job-reference.md from the schema of a job file, that as docs/job-schema.json, and docs/cli.md from the
+`spotrun` command.
 
     python -m docs.tools.reference      # or: make reference
 """
@@ -17,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from spotrun.cli.app import app
 from spotrun.spec.schema import json_schema
+from spotrun.spec.template import schema_text
 from spotrun.spec.values import MOMENT_PATTERN, STEPS_PATTERN, TIME_OF_DAY_PATTERN
 from spotrun.units import DURATION_PATTERN
 
@@ -39,7 +41,7 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    return {"job-reference.md": job_reference(), "cli.md": cli()}
+    return {"job-reference.md": job_reference(), "cli.md": cli(), "job-schema.json": schema_text()}
 
 
 # -- the job file ----------------------------------------------------------------------------------------------------
@@ -50,8 +52,13 @@ def job_reference() -> str:
     text = NOTE.format("the schema") + (
         "# The job file\n\n"
         "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required.\n"
-        "`spotrun validate JOB.yaml` shows every mistake in a file with its line. `spotrun validate --schema` prints\n"
-        "the JSON Schema of these keys, by which an editor completes and checks a file while you write it.\n\n"
+        "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
+        "An editor with a server for YAML, as VS Code with the extension YAML, completes keys, shows their meaning\n"
+        "and marks mistakes while you write, if the first line of the file names the JSON Schema of these keys.\n"
+        "`spotrun init` writes that line, and the schema beside the job as `.spotrun.schema.json`, which no run takes\n"
+        "along.\n"
+        "`spotrun validate --schema` prints it, and [job-schema.json](job-schema.json) is the same:\n\n"
+        "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"
         "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set.\n"
         "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there.\n"
         "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"

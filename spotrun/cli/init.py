@@ -27,7 +27,7 @@ def init(
 
     from spotrun.cli.before_launch import without_checkpoints
     from spotrun.spec.file import check_job, load_spec, require_script
-    from spotrun.spec.template import first_job
+    from spotrun.spec.template import SCHEMA_FILE, first_job, schema_text
 
     require_script(script)
     job = script.with_suffix(".yaml") if out is None else out
@@ -41,6 +41,7 @@ def init(
     text = first_job(script, arguments or (), job)
     check_job(job, text)
     write_text(job, text)
+    write_text(job.with_name(SCHEMA_FILE), schema_text())
     typed = quote(str(job))
     print(f"wrote {job}, a job that trains {script.name} on this machine. Next:")
     warning = without_checkpoints(load_spec(job))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.members import MemberOption, living_instance_of
 from spotrun.cli.options import RunArgument, StoreOption, only_one
-from spotrun.errors import CloudError, NotInstalled
+from spotrun.errors import CloudError, NotInstalled, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
-    from spotrun.clouds.cloud import Shell
+    from spotrun.clouds.cloud import Forward, Shell
     from spotrun.instance import Instance
+
+PORT_MAX = 65_535
 
 
 def ssh(
@@ -26,6 +30,12 @@ def ssh(
         str | None, typer.Option("--instance", metavar="ID", help="Use this instance of the run.")
     ] = None,
     member: MemberOption = None,
+    lead: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-L", metavar="HERE:THERE", help="Lead this port of your machine to that one of the instance: 8889:8888."
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
 ) -> None:
     """
@@ -34,18 +44,45 @@ def ssh(
     Of several nodes it is that of rank 0, unless --member names another.
 
     On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
+
+    With -L, which may be given several times, ports of your machine lead to what listens on the instance, as a notebook
+    does. On AWS that is all it does; on Google Cloud there is a shell beside it.
     """
     from spotrun.cli.runs import open_run
 
     only_one(instance=instance is not None, member=member is not None)
+    forwards = forwards_of(lead or ())
     opened = open_run(run, store)
     if member is not None:
         instance = living_instance_of(opened, opened.ledger.refresh(), member)
-    shell = opened.cloud.shell(opened.spec, chosen(opened, instance))
+    found = chosen(opened, instance)
+    if forwards:
+        shell = opened.cloud.forwarding(opened.spec, found, forwards)
+    else:
+        shell = opened.cloud.shell(opened.spec, found)
     if show:
         print(shell)
     else:
         become(shell)
+
+
+def forwards_of(texts: Sequence[str]) -> list[Forward]:
+    """
+    Raises:
+        SpecInvalid: one is not two ports, or two of them begin at one port.
+    """
+    from spotrun.clouds.cloud import Forward
+
+    found: list[Forward] = []
+    for text in texts:
+        ports = [int(part) for part in text.split(":") if re.fullmatch(r"\d{1,5}", part, re.ASCII)]
+        if text.count(":") != 1 or len(ports) != 2 or not all(1 <= port <= PORT_MAX for port in ports):
+            hint = "-L 8889:8888 leads port 8889 of this machine to port 8888 of the instance"
+            raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
+        found.append(Forward(*ports))
+        if sum(one.here == ports[0] for one in found) > 1:
+            raise SpecInvalid(f"-L: port {ports[0]} of this machine is given twice", hint="give each its own")
+    return found
 
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:

@@ -91,6 +91,13 @@ class Shell(NamedTuple):
         return there + shlex.join(self.command)
 
 
+class Forward(NamedTuple):
+    """A port of this machine that leads to one of an instance, to what listens at its address 127.0.0.1."""
+
+    here: int
+    there: int
+
+
 class Cloud(CloudRules[RunSpec], Protocol):
     """
     To make one, subclass this and put one instance where `spotrun.clouds.registry` says. What has a body here is what
@@ -188,6 +195,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         """How a person gets onto an instance of a run of `spec`."""
+
+    def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
+        """
+        The same with ports that lead there, or those alone.
+
+        Raises:
+            CloudError: it has no way for that.
+        """
+        raise CloudError(f"spotrun leads no port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """What it has printed by itself; None where only its run's folder would tell."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
 NEVER = frozenset(
-    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
+    {
+        *(".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"),
+        ".spotrun.schema.json",
+    }
 )
-"""Caches, virtual environments and version control stay behind whatever the rules say."""
+"""
+Caches, virtual environments, version control, and the schema that `spotrun init` writes for an editor, stay behind
+whatever the rules say.
+"""
 
 
 def is_path_inside(path: str) -> bool:

@@ -7,9 +7,22 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from spotrun.spec.schema import json_schema
 from spotrun.spec.values import name_from
 
 REQUIREMENTS = "requirements.txt"
+SCHEMA_FILE = ".spotrun.schema.json"
+"""Beside a job, for the editor: the schema of its keys. No address on the web has it."""
+
+
+def schema_line(place: str) -> str:
+    """What tells an editor with a server for YAML by which schema it completes and checks the file."""
+    return f"# yaml-language-server: $schema={place}\n"
+
+
+def schema_text() -> str:
+    """The JSON Schema of a job file, as a file."""
+    return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
@@ -20,7 +33,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
     else:
         train += '  # args: [--epochs, "20"]\n'
     found = " (there is one)" if (script.parent / REQUIREMENTS).is_file() else ""
-    return (
+    return schema_line(SCHEMA_FILE) + (
         f"# `spotrun validate {job.name}` checks this file; `spotrun validate --schema` has every key.\n"
         f"name: {written(name_from(script.stem))}\n"
         f"\ntrain:\n{train}"

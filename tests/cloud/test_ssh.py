@@ -9,15 +9,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from spotrun.cli.runs import OpenRun
-from spotrun.cli.ssh import become, chosen
+from spotrun.cli.ssh import become, chosen, forwards_of
 from spotrun.clouds.aws.cloud import PLUGIN
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.local.driver import LocalDriver
-from spotrun.errors import CloudError, NotInstalled
+from spotrun.errors import CloudError, NotInstalled, SpecInvalid
 from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.spec.clouds import find_cloud
@@ -25,6 +26,7 @@ from tests.support.agent_bench import UID, AgentRun
 from tests.support.aws_launches import request
 from tests.support.decisions import spec as read_spec
 from tests.support.ec2_server import REGION, Ec2Account
+from tests.support.eventually import eventually
 from tests.support.google_login import log_in
 from tests.support.histories import offering
 
@@ -156,3 +158,77 @@ def test_on_google_cloud_the_session_names_the_project_of_the_run(
     job = read_spec(resources={"cloud": "gcp"}, gcp={"project": named}, checkpoint={"uri": "gs://bucket/runs"})
     words = find_cloud("gcp").shell(job, an_instance()).command
     assert words[words.index("--project") + 1] == project
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_leads_to_the_instance_by_a_session_of_its_own(cloud: AwsDriver, tmp_path: Path) -> None:
+    folder = made(tmp_path).store.uri
+    instance = launched(cloud, 1)
+    session = f"aws ssm start-session --target {instance.instance_id} --region {REGION} "
+    leading = "--document-name AWS-StartPortForwardingSession --parameters portNumber={},localPortNumber={}"
+    printed = spotrun("ssh", folder, "-L", "8889:8888", "--print")
+    assert (printed.returncode, printed.stdout) == (0, session + leading.format(8888, 8889) + "\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program(programs / "aws", f'echo "$PPID $*" >> {tmp_path}/calls; exec sleep 300')
+    program(programs / PLUGIN, "true")
+    command = [sys.executable, "-m", "spotrun", "ssh", folder, "-L", "8889:8888", "-L", "6006:6006"]
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        calls = eventually(lambda: both if len(both := _lines(tmp_path / "calls")) == 2 else None)
+        assert sorted(line.split(" ", 1)[1] for line in calls) == sorted(
+            session.removeprefix("aws ") + leading.format(*ports) for ports in ((8888, 8889), (6006, 6006))
+        )
+        children = {child.pid for child in psutil.Process(process.pid).children()}
+        assert len(children) == 2
+        process.terminate()
+        process.wait(60)
+    eventually(lambda: not any(map(psutil.pid_exists, children)))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def spotrun(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spotrun", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_on_google_cloud_ports_are_led_by_ssh_beside_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_in(monkeypatch, tmp_path / "login.json", token="t")
+    job = read_spec(
+        resources={"cloud": "gcp"}, gcp={"project": "acme-training"}, checkpoint={"uri": "gs://bucket/runs"}
+    )
+    gcp, ports = find_cloud("gcp"), forwards_of(["8889:8888", "6006:6006"])
+    command = gcp.forwarding(job, an_instance(), ports).command
+    alone = gcp.shell(job, an_instance()).command
+    assert command == (*alone, "--", "-L8889:localhost:8888", "-L6006:localhost:6006")
+
+
+def test_where_no_port_can_be_led_the_way_that_there_is_is_told() -> None:
+    ports = forwards_of(["8889:8888"])
+    with pytest.raises(CloudError, match=r"this machine, where 127\.0\.0\.1:8888 can be reached") as refused:
+        find_cloud("local").forwarding(read_spec(), an_instance(), ports)
+    assert refused.value.hint == "leave out -L"
+    on_node = replace(an_instance(), instance_id="slurm-17")
+    with pytest.raises(CloudError, match="leads no port to its node") as refused:
+        find_cloud("slurm").forwarding(read_spec(), on_node, ports)
+    assert "ssh -L 8889:NODE:8888 LOGIN-NODE" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["8888", "8889:localhost:8888", "0:8888", "8889:65536", "a:b", ":8888", "8889:", "-1:8888", "8889:8888 "]
+)
+def test_what_is_not_two_ports_is_refused_before_anything_is_asked(wrong: str) -> None:
+    with pytest.raises(SpecInvalid, match="is not HERE:THERE, two ports from 1 to 65535") as refused:
+        forwards_of([wrong])
+    assert "-L 8889:8888" in str(refused.value.hint)
+
+
+def test_two_ports_cannot_begin_at_one(tmp_path: Path) -> None:
+    said = spotrun("ssh", "nobody", "--store", str(tmp_path), "-L", "8889:1", "-L", "8889:2")
+    assert said.returncode == 2
+    assert "port 8889 of this machine is given twice" in said.stderr

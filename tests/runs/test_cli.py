@@ -384,3 +384,21 @@ def test_a_reader_that_leaves_is_no_failure() -> None:
 def test_output_that_cannot_be_written_is_one_clear_error() -> None:
     code, errors = _said_to("/dev/full", "--help")
     assert (code, errors) == (1, "error: the output cannot be written: No space left on device\n")
+
+
+def test_bash_completes_once_the_completion_is_installed(sandbox: Sandbox) -> None:
+    """`--install-completion` asks which shell has called it, so a real one does."""
+    lines = (
+        "spotrun --install-completion",
+        'source "$HOME/.bash_completions/spotrun.sh"',
+        "COMP_WORDS=(spotrun rep) COMP_CWORD=1",
+        "_spotrun_completion spotrun",
+        'echo "offered: ${COMPREPLY[*]}"',
+    )
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    environment = {**os.environ, "HOME": str(sandbox.folder), "PATH": path}
+    command = ["bash", "--norc", "--noprofile", "-c", "\n".join(lines)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert "bash completion installed in" in done.stdout
+    assert done.stdout.splitlines()[-1] == "offered: report"
+    assert "spotrun.sh" in (sandbox.folder / ".bashrc").read_text()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner, Result
 
 from spotrun.cli.app import app
 from spotrun.errors import SpecInvalid
+from spotrun.folder.travelling import travelling
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.patterns import chooser
+from spotrun.spec.schema import json_schema
 from spotrun.spec.template import first_job
+from spotrun.spec.yaml import read_yaml
+from tests.support.repository import ROOT
 
 
 @pytest.fixture
@@ -83,11 +89,42 @@ def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path
     lines = [
         line.removeprefix("# ") if line.startswith("# ") and line[2].islower() else line for line in whole.splitlines()
     ]
-    (folder / "whole.yaml").write_text("\n".join(line for line in lines if not line.startswith("# ")))
+    assert lines[0] == "yaml-language-server: $schema=.spotrun.schema.json"
+    (folder / "whole.yaml").write_text("\n".join(line for line in lines[1:] if not line.startswith("# ")))
     spec = load_spec(folder / "whole.yaml")
     assert (spec.train.args, spec.setup) == (("--epochs", "20"), "pip install -r requirements.txt")
     assert str(spec.resources.max_price), spec.policy.deadline
     assert spec.outputs.files == ("best.ckpt", "*.csv")
+
+
+def test_an_editor_finds_the_schema_of_the_job_that_init_writes_and_no_run_takes_it_along(folder: Path) -> None:
+    call("init", "train.py")
+    assert _checked(folder / "train.yaml") == ""
+    job = folder / "train.yaml"
+    job.write_text(job.read_text().replace("resources:", "resourses:"))
+    assert "resourses" in _checked(job)
+    (folder / "sub").mkdir()
+    (folder / "sub" / ".spotrun.schema.json").write_text("{}")
+    assert {file.name for file in travelling(folder).files} == {"train.py", "train.yaml"}
+
+
+@pytest.mark.parametrize("job", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_each_example_names_its_schema_and_fits_it(job: Path) -> None:
+    assert _schema_named_in(job) == ROOT / "docs/job-schema.json"
+    assert _checked(job) == ""
+
+
+def _schema_named_in(job: Path) -> Path:
+    named = job.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    return (job.parent / named).resolve()
+
+
+def _checked(job: Path) -> str:
+    """What the schema that a job names says of it."""
+    schema = json.loads(_schema_named_in(job).read_text())
+    assert schema == json_schema()
+    found = Draft202012Validator(schema).iter_errors(read_yaml(job.read_text()).data)
+    return "\n".join(error.message for error in found)
 
 
 def test_init_replaces_nothing_unless_forced_and_takes_any_name(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -16,7 +17,7 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws import secret_tags
 from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, never_rented_kinds, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
@@ -159,6 +160,15 @@ class Aws(Cloud):
             advice="not connected? deploy infra/aws/account.yaml with SessionManager=enabled",
         )
 
+    def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
+        """Without a shell: a session of Session Manager leads one port. Several are ended together."""
+        shell = self.shell(spec, instance)
+        sessions = [(*shell.command, *_leading(one)) for one in forwards]
+        if len(sessions) == 1:
+            return shell._replace(command=sessions[0])
+        begun = " ".join(f'{shlex.join(words)} & all="$all $!";' for words in sessions)
+        return shell._replace(command=("sh", "-c", f"trap 'kill $all' EXIT; trap exit INT TERM; {begun} wait"))
+
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on aws, which takes instances back by itself",
@@ -235,6 +245,12 @@ CLOUD = Aws()
 def _sdk() -> AbstractContextManager[None]:
     """Around all imports of what needs it."""
     return needs_extra("aws", "aws", CloudNotInstalled)
+
+
+def _leading(one: Forward) -> tuple[str, ...]:
+    """What makes of a session one that leads a port."""
+    ports = f"portNumber={one.there},localPortNumber={one.here}"
+    return ("--document-name", "AWS-StartPortForwardingSession", "--parameters", ports)
 
 
 def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:

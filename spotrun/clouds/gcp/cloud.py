@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, never_rented_kinds, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.gcp.config import GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
@@ -130,6 +130,11 @@ class Gcp(Cloud):
             needs={"gcloud": "see https://cloud.google.com/sdk/docs/install"},
             advice="not connected? see `gcloud auth list`, and ssh_members of infra/gcp",
         )
+
+    def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
+        shell = self.shell(spec, instance)
+        flags = (f"-L{one.here}:localhost:{one.there}" for one in forwards)
+        return shell._replace(command=(*shell.command, "--", *flags))
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(

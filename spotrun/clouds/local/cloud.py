@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, refuse_regions, zone_elsewhere
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding, findings_of, ok
+from spotrun.errors import CloudError
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import LOCAL_RULE
@@ -21,7 +22,7 @@ from spotrun.secrets.reference import ENVIRONMENT, Reference
 from spotrun.spec.market_script import Action
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
-from spotrun.units import Unreadable, count_of
+from spotrun.units import Unreadable, count_of, some_of
 
 if TYPE_CHECKING:
     from spotrun.clouds.local.driver import LocalDriver
@@ -87,6 +88,13 @@ class Local(Cloud):
         folder = self._everything().folder(instance.instance_id)
         work = folder / "work"
         return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder)
+
+    def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
+        there = some_of([f"127.0.0.1:{one.there}" for one in forwards])
+        raise CloudError(
+            f"an instance of the local cloud is processes of this machine, where {there} can be reached already",
+            hint="leave out -L",
+        )
 
     def console(self, instance: Instance) -> str | None:
         path = self._everything().folder(instance.instance_id) / "console.log"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, refuse_regions
 from spotrun.clouds.notices import NoticeSource
 from spotrun.clouds.slurm.ids import job_of
 from spotrun.clouds.slurm.notices import slurm_notices
@@ -104,6 +104,13 @@ class Slurm(Cloud):
             ("srun", f"--jobid={job}", "--overlap", *there, "--pty", "bash", "-l"),
             needs={"srun": "run spotrun on a login node of the cluster"},
             advice=f"no shell? see `squeue --jobs={job}`",
+        )
+
+    def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
+        flags = " ".join(f"-L {one.here}:NODE:{one.there}" for one in forwards)
+        named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
+        raise CloudError(
+            "a step of Slurm leads no port to its node", hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}"
         )
 
     def console(self, instance: Instance) -> str | None:
