@@ -19,7 +19,7 @@ from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched, steps_of_the_first
-from spotrun.folder.ledger import Ledger
+from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
 from spotrun.offering import HOME
@@ -44,7 +44,9 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
     """
     Put into the store everything that an instance needs, then create the run.
 
-    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it has one already.
+    `start` is a Lightning checkpoint for the training to begin from. With a `uid` that was chosen before, several
+    processes may create the run at once: one of them does, and the others find it there. The store is not tried out
+    then, because they would disturb one another.
 
     Returns:
         The address of the run's folder.
@@ -57,10 +59,11 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
         require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
-    uid = uid or new_uid()
+    is_shared, uid = uid is not None, uid or new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
-    _try_out(store)
+    if not is_shared:
+        _try_out(store)
     clock = clock_of(spec)
     cloud_of(spec).put_right(clock, spec)
     cloud_of(spec).furnish(store)
@@ -73,7 +76,11 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     event = replace(event, public_key=keys.make(open_store(spec.checkpoint.uri), uid))
-    Ledger(store, uid, writer, clock).create(event)
+    try:
+        Ledger(store, uid, writer, clock).create(event)
+    except EntryRefused:
+        if not is_shared:
+            raise
     return store.uri
 
 

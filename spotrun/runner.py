@@ -38,6 +38,7 @@ from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger, forged
 from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.pace import ALL_THE_TIME, Pace
 from spotrun.folder.pulse import Pulses
 from spotrun.folder.room import Room
 from spotrun.folder.status_objects import AgentStatus, Blindness
@@ -104,11 +105,12 @@ class Runner:
         guards: Guards | None = None,
         identities: Identities | None = None,
         decide: Decision = decide,
+        pace: Pace = ALL_THE_TIME,
     ) -> None:
         """
         `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own. `decide` says what to do next.
+        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds.
         """
         self._ledger = ledger
         self._store = store
@@ -119,7 +121,7 @@ class Runner:
         self._spec = spec
         self._decide = decide
         self._uri = uri
-        self._heartbeats = Heartbeats(store, clock, erased=self._refuse_gone)
+        self._heartbeats = Heartbeats(store, clock, erased=self._refuse_gone, pace=pace)
         self._statuses = AgentStatuses(store)
         self._room = Room(store, clock)
         self._market = market
@@ -138,6 +140,18 @@ class Runner:
                 watch(tick)
                 if tick.done:
                     return tick
+            self._pause()
+
+    def watch_for(self, seconds: float) -> Iterator[Tick]:
+        """Tick, and go on for so much run time: what an agent writes meanwhile is acted on at once."""
+        until_s = self._clock.monotonic() + seconds
+        while True:
+            for tick in self.ticks():
+                yield tick
+                if tick.done:
+                    return
+            if self._clock.monotonic() >= until_s:
+                return
             self._pause()
 
     def _pause(self) -> None:

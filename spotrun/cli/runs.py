@@ -22,13 +22,15 @@ from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, RunCopied, RunMisnamed, RunNotFound, StoreError, StoreUnavailable
-from spotrun.folder.attendance import UNATTENDED_AFTER, has_died
+from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, has_died, lasts
 from spotrun.folder.bench_record import FOLDER as BENCH
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.night_record import FOLDER as NIGHTS
+from spotrun.folder.pace import ALL_THE_TIME, Pace
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.folder.sweep_record import FOLDER as SWEEPS
 from spotrun.run.events import RunCreated
@@ -101,10 +103,22 @@ class OpenRun:
 
     @cached_property
     def runner(self) -> Runner:
-        market = MarketRecord(self.runs)
-        guards = self.cloud.guards(self.spec, self.clock)
-        identities = self.cloud.identities(self.spec, self.clock)
-        return Runner(self.ledger, self.store, self.driver, self.clock, self.spec, self.uri, market, guards, identities)
+        return self.runner_at(ALL_THE_TIME)
+
+    def runner_at(self, pace: Pace) -> Runner:
+        """A runner of its own for whoever attends to the run at another pace."""
+        return Runner(
+            self.ledger,
+            self.store,
+            self.driver,
+            self.clock,
+            self.spec,
+            self.uri,
+            MarketRecord(self.runs, pace.market_every),
+            self.cloud.guards(self.spec, self.clock),
+            self.cloud.identities(self.spec, self.clock),
+            pace=pace,
+        )
 
 
 def _require_its_name(uri: str, created: RunCreated) -> None:
@@ -190,10 +204,13 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 def attended(run: OpenRun) -> bool:
     """Whether a runner has recently shown a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
-    if not statuses or datetime.now(UTC) - statuses[0].modified_at >= UNATTENDED_AFTER:
+    silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
+    if silent >= UNATTENDED_AFTER_MAX:
         return False
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
-    return status is None or not has_died(status)
+    if status is None:
+        return silent < UNATTENDED_AFTER
+    return silent < lasts(status) and not has_died(status)
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
@@ -259,7 +276,9 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreUnavailable: one of them cannot be read now, so that a run may be missed.
     """
     store = open_store(folder)
-    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH, SWEEPS)])
+    return open_each(
+        store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH, SWEEPS, NIGHTS)]
+    )
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:

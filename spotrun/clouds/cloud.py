@@ -18,6 +18,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.leftovers import Leftovers, NoLeftovers
+from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, SpecInvalid
@@ -253,6 +254,18 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         """What `doctor` finds out about the account, and about what a job or its user wants of it."""
+
+    def nights(self, region: str) -> Nights:
+        """
+        What begins nights in this region and attends to them with no machine of the user.
+
+        Raises:
+            SpecInvalid: the cloud has no such thing.
+        """
+        raise SpecInvalid(
+            f"nights without a machine of yours are not built for {self.name}",
+            hint="`spotrun launch JOB.yaml --nightly` in a crontab trains every night (docs/notify-and-nightly.md)",
+        )
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         """Where a job may rent; none if the job does not say."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
-from spotrun.folder.attendance import other_runner
+from spotrun.folder.attendance import other_runner, own_host
 from spotrun.folder.looks import Looks
+from spotrun.folder.pace import ALL_THE_TIME, Pace
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, Blindness, RunnerStatus, name_in, write_status
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
-GAP = timedelta(minutes=2)
+GAP = ALL_THE_TIME.gap
 """
 System time. No more than this of a time in which no heartbeat of ours got through counts as silence: the store may have
 taken none from agents either, or this machine slept. What is left of the shortest silence that has consequences is
@@ -25,12 +25,15 @@ longer than an agent's write may hang, so an agent that lives is heard in time.
 class Heartbeats:
     """What one runner knows of them. It looks now and then; between two looks the silences stay as they are."""
 
-    def __init__(self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: Pace = ALL_THE_TIME
+    ) -> None:
         """`erased` is called, before anything is written, where a heartbeat that this process wrote is not there."""
         self._erased = erased
         self._store = store
         self._clock = clock
-        self._looks = Looks(clock)
+        self._looks = Looks(clock, pace.look_every_s)
+        self._pace = pace
         self._sequence = 0
         self._silent: dict[MemberName, timedelta] = {}
         self._newest: datetime | None = None
@@ -62,7 +65,7 @@ class Heartbeats:
     @property
     def open_for(self) -> timedelta:
         """For how long our heartbeats have got through without a gap that this process has seen; 0 if they do not."""
-        if self._newest is None or abs(self._clock.now() - self._got_through_at) > GAP * self._clock.scale:
+        if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
 
@@ -81,14 +84,21 @@ class Heartbeats:
         """When our own newest heartbeat was written, by the store's clock."""
         if newest == self._newest:
             return
-        if self._newest is not None and newest - self._newest > GAP:
-            self._since = newest - GAP
+        if self._newest is not None and newest - self._newest > self._pace.gap:
+            self._since = newest - self._pace.gap
         self._newest, self._got_through_at = newest, self._wrote_at
 
     def _write(self, message: str, blind: Blindness | None) -> None:
         self._sequence += 1
         self._wrote_at = now = self._clock.now()
-        host = socket.gethostname()
-        status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message, blind=blind)
+        status = RunnerStatus(
+            at=now,
+            pid=os.getpid(),
+            host=own_host(),
+            sequence=self._sequence,
+            message=message,
+            blind=blind,
+            every_s=self._pace.look_every_s,
+        )
         refused = write_status(self._store, RUNNER_KEY, status)
         self.refused = "" if refused is None else refused.one_line

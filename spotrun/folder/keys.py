@@ -34,7 +34,8 @@ def key_of(run_uid: str) -> str:
 
 def make(runs: Store, run_uid: str) -> str:
     """
-    Make the key of a new run, and keep it in the store of runs.
+    Make the key of a new run, and keep it in the store of runs. One that is there already is the run's: another process
+    that creates the same run, or an earlier try of this one, has made it.
 
     Returns:
         The public half.

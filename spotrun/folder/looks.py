@@ -19,9 +19,9 @@ class Looks:
     Both clocks are asked: while a machine sleeps, its monotonic one may stand still.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:
         self._clock = clock
-        self._every_s = max(EVERY_S, AT_LEAST_S * clock.scale)
+        self._every_s = max(every_s, AT_LEAST_S * clock.scale)
         self._lasts_s = self._every_s
         self._taken: tuple[float, datetime] | None = None
 

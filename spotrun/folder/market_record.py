@@ -47,8 +47,9 @@ class MarketRecord:
     `exchange` raises no error of the store: a run must not fail because it lacks this advice.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
         self._store = store
+        self._read_every = read_every
         self._told: set[tuple[int, int, Fate]] = set()
         self._known: tuple[Observation, ...] = ()
         self._read_at: datetime | None = None
@@ -57,7 +58,7 @@ class MarketRecord:
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """Write what this run has observed since the last call. Returns what others have, read now and then."""
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
-        pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
+        pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause
         if not due and (not news or self.trouble is not None):
             return self._known

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
+from spotrun.folder.looks import EVERY_S
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, Share, decode
 from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
@@ -177,7 +178,7 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does. `blind`
-    is None while it sees the run's instances.
+    is None while it sees the run's instances. `every_s` is how long after this sign of life the next one comes.
     """
 
     at: Moment
@@ -186,6 +187,7 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Count
     message: str = ""
     blind: Blindness | None = None
+    every_s: Seconds = EVERY_S
 
 
 FOLDER = "hints/"

@@ -152,6 +152,18 @@ class Region:
     def scheduler(self) -> Any:
         return self._client("scheduler", self.name)
 
+    @property
+    def events(self) -> Any:
+        return self._client("events", self.name)
+
+    @property
+    def functions(self) -> Any:
+        return self._client("lambda", self.name)
+
+    @property
+    def stacks(self) -> Any:
+        return self._client("cloudformation", self.name)
+
     @cached_property
     def partition(self) -> str:
         """`aws`, or the partition of China's or of the government's regions. It is part of every ARN."""

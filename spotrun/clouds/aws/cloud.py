@@ -21,6 +21,7 @@ from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_ren
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
+from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, CloudNotInstalled, StoreError, needs_extra
@@ -226,6 +227,13 @@ class Aws(Cloud):
         named = {} if spec is None else spec.secrets
         found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
         return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
+
+    def nights(self, region: str) -> Nights:
+        with _sdk():
+            from spotrun.clouds.aws.calls import Region
+            from spotrun.clouds.aws.nights import AwsNights
+        self._require((region,))
+        return AwsNights(Region(region, system_clock()))
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions

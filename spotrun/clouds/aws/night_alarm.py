@@ -1,0 +1,83 @@
+"""
+What calls the function of a night while its run lives: a schedule that fires each minute, and a rule for EC2's events
+about the run's instances. The function itself switches both, so nothing runs between nights.
+
+https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from functools import partial
+
+from spotrun.clouds.aws.calls import Region
+
+TICK = "tick"
+"""The name of the schedule in the night's own group."""
+WARNING = "EC2 Spot Instance Interruption Warning"
+NEWS = (WARNING, "EC2 Instance Rebalance Recommendation", "EC2 Instance State-change Notification")
+_NOBODY = "i-00000000000000000"
+_OF_A_SCHEDULE = (
+    *("Name", "GroupName", "ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target"),
+    *("Description", "StartDate", "EndDate", "KmsKeyArn", "ActionAfterCompletion"),
+)
+"""UpdateSchedule takes all of them anew: what is left out becomes the default."""
+INSTANCES_MAX = 50
+"""A pattern of a rule has 2,048 characters at most. A run with more instances hears of the others a minute later."""
+
+
+def name_of(night: str) -> str:
+    """Of all that is made for a night: its stack, its function, its rule, its group of schedules and its role."""
+    return f"spotrun-night-{night}"
+
+
+def pattern(instance_ids: Collection[str]) -> str:
+    """The events of EC2 about these instances. They have no tags, so a rule can ask only for ids."""
+    wanted = sorted(instance_ids)[:INSTANCES_MAX] or [_NOBODY]
+    return json.dumps({"source": ["aws.ec2"], "detail-type": [*NEWS], "detail": {"instance-id": wanted}})
+
+
+class AwsAlarm:
+    """See Alarm."""
+
+    def __init__(self, region: Region, night: str) -> None:
+        self._region = region
+        self._name = name_of(night)
+        self._is_on: bool | None = None
+        self._heard: str | None = None
+
+    def on(self, *, again: bool = False) -> None:
+        if again or self._is_on is not True:
+            self._switch("ENABLED")
+            self._is_on = True
+
+    def off(self) -> None:
+        self._switch("DISABLED")
+        self._is_on = False
+        self.hear(())
+
+    def hear(self, instance_ids: Collection[str]) -> None:
+        wanted = pattern(instance_ids)
+        if wanted == self._heard:
+            return
+        rule = partial(
+            self._region.events.put_rule,
+            Name=self._name,
+            Description="What EC2 tells of the instances of a run, for its runner",
+            EventPattern=wanted,
+            State="ENABLED" if instance_ids else "DISABLED",
+        )
+        self._region.ask(f"change the rule {self._name}", rule)
+        self._heard = wanted
+
+    def _switch(self, state: str) -> None:
+        named = {"Name": TICK, "GroupName": self._name}
+        what = f"schedule {self._name}/{TICK}"
+        found = self._region.ask(f"read the {what}", lambda: self._region.scheduler.get_schedule(**named))
+        if found["State"] != state:
+            same = {key: found[key] for key in _OF_A_SCHEDULE if found.get(key) is not None}
+            self._region.ask(
+                f"change the {what}", lambda: self._region.scheduler.update_schedule(**{**same, "State": state})
+            )

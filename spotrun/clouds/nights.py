@@ -1,0 +1,67 @@
+"""What calls a runner in a cloud, so that a night needs no machine of the user: the port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
+
+from spotrun.folder.night_record import Night
+
+
+class Alarm(Protocol):
+    """
+    What calls the runner of one night while its run lives, as that runner sets it. Failures are those of CloudDriver.
+
+    Each call may be repeated. An object remembers what it has set: `again` sets it whatever it remembers, because
+    another process may have set it meanwhile.
+    """
+
+    def on(self, *, again: bool = False) -> None:
+        """Call once a minute."""
+
+    def off(self) -> None:
+        """Call no more, until the next night is due."""
+
+    def hear(self, instance_ids: Collection[str]) -> None:
+        """Call at once when the cloud has news of one of these instances."""
+
+
+class Function(NamedTuple):
+    """What is called: an archive with spotrun in it, for this Python and these processors."""
+
+    data: bytes
+    python: str
+    machine: str
+
+
+class UsageOfANight(NamedTuple):
+    """How much a night makes what calls its runner work: `hours` for which its run lives."""
+
+    hours: float
+
+
+class Nights(Protocol):
+    """
+    Installs nights in one region of a cloud. Failures are those of CloudDriver; AccessDenied names the right that is
+    missing.
+    """
+
+    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
+        """Make all that calls the runner of `night`, or change what is there, and call it once to see that it runs."""
+
+    def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
+        """Call the runner for a night that is due now. What it answers."""
+
+    def is_installed(self, name: str) -> bool:
+        """Whether what calls the runner is there."""
+
+    def remove(self, name: str) -> None:
+        """Remove all that `install` made."""
+
+    def alarm(self, name: str) -> Alarm:
+        """For the runner itself."""
+
+    def usd(self, usage: UsageOfANight) -> Decimal:
+        """What calling the runner costs in a night, with what that asks the store."""

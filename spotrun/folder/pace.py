@@ -1,0 +1,26 @@
+"""How often a runner asks for what costs money each time it is asked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NamedTuple
+
+
+class Pace(NamedTuple):
+    """
+    `look_every_s`: run time between two looks at the heartbeats, each of which lists and writes. `gap`: see Heartbeats.
+    `market_every`: run time between two readings of what other runs saw of the market.
+    """
+
+    look_every_s: float
+    gap: timedelta
+    market_every: timedelta
+
+
+ALL_THE_TIME = Pace(15.0, timedelta(minutes=2), timedelta(minutes=1))
+"""Of a process that attends to its run."""
+BY_THE_MINUTE = Pace(110.0, timedelta(seconds=150), timedelta(minutes=15))
+"""
+Of a runner that is called once a minute: a look in every second call, so that a month of nights costs cents. From a gap
+to the shortest silence that has consequences there are 90 s, longer than an agent's write may hang.
+"""
