@@ -47,6 +47,8 @@ from spotrun.units import shown
 OPENERS = 8
 """How many runs of a store are opened at the same time: each one waits for the store."""
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
+NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
+"""What else lies beside the runs of a store."""
 LISTED_MAX = 10
 """If a reference may mean several runs, this many are listed."""
 

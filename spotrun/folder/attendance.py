@@ -15,7 +15,7 @@ from spotrun.store.port import Store
 
 UNATTENDED_AFTER = timedelta(minutes=1)
 """System time without a sign of life; most runners give one every 15 s."""
-UNATTENDED_AFTER_MAX = timedelta(minutes=5)
+UNATTENDED_AFTER_MAX = timedelta(minutes=6)
 """The same, whatever a runner says of itself."""
 HOST_VARIABLE = "SPOTRUN_HOST"
 """The variable with another name of the machine, where each process of one runner gets a machine of another name."""

@@ -19,8 +19,8 @@ class Pace(NamedTuple):
 
 ALL_THE_TIME = Pace(15.0, timedelta(minutes=2), timedelta(minutes=1))
 """Of a process that attends to its run."""
-BY_THE_MINUTE = Pace(110.0, timedelta(seconds=150), timedelta(minutes=15))
+BY_THE_MINUTE = Pace(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
-Of a runner that is called once a minute: a look in every second call, so that a month of nights costs cents. From a gap
-to the shortest silence that has consequences there are 90 s, longer than an agent's write may hang.
+Of a runner that is called once a minute: a look in every third call, so that a month of nights costs cents. No gap is
+as long as the shortest silence that has consequences, and from one look to the next an agent has time to be heard.
 """

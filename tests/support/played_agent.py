@@ -52,6 +52,15 @@ class Agent:
         )
         write_status(self._store, agent_key(self._launch.number), status)
 
+    def drains(self, reason: str) -> None:
+        """A last commit, and the attempt is handed over."""
+        self._step += 1
+        commit = self._commit()
+        stopped_at = self._clock.now()
+        self._write(
+            ev.AttemptDrained(attempt=self.attempt, final_commit=commit, stopped_at=stopped_at, reason=reason)
+        )
+
     def completes(self) -> None:
         """One more step, the last commit, and the end of the run."""
         self._step += 1

@@ -1,0 +1,534 @@
+"""
+Nights in virtual time: a plain AWS account, EventBridge as it says that it calls, and the function of a night as AWS
+runs it. Nobody's laptop is there.
+
+    world = NightWorld(monkeypatch, tmp_path)
+    world.install(at="22:00", zone="Europe/Berlin")
+    world.passes(days=7)
+
+The function, its runner, driver, guards, identities and alarm are the real ones. An agent is played on each instance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun import creation
+from spotrun.address import BucketAddress
+from spotrun.boot import upload
+from spotrun.boot.wheel import Wheel
+from spotrun.cli import runs
+from spotrun.cli.night_function import Answer, Attendant
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.cloud import Aws
+from spotrun.clouds.aws.night_alarm import TICK, WARNING, AwsAlarm, name_of
+from spotrun.clouds.aws.nights import FUNCTION_S, expression, expression_again
+from spotrun.errors import SpotrunError, StoreError
+from spotrun.folder.ledger import Ledger
+from spotrun.folder.night_record import Begun, Night, NightRecord
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
+from spotrun.run.state import Launch, RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store import opening
+from spotrun.store.port import StoredObject
+from tests.support.memory_store import MemoryStore
+from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
+from tests.support.plain_run import LivedClock
+from tests.support.played_agent import Agent
+from tests.support.world.faults import Killed
+
+STORE = "s3://bucket/runs"
+NAME = "resnet50"
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MINUTE_S = 60.0
+BOOT = timedelta(minutes=3)
+SAVES_EVERY = timedelta(minutes=10)
+RETRIED_AFTER_MIN = (1, 3)
+"""https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""
+GIVEN_UP_AFTER_MIN = 10
+"""MaximumEventAgeInSeconds in night.yaml."""
+_A_SECOND_USD = 1.1 / 3600
+
+
+class WorldClock(LivedClock):
+    """The clock of everybody; a run that begins has its epoch now."""
+
+    @property
+    def epoch(self) -> datetime:
+        return self.now()
+
+
+class Bucket:
+    """What lies under a prefix of a store that is plain objects. `before` is asked ahead of each call."""
+
+    def __init__(self, inner: MemoryStore, place: BucketAddress, before: Callable[[str], None]) -> None:
+        self.uri = str(place)
+        self._inner, self._before = inner, before
+        self._root = f"{place.prefix}/"
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._before("put_if_absent")
+        return self._inner.put_if_absent(self._root + key, data)
+
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        self._before("put")
+        return self._inner.put(self._root + key, data)
+
+    def put_status(self, key: str, data: bytes) -> None:
+        self._before("put_status")
+        self._inner.put_status(self._root + key, data)
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        self._before("get")
+        return self._inner.get(self._root + key, start, size)
+
+    def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+        self._before("list")
+        found = self._inner.list(self._root + prefix, self._root + after if after else "")
+        return [replace(each, key=each.key.removeprefix(self._root)) for each in found]
+
+    def folders(self) -> tuple[str, ...]:
+        self._before("list")
+        below = (key.removeprefix(self._root) for key in [*self._inner.objects] if key.startswith(self._root))
+        return tuple(sorted({key.split("/")[0] for key in below if "/" in key}))
+
+    def delete(self, key: str) -> None:
+        self._before("delete")
+        self._inner.delete(self._root + key)
+
+
+class CallingAws(PlainAws):
+    """The same account with EventBridge: one schedule that is switched, and one rule that is written."""
+
+    def __init__(self, clock: WorldClock) -> None:
+        super().__init__(clock)
+        self.minutes = "DISABLED"
+        self.listens = False
+        self.pattern = ""
+
+    def answer(self, operation: str, asked: dict[str, Any], patience: Any, region: str) -> Any:
+        own = {"get_schedule": self._schedule, "update_schedule": self._switched, "put_rule": self._listened}
+        if operation not in own:
+            return super().answer(operation, asked, patience, region)
+        self.calls.append((operation, patience))
+        self.fault(operation)
+        return own[operation](asked)
+
+    def _schedule(self, asked: dict[str, Any]) -> dict[str, Any]:
+        assert asked == {"Name": TICK, "GroupName": name_of(NAME)}
+        return {
+            **asked,
+            "State": self.minutes,
+            "ScheduleExpression": "rate(1 minute)",
+            "FlexibleTimeWindow": {"Mode": "OFF"},
+            "Target": {"Arn": "arn", "RoleArn": "role"},
+            "CreationDate": self.clock.now(),
+        }
+
+    def _switched(self, asked: dict[str, Any]) -> dict[str, Any]:
+        assert asked["ScheduleExpression"] == "rate(1 minute)"
+        assert "CreationDate" not in asked
+        self.minutes = asked["State"]
+        return {"ScheduleArn": "arn"}
+
+    def _listened(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self.listens, self.pattern = asked["State"] == "ENABLED", asked["EventPattern"]
+        return {"RuleArn": "arn"}
+
+
+class Call:
+    """One call of the function that is due, and how often it has failed."""
+
+    def __init__(self, at: datetime, event: dict[str, Any], tries: int = 0) -> None:
+        self.at, self.event, self.tries = at, event, tries
+        self.first_at = at
+
+
+class NightWorld:
+    """
+    `work_hours` is how long a training takes without interruptions. `answers` are those of all calls that came to an
+    end; `said` what went wrong in the others. `asked` counts the requests of the function to the store.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, start: datetime, work_hours: float = 6.0, seed: int = 0
+    ) -> None:
+        self.clock = WorldClock(start)
+        self.clock.others = self._agents_act
+        self.random = random.Random(seed)
+        self.work = timedelta(hours=work_hours)
+        self.aws = CallingAws(self.clock)
+        self.aws.fault = lambda operation: self._meet("aws", operation)
+        self._objects = MemoryStore(self.clock)
+        self.folder = folder
+        self.asked: Counter[str] = Counter()
+        self.answers: list[Answer] = []
+        self.said: list[str] = []
+        self.invoked = self.most_alive = 0
+        self.denied = False
+        """Nobody may do anything in this account just now."""
+        self.throttled = False
+        self.kill_in: int | None = None
+        """The function is killed at its call of that number from now on."""
+        self.hang_in: int | None = None
+        """The same, and it is killed only when its time is over."""
+        self.beside_in: int | None = None
+        """A second copy of the call runs from its beginning to its end at that call."""
+        self._calls: list[Call] = []
+        self._attendant: Attendant | None = None
+        self._is_inside = False
+        self._event: dict[str, Any] = {}
+        self._agents: dict[str, tuple[Agent, datetime]] = {}
+        self._trained: dict[str, timedelta] = {}
+        self.work_of: dict[str, timedelta] = {}
+        """How long the training of each run takes, by its uid: as `work` was when it began."""
+        self._stepped_at: dict[str, datetime] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._removed = False
+        self.aws.reach(monkeypatch)
+        monkeypatch.setattr(opening, "_open_s3", self._opened)
+        monkeypatch.setattr(runs, "ScaledClock", lambda *_: self.clock)
+        monkeypatch.setattr(Aws, "clock", lambda *_: self.clock)
+        monkeypatch.setattr(Aws, "_require", lambda *_: None)
+        monkeypatch.setattr(creation, "_try_out", lambda _: None)
+        monkeypatch.setattr(upload, "own_wheel", lambda: Wheel("spotrun-0-py3-none-any.whl", b"a wheel"))
+
+    # -- the user ----------------------------------------------------------------------------------------------------
+
+    def install(self, at: str = "22:00", zone: str = "Europe/Berlin", days: tuple[str, ...] = DAYS, **job: Any) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "train.py").write_text("print('hello')\n")
+        spec = RunSpec.model_validate(
+            {
+                "name": NAME,
+                "workdir": str(self.folder),
+                "train": {"script": "train.py"},
+                "resources": {"cloud": "aws", "spot_policy": "auto"},
+                "aws": {"regions": [REGION], "instance_types": [TYPE], "image_parameter": "/spotrun/image"},
+                "checkpoint": {"uri": STORE},
+                "policy": {"on_demand_after": "10m", "return_to_spot": False, "deadline": "8h"},
+                "budget": {"max_usd": "15"},
+                **job,
+            }
+        )
+        record = NightRecord(STORE, NAME)
+        winter = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset()
+        assert winter is not None
+        self.night = Night(
+            name=NAME,
+            spec=spec.to_dict(),
+            workdir_sha256=record.upload(self.folder),
+            at=at,
+            zone=zone,
+            days=days,
+            winter_offset_s=int(winter.total_seconds()),
+            cloud="aws",
+            region=REGION,
+            installed_at=self.clock.now(),
+            spotrun="0",
+        )
+        record.install(self.night)
+
+    def is_removed(self) -> None:
+        """The stack is deleted: nobody calls the function any more."""
+        self._removed = True
+        self.aws.minutes, self.aws.listens = "DISABLED", False
+
+    def is_deployed_anew(self) -> None:
+        """Another version: all that was in memory is gone, and CloudFormation has put the schedule as it was made."""
+        self._attendant = None
+        self.aws.minutes = "DISABLED"
+        self.invoke({"kind": "look"})
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def passes(self, minutes: float, each_minute: Callable[[], None] = lambda: None) -> None:
+        for _ in range(int(minutes)):
+            self._agents_act()
+            self._schedules_fire()
+            each_minute()
+            for call in [each for each in self._calls if each.at <= self.clock.now()]:
+                self._calls.remove(call)
+                self._deliver(call)
+            self._require_no_more_than_needed()
+            self.clock.advance(MINUTE_S - self.clock.monotonic() % MINUTE_S)
+
+    def _require_no_more_than_needed(self) -> None:
+        """One run at a time, on one instance; one more may stand by to take over from it."""
+        states = [state for state in map(self.state, self.uids()) if state.terminal is None]
+        assert len(states) <= 1, [state.created.uid for state in states]
+        takes_over = any(
+            state.current is not None and (state.current.notice or state.current.drain or state.pending_launch)
+            for state in states
+        )
+        self.most_alive = max(self.most_alive, len(self.aws.alive) - takes_over)
+
+    def is_quiet_until(self, moment: datetime) -> None:
+        """Nothing is due before: the minutes of a day are not gone through one by one."""
+        assert not self.is_attended or self._removed
+        self.clock.advance((moment - self.clock.now()).total_seconds())
+
+    def next_due(self) -> datetime:
+        """The next minute in which a schedule for a night fires."""
+        moment = self.clock.now()
+        while not any(fires(each, self.night.zone, moment) for each in self._expressions):
+            moment += timedelta(minutes=1)
+        return moment
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether something is going on: a run that is open, or calls that are due."""
+        return self.aws.minutes == "ENABLED" or bool(self._calls)
+
+    @property
+    def _expressions(self) -> tuple[str, str]:
+        return expression(self.night), expression_again(self.night)
+
+    def _schedules_fire(self) -> None:
+        now = self.clock.now()
+        if self._removed:
+            return
+        for each in self._expressions:
+            if fires(each, self.night.zone, now):
+                self._calls.append(Call(now, {"kind": "begin", "due": f"{now:%Y-%m-%dT%H:%M:%SZ}"}))
+        if self.aws.minutes == "ENABLED":
+            self._calls.append(Call(now, {"kind": "tick"}))
+
+    # -- the function ------------------------------------------------------------------------------------------------
+
+    def is_cold(self) -> None:
+        """AWS has taken the function from where it was."""
+        self._attendant = None
+
+    def _deliver(self, call: Call) -> None:
+        now = self.clock.now()
+        if now - call.first_at > timedelta(minutes=GIVEN_UP_AFTER_MIN):
+            return
+        if self.throttled:
+            call.at = now + timedelta(minutes=1)
+            self._calls.append(call)
+            return
+        if not self.invoke(call.event) and call.tries < len(RETRIED_AFTER_MIN):
+            call.at = now + timedelta(minutes=RETRIED_AFTER_MIN[call.tries])
+            call.tries += 1
+            self._calls.append(call)
+
+    def invoke(self, event: dict[str, Any], attendant: Attendant | None = None) -> bool:
+        """Whether it came to an end that AWS takes for one."""
+        self.invoked += 1
+        if self._attendant is None:
+            self._attendant = Attendant(STORE, NAME, AwsAlarm(Region(REGION, self.clock), NAME), self.clock)
+        was_inside, self._is_inside, self._event = self._is_inside, True, event
+        try:
+            self.answers.append((attendant or self._attendant).answer(event))
+        except (SpotrunError, Killed) as error:
+            self.said.append(f"{event.get('kind')}: {type(error).__name__}: {error}")
+            self._attendant = None
+            return False
+        finally:
+            self._is_inside = was_inside
+        return True
+
+    def _meet(self, port: str, operation: str) -> None:
+        """What happens at a call that the function makes."""
+        if not self._is_inside:
+            return
+        if port == "store":
+            self.asked[operation] += 1
+        if self.denied:
+            if port == "store":
+                raise StoreError(f"{operation}: AccessDenied")
+            raise refusal("AccessDenied" if operation not in ("describe_instances",) else "UnauthorizedOperation", 403)
+        if self.kill_in is not None:
+            self.kill_in -= 1
+            if self.kill_in < 0:
+                self.kill_in = None
+                raise Killed
+        if self.hang_in is not None:
+            self.hang_in -= 1
+            if self.hang_in < 0:
+                self.hang_in = None
+                self.clock.advance(FUNCTION_S)
+                raise Killed
+        if self.beside_in is not None:
+            self.beside_in -= 1
+            if self.beside_in < 0:
+                self.beside_in = None
+                other = Attendant(STORE, NAME, AwsAlarm(Region(REGION, self.clock), NAME), self.clock)
+                self.invoke(self._event, other)
+
+    def _opened(self, place: BucketAddress) -> Bucket:
+        return Bucket(self._objects, place, lambda operation: self._meet("store", operation))
+
+    # -- what EC2 tells ----------------------------------------------------------------------------------------------
+
+    def is_interrupted(self, *, with_notice: bool = True) -> bool:
+        """EC2 takes an instance that trains; the rule calls the function. False if none trains on spot."""
+        training = self.training
+        if training is None or not self.aws.charges[training.instance_id].is_spot:
+            return False
+        if with_notice:
+            if self.aws.listens and training.instance_id in self.aws.pattern:
+                event = {"detail-type": WARNING, "detail": {"instance-id": training.instance_id}}
+                self._calls.append(Call(self.clock.now(), event))
+            training.is_told_to_go()
+        else:
+            self._end(training.instance_id)
+        return True
+
+    def _end(self, instance_id: str) -> None:
+        self.aws.interrupt(instance_id)
+        if self.aws.listens and instance_id in self.aws.pattern:
+            detail = {"instance-id": instance_id, "state": "terminated"}
+            self._calls.append(
+                Call(self.clock.now(), {"detail-type": "EC2 Instance State-change Notification", "detail": detail})
+            )
+
+    # -- the agents --------------------------------------------------------------------------------------------------
+
+    def _agents_act(self) -> None:
+        inside, self._is_inside = self._is_inside, False
+        try:
+            for begun in self.nights():
+                self._agent_of(begun.run)
+        finally:
+            self._is_inside = inside
+
+    def _agent_of(self, uid: str) -> None:
+        ledger = self.ledger(uid)
+        if ledger is None:
+            return
+        self.work_of.setdefault(uid, self.work)
+        state, now = ledger.refresh(), self.clock.now()
+        if state.terminal is not None:
+            return
+        agent, _ = self._agents.get(uid, (None, now))
+        if agent is not None and agent.instance_id not in self.aws.alive:
+            del self._agents[uid]
+            agent = None
+        current = state.current
+        if agent is not None and current is not None and (current.notice or current.drain):
+            self._hand_over(uid, agent, state)
+        elif agent is not None:
+            self._train(uid, agent)
+        elif current is None:
+            self._boot(uid, state)
+        if state.current is not None and (launch := state.pending_launch) is not None and self._has_booted(launch):
+            status = AgentStatus(launch=launch.number, phase="standby", at=now, sequence=self.invoked + 1)
+            write_status(opening.open_store(f"{STORE}/{NAME}-{uid}"), agent_key(launch.number), status)
+
+    def _hand_over(self, uid: str, agent: Agent, state: RunState) -> None:
+        """As long as its notice lasts it waits for another one; then, or if it is told so, it commits and goes."""
+        current = state.current
+        assert current is not None
+        if current.drain is None and current.notice_at is not None:
+            assert current.notice is not None
+            if self.clock.now() < current.notice.deadline_at - timedelta(minutes=1):
+                return
+        agent.drains("notice" if current.drain is None else "told to")
+        self.aws.power_off(agent.instance_id)
+        del self._agents[uid]
+
+    def _has_booted(self, launch: Launch) -> bool:
+        recorded = launch.recorded
+        is_alive = recorded is not None and recorded.instance_id in self.aws.alive and launch.open
+        return is_alive and self.clock.now() - launch.intended_at >= BOOT
+
+    def _boot(self, uid: str, state: RunState) -> None:
+        recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
+        for launch in recorded[-1:]:
+            if self._has_booted(launch):
+                store = opening.open_store(f"{STORE}/{NAME}-{uid}")
+                self._agents[uid] = (Agent(self._ledgers[uid], store, self.clock), self.clock.now())
+                self._stepped_at[uid] = self.clock.now()
+
+    def _train(self, uid: str, agent: Agent) -> None:
+        agent.beats()
+        since = self.clock.now() - self._stepped_at[uid]
+        if self._trained.get(uid, timedelta()) + since >= self.work_of[uid]:
+            agent.completes()
+            self.aws.power_off(agent.instance_id)
+            del self._agents[uid]
+        elif since >= SAVES_EVERY:
+            self._trained[uid] = self._trained.get(uid, timedelta()) + since
+            self._stepped_at[uid] = self.clock.now()
+            agent.trains_on()
+
+    @property
+    def training(self) -> Agent | None:
+        return next((agent for agent, _ in self._agents.values() if agent.instance_id in self.aws.alive), None)
+
+    # -- what became of it -------------------------------------------------------------------------------------------
+
+    def nights(self) -> list[Begun]:
+        """All that began, in order."""
+        inside, self._is_inside = self._is_inside, False
+        keys = sorted(key for key in self._objects.objects if f"/nights/{NAME}/begun/" in key)
+        record = NightRecord(STORE, NAME)
+        found = [record.numbered(int(key.rpartition("/")[2].partition(".")[0])) for key in keys]
+        self._is_inside = inside
+        return [each.begun for each in found if each is not None]
+
+    def uids(self) -> list[str]:
+        """Of the runs that there are."""
+        names = {key.split("/")[1] for key in self._objects.objects if key.startswith(f"runs/{NAME}-")}
+        there = self._objects.objects
+        return sorted(name.rpartition("-")[2] for name in names if f"runs/{name}/ledger/00000000.json" in there)
+
+    def ledger(self, uid: str) -> Ledger | None:
+        if uid not in self._ledgers:
+            store = opening.open_store(f"{STORE}/{NAME}-{uid}")
+            if f"runs/{NAME}-{uid}/ledger/00000000.json" not in self._objects.objects:
+                return None
+            self._ledgers[uid] = Ledger(store, uid, "agent", self.clock, retry_for_s=0)
+        return self._ledgers[uid]
+
+    def state(self, uid: str) -> RunState:
+        inside, self._is_inside = self._is_inside, False
+        found = self.ledger(uid)
+        assert found is not None
+        state = found.refresh()
+        self._is_inside = inside
+        return state
+
+    def misbooked(self) -> Iterator[str]:
+        """Instances that the ledgers do not have at what they were charged for: within 1 %, or 5 % if nobody looked."""
+        booked: dict[str, float] = {}
+        unseen = set()
+        for uid in self.uids():
+            state = self.state(uid)
+            for launch in state.launches.values():
+                if (known := launch.gone or launch.recorded) is not None:
+                    booked[known.instance_id] = float(launch.meter(state.created.billing).cost_until(self.clock.now()))
+                if launch.gone is not None and launch.gone.bounded_by:
+                    unseen.add(launch.gone.instance_id)
+        charged = self.aws.charged_usd
+        for instance_id in charged.keys() | booked.keys():
+            asked, told = charged.get(instance_id, 0.0), booked.get(instance_id, 0.0)
+            if abs(told - asked) > max((0.05 if instance_id in unseen else 0.01) * asked, 2 * _A_SECOND_USD):
+                yield f"for {instance_id} ${asked:.4f} was charged, and ${told:.4f} is in a ledger"
+
+
+def fires(cron: str, zone: str, moment: datetime) -> bool:
+    """
+    Whether a schedule of EventBridge fires in this minute. A time that does not exist that night is left out, and one
+    that comes twice fires once: https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
+    """
+    minutes, hours, _, _, days, _ = cron.removeprefix("cron(").removesuffix(")").split()
+    local = moment.astimezone(ZoneInfo(zone))
+    if local.fold or f"{local:%a}".upper() not in days.split(","):
+        return False
+    return local.hour == int(hours) and local.minute in {int(each) for each in minutes.split(",")}
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
