@@ -69,6 +69,7 @@ VERBS = {
     "down": Listed("End a run and its instances now, without a last checkpoint.", "resnet50"),
     "resume": Listed("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
     "tick": Listed("Look after a run once, then return.", "resnet50"),
+    "night": Listed("Train a job every night, with no machine of yours."),
     "reap": Listed("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": Listed("Check that this machine and the store can carry a run safely.", "aws train.yaml"),
     "chaos": Listed("Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"),
@@ -86,7 +87,7 @@ VERBS = {
 
 HEADINGS = {
     "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "bench", "simulate", "verify-resume"),
-    "Train": ("launch", "sweep", "stop", "down", "resume", "tick", "chaos"),
+    "Train": ("launch", "sweep", "stop", "down", "resume", "tick", "night", "chaos"),
     "Look": ("status", "logs", "events", "why", "ssh"),
     "Results and bills": ("fetch", "checkpoints", "report", "compare", "metrics", "bill"),
     "Clean up": ("rm", "prune", "reap"),

@@ -36,17 +36,17 @@ class Function(NamedTuple):
     machine: str
 
 
-class UsageOfANight(NamedTuple):
-    """How much a night makes what calls its runner work: `hours` for which its run lives."""
-
-    hours: float
-
-
 class Nights(Protocol):
     """
     Installs nights in one region of a cloud. Failures are those of CloudDriver; AccessDenied names the right that is
     missing.
     """
+
+    def build(self) -> Function:
+        """
+        Raises:
+            NotInstalled: it cannot be made of what is installed here.
+        """
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         """Make all that calls the runner of `night`, or change what is there, and call it once to see that it runs."""
@@ -63,5 +63,5 @@ class Nights(Protocol):
     def alarm(self, name: str) -> Alarm:
         """For the runner itself."""
 
-    def usd(self, usage: UsageOfANight) -> Decimal:
-        """What calling the runner costs in a night, with what that asks the store."""
+    def usd(self, hours: float) -> Decimal:
+        """What calling the runner costs in a night whose run lives so long, with what that asks the store."""

@@ -23,8 +23,9 @@ from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.control_plane import usd_of_a_night
 from spotrun.clouds.aws.error_codes import NotThere
+from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
-from spotrun.clouds.nights import Alarm, Function, UsageOfANight
+from spotrun.clouds.nights import Alarm, Function
 from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.night_record import FOLDER, Night
@@ -80,6 +81,9 @@ class AwsNights:
         self._region = region
         self._clock = clock or system_clock()
 
+    def build(self) -> Function:
+        return function_of_this_installation()
+
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if len(night.name) > NAME_MAX:
             raise SpecInvalid(
@@ -121,8 +125,8 @@ class AwsNights:
     def alarm(self, name: str) -> Alarm:
         return AwsAlarm(self._region, name)
 
-    def usd(self, usage: UsageOfANight) -> Decimal:
-        return usd_of_a_night(usage.hours)
+    def usd(self, hours: float) -> Decimal:
+        return usd_of_a_night(hours)
 
     # -- the stack ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""What `spotrun night ls` says of a night."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import summarise
+from spotrun.cli.runs import OpenRun
+from spotrun.clouds.nights import Nights
+from spotrun.clouds.registry import cloud_named
+from spotrun.errors import CloudError, RunNotFound, StoreError
+from spotrun.folder.night_record import Night, NightRecord
+from spotrun.folder.night_times import DAYS, next_due
+from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
+
+NIGHTS_A_MONTH = 22
+HOURS = 8.0
+"""How long a night is taken to last of which nothing is known."""
+_HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is what calling the runner costs in a
+    night as long as that. `trouble` says what is wrong with what calls it.
+    """
+
+    name: str
+    days: tuple[str, ...]
+    at: str
+    zone: str
+    next_due: datetime | None
+    last: str | None
+    carried: bool
+    run: str | None
+    state: str | None
+    cost_usd: Decimal | None
+    calls_usd: Decimal
+    calls_usd_a_month: Decimal
+    trouble: str
+
+
+def row_of(folder: str, name: str, now: datetime) -> Row:
+    record = NightRecord(folder, name)
+    night, newest = record.read(), record.newest()
+    nights = cloud_named(night.cloud).nights(night.region)
+    trouble = _trouble(nights, night)
+    last = newest[-1].begun if newest else None
+    run = newest_run(folder, name)
+    state = None if run is None else run.ledger.refresh()
+    until = now if state is None or state.terminal is None else state.terminal.at
+    hours = HOURS if state is None else (until - state.created_at).total_seconds() / 3600
+    return Row(
+        name=name,
+        days=night.days,
+        at=night.at,
+        zone=night.zone,
+        next_due=None if trouble else next_due(night, now),
+        last=None if last is None else last.due,
+        carried=last is not None and last.carried,
+        run=None if run is None else run.id,
+        state=None if state is None else status_word(state),
+        cost_usd=None if state is None else summarise(state, now).total.cost_usd,
+        calls_usd=nights.usd(hours),
+        calls_usd_a_month=nights.usd(hours) * NIGHTS_A_MONTH,
+        trouble=trouble,
+    )
+
+
+def _trouble(nights: Nights, night: Night) -> str:
+    try:
+        if nights.is_installed(night.name):
+            return ""
+    except CloudError as error:
+        return error.one_line
+    return (
+        f"what calls {night.name} is gone: `spotrun night install` makes it anew, `spotrun night rm` removes the rest"
+    )
+
+
+def newest_run(folder: str, name: str) -> OpenRun | None:
+    """The run of the newest night that began; None if there is none, or none that can be read."""
+    newest = NightRecord(folder, name).newest()
+    if not newest:
+        return None
+    try:
+        return OpenRun(f"{folder.rstrip('/')}/{name}-{newest[-1].begun.run}", "cli")
+    except (RunNotFound, StoreError):
+        return None
+
+
+def show(rows: Sequence[Row]) -> None:
+    table = FiguresTable("", _HEADS, texts=(0, 1, 2, 3, 4, 5, 6), gap=2)
+    for row in rows:
+        table.add_row(
+            [
+                row.name,
+                "daily" if len(row.days) == len(DAYS) else ",".join(row.days),
+                f"{row.at} {row.zone}",
+                NOTHING if row.next_due is None else f"{row.next_due:%Y-%m-%d %H:%M}",
+                NOTHING if row.last is None else row.last + (" (carried on)" if row.carried else ""),
+                row.run or NOTHING,
+                row.state or NOTHING,
+                dollars(row.cost_usd),
+                dollars(row.calls_usd),
+                dollars(row.calls_usd_a_month),
+            ]
+        )
+    print_table(table)
+    for row in rows:
+        if row.trouble:
+            print(f"{row.name}: {row.trouble}")

@@ -1,0 +1,100 @@
+"""When nights are due, as a person writes it: "22:00 Europe/Berlin", mon-fri."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from spotrun.errors import SpecInvalid
+from spotrun.folder.night_record import Night
+from spotrun.units import shown
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
+_AHEAD = timedelta(days=9)
+"""A night of one day in the week whose time a clock change leaves out is due a week later."""
+
+
+def read_at(text: str) -> tuple[str, str]:
+    """
+    The time of day as HH:MM, and the name of its zone.
+
+    Raises:
+        SpecInvalid: it is none, or nobody knows the zone.
+    """
+    found = _AT.fullmatch(text.strip())
+    if found is None:
+        raise SpecInvalid(
+            f"--at {shown(text)!r} is not a time with its zone", hint='write --at "22:00 Europe/Berlin" or "22:00 UTC"'
+        )
+    hours, minutes, zone = found.groups()
+    return f"{int(hours):02d}:{minutes}", _known_zone(zone)
+
+
+def _known_zone(name: str) -> str:
+    known = available_timezones()
+    if name in known:
+        return name
+    by_letters = {each.casefold(): each for each in known}
+    by_city = {each.rpartition("/")[2].casefold(): each for each in sorted(known)}
+    near = get_close_matches(name.casefold(), [*by_letters, *by_city], 1, cutoff=0.7)
+    meant = None if not near else by_letters.get(near[0]) or by_city[near[0]]
+    hint = f"did you mean {meant}?" if meant else "name one as Europe/Berlin, America/New_York or UTC"
+    if not known:
+        hint = "this machine has no time zones: apt-get install tzdata, or pip install tzdata"
+    raise SpecInvalid(f"--at: there is no time zone {shown(name)!r}", hint=hint)
+
+
+def read_days(text: str) -> tuple[str, ...]:
+    """
+    `daily`, days, and ranges of days; in the order of the week.
+
+    Raises:
+        SpecInvalid: one of them is no day.
+    """
+    if text.strip().casefold() == "daily":
+        return DAYS
+    found: set[str] = set()
+    for part in text.split(","):
+        first, _, last = (each.strip().casefold()[:3] for each in part.partition("-"))
+        if first not in DAYS or (last and last not in DAYS):
+            raise SpecInvalid(f"--days {shown(text)!r}: {shown(part.strip())!r} is no day", hint="write --days mon-fri")
+        begin, count = DAYS.index(first), (DAYS.index(last or first) - DAYS.index(first)) % len(DAYS) + 1
+        found |= {DAYS[(begin + each) % len(DAYS)] for each in range(count)}
+    return tuple(day for day in DAYS if day in found)
+
+
+def winter_offset_s(zone: str, now: datetime) -> int:
+    """How far the clock of a zone is ahead of UTC without summer time."""
+    moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
+    offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
+    return int(min(offsets).total_seconds())
+
+
+def next_due(night: Night, after: datetime) -> datetime | None:
+    """
+    When a night is due next: on none of its days if the time of day does not exist then, and once if it comes twice, as
+    EventBridge Scheduler does. None where this machine does not know the zone.
+    """
+    try:
+        zone = ZoneInfo(night.zone)
+    except ZoneInfoNotFoundError:
+        return None
+    return next((moment for moment in _dues(night, zone, after) if moment > after), None)
+
+
+def _dues(night: Night, zone: ZoneInfo, after: datetime) -> Sequence[datetime]:
+    hours, minutes = (int(part) for part in night.at.split(":"))
+    first = (after.astimezone(zone) - timedelta(days=1)).date()
+    found = []
+    for number in range(_AHEAD.days):
+        day = first + timedelta(days=number)
+        local = datetime(day.year, day.month, day.day, hours, minutes, tzinfo=zone)
+        moment = local.astimezone(UTC)
+        exists = moment.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None)
+        if exists and DAYS[day.weekday()] in night.days:
+            found.append(moment)
+    return found
