@@ -89,8 +89,8 @@ def install(
     usd = nights.usd(hours)
     say(f"{spec.name}: {','.join(on_days)} at {time_of_day} {zone}, from {regions[0]}.")
     say(
-        f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, and {dollars(usd * NIGHTS_A_MONTH)} "
-        f"in {NIGHTS_A_MONTH} of them."
+        f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
+        f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
     )
     confirm(yes, "Install?", default=False, declined="nothing was installed")
     function = nights.build()
@@ -144,6 +144,8 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List the nights that are installed: when they are due, what became of the last one, and what calling costs."""
     from datetime import UTC, datetime
 
+    from msgspec import to_builtins
+
     from spotrun.cli.night_rows import row_of, show
     from spotrun.cli.runs import default_store
     from spotrun.folder.night_record import names
@@ -151,7 +153,7 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
     folder, now = store or default_store(), datetime.now(UTC)
     rows = [row_of(folder, name, now) for name in names(folder)]
     if as_json:
-        print_json(rows)
+        print_json(to_builtins(rows))
     elif not rows:
         print(f"no nights in {folder}")
     else:

@@ -40,7 +40,7 @@ from spotrun.store.retrying import persist
 CREATED_WITHIN = timedelta(hours=12)
 """A run that was recorded longer ago and is not there was deleted since: nobody creates it again."""
 WATCH_S = 20.0
-"""An agent hears of its notice by itself, some seconds before or after EC2's event comes; its entry is waited for."""
+"""An agent hears of its notice by itself, some seconds before or after EC2's event comes. Its entry is waited for."""
 RACES_MAX = 5
 
 Answer = dict[str, Any]
@@ -195,6 +195,8 @@ class Attendant:
         last, wrote = None, False
         for tick in attended.runner.watch_for(watch_s):
             last, wrote = tick, wrote or tick.wrote
+            if wrote and not tick.wrote:
+                break  # what was waited for has come, and has been answered
         assert last is not None
         if last.done:
             self._leave()

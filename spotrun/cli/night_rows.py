@@ -78,9 +78,7 @@ def _trouble(nights: Nights, night: Night) -> str:
             return ""
     except CloudError as error:
         return error.one_line
-    return (
-        f"what calls {night.name} is gone: `spotrun night install` makes it anew, `spotrun night rm` removes the rest"
-    )
+    return "what calls it is gone: `spotrun night install` makes it anew, `spotrun night rm` removes the rest"
 
 
 def newest_run(folder: str, name: str) -> OpenRun | None:

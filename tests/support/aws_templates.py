@@ -12,7 +12,7 @@ from tests.support.repository import ROOT
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 FOLDER = ROOT / "infra" / "aws"
-NAMES = ("account", "region")
+NAMES = ("account", "region", "night")
 _PSEUDO = {
     "AWS::AccountId": ACCOUNT,
     "AWS::Region": REGION,
@@ -22,11 +22,15 @@ _NAMED_BY = {
     "AWS::S3::Bucket": "BucketName",
     "AWS::IAM::Role": "RoleName",
     "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
+    "AWS::Lambda::Function": "FunctionName",
+    "AWS::Scheduler::ScheduleGroup": "Name",
 }
 _ARNS = {
     "AWS::S3::Bucket": "arn:aws:s3:::{}",
     "AWS::IAM::Role": f"arn:aws:iam::{ACCOUNT}:role/{{}}",
     "AWS::IAM::ManagedPolicy": f"arn:aws:iam::{ACCOUNT}:policy/{{}}",
+    "AWS::Lambda::Function": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{{}}",
+    "AWS::Scheduler::ScheduleGroup": "{}",
 }
 _REF_IS_ARN = {"AWS::IAM::ManagedPolicy"}
 

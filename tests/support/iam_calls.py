@@ -87,11 +87,11 @@ def _read_scheduler(method: str, url: str, body: bytes) -> Call:
     if method in ("GET", "DELETE"):
         (group,) = parse_qs(urlsplit(url).query)["groupName"]
         return Call("scheduler", f"{method.capitalize()}Schedule", {"Name": name, "GroupName": group})
-    if method != "POST":
+    if method not in ("POST", "PUT"):
         raise NotImplementedError(f"scheduler {method}")
     asked = json.loads(body)
     facts = {"Name": name, "GroupName": asked["GroupName"], "RoleArn": asked["Target"]["RoleArn"]}
-    return Call("scheduler", "CreateSchedule", facts)
+    return Call("scheduler", "CreateSchedule" if method == "POST" else "UpdateSchedule", facts)
 
 
 def asked_by(call: Call, known: Known) -> Iterator[Asked]:
@@ -117,9 +117,11 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
         case "scheduler", action:
             name = f"{call.parameters['GroupName']}/{call.parameters['Name']}"
             yield Asked(f"scheduler:{action}", f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule/{name}")
-            if action == "CreateSchedule":
+            if action in ("CreateSchedule", "UpdateSchedule"):
                 role = call.parameters["RoleArn"]
                 yield Asked("iam:PassRole", role, {"iam:PassedToService": "scheduler.amazonaws.com"})
+        case "events", "PutRule":
+            yield Asked("events:PutRule", f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{call.parameters['Name']}")
         case "pricing", "GetProducts":
             yield Asked("pricing:GetProducts")
         case "servicequotas", "GetServiceQuota":

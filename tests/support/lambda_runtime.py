@@ -48,7 +48,7 @@ class LambdaRuntime:
         with zipfile.ZipFile(archive) as zipped:
             zipped.extractall(self._root)
         _copy_client(self._client)
-        (folder / "tmp").mkdir()
+        (folder / "tmp").mkdir(exist_ok=True)
         self._folder, self._environment = folder, environment
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[tuple[str, Any]] = queue.Queue()

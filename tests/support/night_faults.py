@@ -17,7 +17,7 @@ OPERATIONS_OF_A_BEGIN = 70
 DEADLINE = timedelta(hours=8)
 LIVES_MAX = timedelta(days=3)
 CALLED_FOR_MIN = 190
-"""The last call for a night comes an hour and three quarters after its time, and an hour later where the clock is put back."""
+"""The last call for a night comes an hour and three quarters after its time, and later where the clock is put back."""
 
 
 class Results(NamedTuple):

@@ -249,6 +249,11 @@ class NightWorld:
         self.aws.minutes = "DISABLED"
         self.invoke({"kind": "look"})
 
+    def delete(self, uid: str) -> None:
+        """`spotrun rm`."""
+        for key in [key for key in self._objects.objects if key.startswith(f"runs/{NAME}-{uid}/")]:
+            del self._objects.objects[key]
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def passes(self, minutes: float, each_minute: Callable[[], None] = lambda: None) -> None:

@@ -57,9 +57,7 @@ class Agent:
         self._step += 1
         commit = self._commit()
         stopped_at = self._clock.now()
-        self._write(
-            ev.AttemptDrained(attempt=self.attempt, final_commit=commit, stopped_at=stopped_at, reason=reason)
-        )
+        self._write(ev.AttemptDrained(attempt=self.attempt, final_commit=commit, stopped_at=stopped_at, reason=reason))
 
     def completes(self) -> None:
         """One more step, the last commit, and the end of the run."""

@@ -1,9 +1,10 @@
 """
-What nights cost apart from what they rent: the function, what calls it, and what it asks the store. The prices are
-those of a dated table, control_plane.json, without any free tier; the calls are those of a rehearsed night, which
-tests/cloud/test_night_costs.py counts.
+What nights cost apart from what they rent: the function, its log, and what it asks the store. The prices are those of a
+dated table, control_plane.json; the calls are those of a rehearsed night, which tests/cloud/test_night_function.py
+counts. Lambda is taken at its list price, although most accounts stay below its free tier.
 
-Calls to EC2, IAM and the schedules' own API are free, and so are EC2's events on the account's own bus.
+Free are the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own bus, and what is
+asked of EC2, IAM and the schedules' own API.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ COLD_S = Decimal(6)
 """Of one that has to import everything and to read the ledger."""
 BEGIN_S = Decimal(30)
 """Of one that creates the run and asks for the first instance."""
-COLD_EVERY_H = Decimal(1)
-"""AWS takes a function that is called each minute from its place after some hours; a ledger is read anew then."""
+COLD_EVERY_H = Decimal(2)
+"""AWS moves a function after some hours, though it is called each minute; then the ledger is read anew."""
 LOG_BYTES_A_CALL = 60
 
 
@@ -34,11 +35,12 @@ class Asked(NamedTuple):
     puts: Decimal
 
 
-BEGIN = Asked(Decimal(60), Decimal(45))
+BEGIN = Asked(Decimal(40), Decimal(30))
 """To begin a night, with all its calls in the hour that follows."""
-TICK = Asked(Decimal(7), Decimal("1.2"))
+TICK = Asked(Decimal("3.9"), Decimal("0.78"))
 """In each minute of its run."""
-COLD = Asked(Decimal(300), Decimal(4))
+COLD = Asked(Decimal(70), Decimal(5))
+"""With a ledger of an hour's or some hours' commits."""
 
 
 class Prices(NamedTuple):
@@ -64,7 +66,7 @@ def usd_of_a_night(hours: float) -> Decimal:
     gets = BEGIN.gets + ticks * TICK.gets + colds * COLD.gets
     puts = BEGIN.puts + ticks * TICK.puts + colds * COLD.puts
     return (
-        calls * (usd["scheduler_call"] + usd["lambda_request"])
+        calls * usd["lambda_request"]
         + seconds * MEMORY_GB * usd["lambda_gb_second"]
         + gets * usd["s3_get"]
         + puts * usd["s3_put"]

@@ -66,11 +66,11 @@ def function_of_this_installation(*, portable: bool = True) -> Function:
             f"AWS Lambda has no Python {platform.python_version()}", hint="use Python 3.11, 3.12 or 3.13"
         )
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(raw, "w") as archive:
         for name, data in sorted(_contents(portable).items()):
             entry = zipfile.ZipInfo(name, _OLDEST)
             entry.external_attr = 0o644 << 16  # the function's user must be able to read it
-            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > SIZE_MAX_BYTES:
         raise NotInstalled(f"the function would have {size / 1e6:.0f} MB", hint="install spotrun[aws] alone")

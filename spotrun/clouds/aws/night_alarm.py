@@ -54,9 +54,10 @@ class AwsAlarm:
             self._is_on = True
 
     def off(self) -> None:
+        """The minutes last: whoever is killed before is called again, and puts off what is left."""
+        self.hear(())
         self._switch("DISABLED")
         self._is_on = False
-        self.hear(())
 
     def hear(self, instance_ids: Collection[str]) -> None:
         wanted = pattern(instance_ids)

@@ -1,0 +1,136 @@
+"""A night from `spotrun night install` to `night rm`, with the function as it was built, under AWS's runtime client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+
+from spotrun.cli.runs import OpenRun
+from spotrun.clock import ScaledClock
+from spotrun.clouds.aws import nights
+from spotrun.clouds.aws.function_zip import SIZE_MAX_BYTES, function_of_this_installation
+from spotrun.clouds.aws.night_alarm import WARNING
+from spotrun.clouds.nights import Function
+from spotrun.folder.ledger import Ledger
+from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
+from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES
+from tests.support.night_account import BUCKET, STORE, NightAccount
+from tests.support.played_agent import Agent
+
+NIGHT = "resnet50"
+
+
+@pytest.fixture(scope="module")
+def function() -> Function:
+    """Of the packages that are installed here, also where these run on this machine alone."""
+    return function_of_this_installation(portable=False)
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Function) -> Iterator[NightAccount]:
+    with NightAccount(ScaledClock(datetime.now(UTC), 1.0), tmp_path / "function") as account:
+        account.reach(monkeypatch)
+        monkeypatch.setattr(nights, "function_of_this_installation", lambda: function)
+        monkeypatch.setattr(nights, "POLL_S", 0.01)
+        account.furnish()
+        with account.as_administrator():
+            boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield account
+        assert account.denied == []
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("import lightning\n")
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        f"name: {NIGHT}\nworkdir: work\ntrain: {{script: train.py}}\n"
+        f"resources: {{cloud: aws}}\ncheckpoint: {{uri: '{STORE}'}}\n"
+        f"aws: {{instance_types: {list(TYPES)}, image_parameter: {IMAGE_PARAMETER}}}\n"
+    )
+    return path
+
+
+INSTALL = ("--at", "22:00 Europe/Berlin", "--days", "mon-fri", "--deadline", "8h", "--budget", "15", "-y")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_night_is_installed_begun_interrupted_completed_and_removed(
+    account: NightAccount,
+    job: Path,
+    function: Function,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    assert len(function.data) < SIZE_MAX_BYTES
+    with account.as_administrator():
+        said = spotrun("night", "install", job, *INSTALL)
+    assert said.code == 0, said.err
+    assert "installed resnet50; the next night is due at" in said.out
+    assert account.schedule("begin", NIGHT)["ScheduleExpression"] == "cron(0 22 ? * MON,TUE,WED,THU,FRI *)"
+    assert account.schedule("begin-again", NIGHT)["ScheduleExpressionTimezone"] == "Europe/Berlin"
+    assert (account.schedule("tick", NIGHT)["State"], account.rule(NIGHT)["State"]) == ("DISABLED", "DISABLED")
+
+    begun = account.run({"kind": "begin", "due": "2026-11-27T21:00:00Z"})
+    assert (begun["night"], begun["state"]) == ("2026-11-27", "starting")
+    assert account.schedule("tick", NIGHT)["State"] == "ENABLED"
+    first = only_instance()
+    assert account.rule(NIGHT)["State"] == "ENABLED"
+    assert first in account.rule(NIGHT)["EventPattern"]
+    again = account.run({"kind": "begin", "due": "2026-11-27T21:00:00Z"})
+    assert again["run"] == begun["run"], "the call came twice"
+    account.is_cold()
+    assert account.run({"kind": "tick"})["run"] == begun["run"]
+    assert only_instance() == first
+
+    run = OpenRun(f"{STORE}/{begun['run']}", "test")
+    agent = Agent(Ledger(run.store, run.created.uid, "agent", run.clock), run.store, run.clock)
+    agent.is_told_to_go()
+    account.run({"detail-type": WARNING, "detail": {"instance-id": first}})
+    state = run.ledger.refresh()
+    assert state.current is not None
+    assert state.current.notice_at is not None
+    replacement = [each for each in state.launches.values() if each.number != state.current.launch]
+    assert len(replacement) == 1
+    assert replacement[0].intended_at - state.current.notice_at < timedelta(seconds=60), "a busy machine takes a while"
+    agent.drains("notice")
+    account.end(first, "Server.SpotInstanceTermination")
+    account.run({"kind": "tick"})
+    second = Agent(Ledger(run.store, run.created.uid, "agent", run.clock), run.store, run.clock)
+    second.completes()
+    account.end(second.instance_id, "Client.InstanceInitiatedShutdown")
+    ended = account.run({"kind": "tick"})
+    assert (ended["state"], ended["done"]) == ("completed", True)
+    assert (account.schedule("tick", NIGHT)["State"], account.rule(NIGHT)["State"]) == ("DISABLED", "DISABLED")
+    with account.as_administrator():
+        assert running() == []
+        names = [each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]]
+        assert f"spotrun-run-{run.created.uid}" not in names
+        listed = spotrun("night", "ls", "--store", STORE, "--json").json
+        assert [(each["run"], each["state"], each["last"]) for each in listed] == [
+            (begun["run"], "completed", "2026-11-27")
+        ]
+        assert spotrun("night", "rm", NIGHT, "--store", STORE, "-y").out == f"removed {NIGHT}\n"
+        assert f"spotrun-night-{NIGHT}" not in [each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]]
+        gone = spotrun("night", "run", NIGHT, "--store", STORE)
+        assert gone.code == 3
+        assert "no night 'resnet50' is installed" in gone.err
+
+
+def running() -> list[str]:
+    found = boto3.client("ec2", region_name=REGION).describe_instances(
+        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    )
+    return [row["InstanceId"] for each in found["Reservations"] for row in each["Instances"]]
+
+
+def only_instance() -> str:
+    (found,) = running()
+    return str(found)
