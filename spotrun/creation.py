@@ -40,13 +40,15 @@ def new_uid() -> str:
     return secrets.token_hex(5)
 
 
-def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str | None = None) -> str:
+def create_run(
+    spec: RunSpec, writer: str, start: Path | None = None, uid: str | None = None, *, shared: bool = False
+) -> str:
     """
     Put into the store everything that an instance needs, then create the run.
 
-    `start` is a Lightning checkpoint for the training to begin from. With a `uid` that was chosen before, several
-    processes may create the run at once: one of them does, and the others find it there. The store is not tried out
-    then, because they would disturb one another.
+    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
+    `shared`: several processes may create the run at once; one of them does, and the others find it there. The store is
+    not tried out then, because they would disturb one another.
 
     Returns:
         The address of the run's folder.
@@ -59,10 +61,10 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
         require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
-    is_shared, uid = uid is not None, uid or new_uid()
+    uid = uid or new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
-    if not is_shared:
+    if not shared:
         _try_out(store)
     clock = clock_of(spec)
     cloud_of(spec).put_right(clock, spec)
@@ -79,7 +81,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None, uid: str |
     try:
         Ledger(store, uid, writer, clock).create(event)
     except EntryRefused:
-        if not is_shared:
+        if not shared:
             raise
     return store.uri
 

@@ -167,7 +167,7 @@ class Attendant:
         with tempfile.TemporaryDirectory(prefix="work-") as folder:
             self._record.fetch(self._installed, Path(folder))
             here = spec.model_copy(update={"workdir": folder})
-            uri = create_run(here, f"night:{self._name}", uid=uid)
+            uri = create_run(here, f"night:{self._name}", uid=uid, shared=True)
         return OpenRun(uri, writer("night"))
 
     def _spec(self) -> RunSpec:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.errors import ObjectMissing, SpotrunError, StoreError
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
@@ -48,7 +48,10 @@ def make(runs: Store, run_uid: str) -> str:
     private = Ed25519PrivateKey.generate()
     made = private.private_bytes_raw().hex().encode()
     if not persist(lambda: runs.put_if_absent(key_of(run_uid), made)):  # of a creation that was cut off, or our own try
-        private = _private(persist(lambda: runs.get(key_of(run_uid), 0, KEY_SIZE + 1))) or private
+        found = _private(persist(lambda: runs.get(key_of(run_uid), 0, KEY_SIZE + 1)))
+        if found is None:
+            raise StoreError(f"{key_of(run_uid)} is no key", hint="delete it: nothing was signed with it")
+        private = found
     return private.public_key().public_bytes_raw().hex()
 
 
