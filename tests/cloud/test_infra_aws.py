@@ -33,7 +33,10 @@ from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import listed
 from tests.support.manual_clock import ManualClock
 
-MOTO_CANNOT_DEPLOY = {"AWS::S3::BucketPolicy", "AWS::Scheduler::ScheduleGroup"}
+MOTO_CANNOT_DEPLOY = {
+    *("AWS::S3::BucketPolicy", "AWS::Scheduler::ScheduleGroup", "AWS::Scheduler::Schedule"),
+    "AWS::Lambda::EventInvokeConfig",
+}
 """What is only linted, and read from the template; of a bucket, moto deploys no more than name and encryption."""
 POLICY_MAX_CHARACTERS = 6144
 """https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html; blanks do not count."""
@@ -150,6 +153,10 @@ def test_what_moto_cannot_deploy_is_known_by_name() -> None:
         "AWS::EC2::SecurityGroup",
         "AWS::IAM::ManagedPolicy",
         "AWS::IAM::Role",
+        "AWS::Events::Rule",
+        "AWS::Lambda::Function",
+        "AWS::Lambda::Permission",
+        "AWS::Logs::LogGroup",
     } == kinds - MOTO_CANNOT_DEPLOY
     assert kinds >= MOTO_CANNOT_DEPLOY
 

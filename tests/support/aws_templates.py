@@ -24,6 +24,7 @@ _NAMED_BY = {
     "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
     "AWS::Lambda::Function": "FunctionName",
     "AWS::Scheduler::ScheduleGroup": "Name",
+    "AWS::Events::Rule": "Name",
 }
 _ARNS = {
     "AWS::S3::Bucket": "arn:aws:s3:::{}",
@@ -31,6 +32,7 @@ _ARNS = {
     "AWS::IAM::ManagedPolicy": f"arn:aws:iam::{ACCOUNT}:policy/{{}}",
     "AWS::Lambda::Function": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{{}}",
     "AWS::Scheduler::ScheduleGroup": "{}",
+    "AWS::Events::Rule": f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{{}}",
 }
 _REF_IS_ARN = {"AWS::IAM::ManagedPolicy"}
 

@@ -194,6 +194,7 @@ class NightWorld:
         self._stepped_at: dict[str, datetime] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._removed = False
+        self._begun: list[Begun] = []
         self.aws.reach(monkeypatch)
         monkeypatch.setattr(opening, "_open_s3", self._opened)
         monkeypatch.setattr(runs, "ScaledClock", lambda *_: self.clock)
@@ -269,7 +270,7 @@ class NightWorld:
 
     def _require_no_more_than_needed(self) -> None:
         """One run at a time, on one instance; one more may stand by to take over from it."""
-        states = [state for state in map(self.state, self.uids()) if state.terminal is None]
+        states = [state for state in map(self.state, self._lately) if state.terminal is None]
         assert len(states) <= 1, [state.created.uid for state in states]
         takes_over = any(
             state.current is not None and (state.current.notice or state.current.drain or state.pending_launch)
@@ -403,8 +404,8 @@ class NightWorld:
     def _agents_act(self) -> None:
         inside, self._is_inside = self._is_inside, False
         try:
-            for begun in self.nights():
-                self._agent_of(begun.run)
+            for uid in self._lately:
+                self._agent_of(uid)
         finally:
             self._is_inside = inside
 
@@ -477,11 +478,19 @@ class NightWorld:
     def nights(self) -> list[Begun]:
         """All that began, in order."""
         inside, self._is_inside = self._is_inside, False
-        keys = sorted(key for key in self._objects.objects if f"/nights/{NAME}/begun/" in key)
         record = NightRecord(STORE, NAME)
-        found = [record.numbered(int(key.rpartition("/")[2].partition(".")[0])) for key in keys]
+        while f"runs/nights/{NAME}/begun/{len(self._begun):08d}.json" in self._objects.objects:
+            found = record.numbered(len(self._begun))
+            assert found is not None
+            self._begun.append(found.begun)
         self._is_inside = inside
-        return [each.begun for each in found if each is not None]
+        return [*self._begun]
+
+    @property
+    def _lately(self) -> list[str]:
+        """The runs of the last nights: no other one goes on."""
+        runs = dict.fromkeys(each.run for each in self.nights()[-3:])
+        return [uid for uid in runs if self.ledger(uid) is not None]
 
     def uids(self) -> list[str]:
         """Of the runs that there are."""

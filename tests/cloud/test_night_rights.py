@@ -1,0 +1,242 @@
+"""What the function of a night may do, who may read its keys, and what an account says that allows no night."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.function_zip import _glibc_of
+from spotrun.clouds.aws.night_alarm import INSTANCES_MAX, pattern
+from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
+from spotrun.clouds.nights import Function
+from spotrun.errors import AccessDenied, CloudError, SpecInvalid
+from spotrun.folder.night_record import Night
+from spotrun.store import opening
+from tests.support.aws_templates import ACCOUNT, REGION, Template, path_of
+from tests.support.iam import Asked, decide, listed
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+from tests.support.plain_aws import refusal
+
+ACCOUNT_DOCUMENTS = Template("account").documents()
+OWN = Template("night", Night="resnet50").documents()
+FUNCTION = [ACCOUNT_DOCUMENTS["spotrun-runner"], OWN["spotrun-night-resnet50/be-called"]]
+RUNS = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}/runs"
+NODE = {"aws:PrincipalTag/spotrun:run": "0123456789", "aws:PrincipalTag/spotrun:folder": f"{RUNS[13:]}/r-0123456789"}
+
+
+def night(**changes: Any) -> Night:
+    facts: dict[str, Any] = {
+        "name": "resnet50",
+        "spec": {},
+        "workdir_sha256": "",
+        "at": "22:00",
+        "zone": "Europe/Berlin",
+        "days": ("mon", "fri"),
+        "winter_offset_s": 3600,
+        "cloud": "aws",
+        "region": REGION,
+        "installed_at": datetime(2026, 11, 27, tzinfo=UTC),
+        "spotrun": "0",
+    }
+    return Night(**{**facts, **changes})
+
+
+# -- rights ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_function_has_a_runners_rights_and_may_switch_what_calls_it_and_no_more() -> None:
+    role = Template("night", Night="resnet50").properties("Role")
+    assert role["ManagedPolicyArns"] == [f"arn:aws:iam::{ACCOUNT}:policy/spotrun-runner"]
+    actions = {
+        action for each in OWN["spotrun-night-resnet50/be-called"]["Statement"] for action in listed(each["Action"])
+    }
+    assert actions == {
+        *("scheduler:GetSchedule", "scheduler:UpdateSchedule", "iam:PassRole", "events:PutRule"),
+        *("logs:CreateLogStream", "logs:PutLogEvents"),
+    }
+    schedule = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
+    assert decide(FUNCTION, Asked("scheduler:UpdateSchedule", f"{schedule}/spotrun-night-resnet50/tick")).allowed
+    for other in ("spotrun-night-resnet50/begin", "spotrun-night-other/tick", "spotrun/0123456789-1"):
+        assert not decide(FUNCTION, Asked("scheduler:UpdateSchedule", f"{schedule}/{other}")).allowed
+    clock, guard = (
+        f"arn:aws:iam::{ACCOUNT}:role/{name}" for name in ("spotrun-clock-resnet50", "spotrun-night-resnet50")
+    )
+    to_scheduler = {"iam:PassedToService": "scheduler.amazonaws.com"}
+    assert decide(FUNCTION, Asked("iam:PassRole", clock, to_scheduler)).allowed
+    assert not decide(FUNCTION, Asked("iam:PassRole", guard, to_scheduler)).allowed
+
+
+@pytest.mark.parametrize("key", ["keys/0123456789", "nights/resnet50/night.json", "nights/function-0.zip"])
+def test_keys_and_nights_are_read_by_the_function_and_by_no_instance(key: str) -> None:
+    assert decide(FUNCTION, Asked("s3:GetObject", f"{RUNS}/{key}")).allowed
+    for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
+        assert not decide([ACCOUNT_DOCUMENTS["spotrun-node"]], Asked(action, f"{RUNS}/{key}", NODE)).allowed
+
+
+def test_the_schedules_may_call_this_function_alone_and_only_ours_are_the_role() -> None:
+    (statement,) = OWN["spotrun-clock-resnet50/call-the-function"]["Statement"]
+    assert statement["Resource"] == f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:spotrun-night-resnet50"
+    (trust,) = OWN["spotrun-clock-resnet50/trust"]["Statement"]
+    assert trust["Condition"]["ArnLike"]["aws:SourceArn"].endswith(":schedule-group/spotrun-night-resnet50")
+
+
+def test_the_template_of_infra_is_the_one_that_is_installed() -> None:
+    installed = files("spotrun.clouds.aws").joinpath("night.yaml").read_text()
+    assert installed == path_of("night").read_text()
+
+
+# -- schedules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "again"),
+    [
+        ("22:00", "cron(0 22 ? * MON,FRI *)", "cron(0,15,30,45 23 ? * MON,FRI *)"),
+        ("23:50", "cron(50 23 ? * MON,FRI *)", "cron(5,20,35,50 0 ? * TUE,SAT *)"),
+        ("00:07", "cron(7 0 ? * MON,FRI *)", "cron(7,22,37,52 1 ? * MON,FRI *)"),
+    ],
+)
+def test_a_night_is_called_at_its_time_and_again_each_quarter_of_the_next_hour(at: str, first: str, again: str) -> None:
+    assert expression(night(at=at)) == first
+    assert expression_again(night(at=at)) == again
+
+
+@pytest.mark.parametrize("at", ["00:00", "02:30", "12:00", "22:00", "23:59"])
+def test_all_calls_for_a_night_are_of_one_evening(at: str) -> None:
+    hours, minutes = map(int, at.split(":"))
+    for summer_s in (0, 3600):
+        called_at = datetime(2026, 11, 27, hours, minutes, tzinfo=UTC).timestamp() - 3600 - summer_s
+        for late_s in (0, 3600, 7200):
+            moment = datetime.fromtimestamp(called_at + late_s, UTC)
+            assert night(at=at).due(moment) == "2026-11-27"
+
+
+def test_the_pattern_of_the_rule_fits_into_what_eventbridge_takes() -> None:
+    wanted = pattern([f"i-{number:017x}" for number in range(200)])
+    assert len(wanted) < 2048
+    assert len(json.loads(wanted)["detail"]["instance-id"]) == INSTANCES_MAX
+    assert json.loads(pattern(()))["detail"]["instance-id"] == ["i-00000000000000000"]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+Stacks = Callable[..., SimpleNamespace]
+DENIED = "User: arn:aws:iam::1:user/me is not authorized to perform: {} on resource: x"
+
+
+def nights_with(monkeypatch: pytest.MonkeyPatch, **operations: Any) -> AwsNights:
+    def absent(**_: Any) -> None:
+        raise refusal("ValidationError", words="Stack with id x does not exist")
+
+    client = SimpleNamespace(**{"describe_stacks": absent, **operations})
+    monkeypatch.setattr(Region, "_client", lambda *_: client)
+    store = MemoryStore()
+    monkeypatch.setattr(opening, "_open_s3", lambda _: store)
+    return AwsNights(Region(REGION, ManualClock()), ManualClock())
+
+
+def install(nights: AwsNights, **changes: Any) -> None:
+    nights.install(night(**changes), "s3://bucket/runs", Function(b"zip", "python3.13", "x86_64"), lambda _: None)
+
+
+def test_who_may_make_no_stack_is_told_the_right_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_stack(**_: Any) -> None:
+        raise refusal("AccessDenied", 403, DENIED.format("cloudformation:CreateStack"))
+
+    with pytest.raises(AccessDenied) as refused:
+        install(nights_with(monkeypatch, create_stack=create_stack))
+    assert "ask for cloudformation:CreateStack" in str(refused.value.hint)
+
+
+class Failing:
+    """A stack that is rolled back, for this reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason, self._made = reason, False
+
+    def create_stack(self, **asked: Any) -> dict[str, str]:
+        assert asked["OnFailure"] == "DELETE"
+        self._made = True
+        return {"StackId": "arn:stack"}
+
+    def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        if not self._made:
+            raise refusal("ValidationError", words=f"Stack with id {StackName} does not exist")
+        return {"Stacks": [{"StackId": "arn:stack", "StackStatus": "DELETE_COMPLETE"}]}
+
+    def get_paginator(self, _: str) -> SimpleNamespace:
+        later, first = datetime(2026, 11, 27, 1, tzinfo=UTC), datetime(2026, 11, 27, tzinfo=UTC)
+        told = {"LogicalResourceId": "Role", "ResourceType": "AWS::IAM::Role", "ResourceStatus": "CREATE_FAILED"}
+        events = [
+            {**told, "LogicalResourceId": "Function", "Timestamp": later, "ResourceStatusReason": "cancelled"},
+            {**told, "Timestamp": first, "ResourceStatusReason": self._reason},
+        ]
+        return SimpleNamespace(paginate=lambda **_: [{"StackEvents": events}])
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "hint"),
+    [
+        (DENIED.format("iam:CreateRole"), AccessDenied, "ask for iam:CreateRole"),
+        ("Policy spotrun-runner does not exist", CloudError, "infra/aws/account.yaml"),
+    ],
+)
+def test_a_stack_that_cannot_be_deployed_is_told_with_its_first_reason(
+    monkeypatch: pytest.MonkeyPatch, reason: str, kind: type[CloudError], hint: str
+) -> None:
+    failing = Failing(reason)
+    nights = nights_with(
+        monkeypatch,
+        create_stack=failing.create_stack,
+        describe_stacks=failing.describe_stacks,
+        get_paginator=failing.get_paginator,
+    )
+    with pytest.raises(kind) as refused:
+        install(nights)
+    assert reason in refused.value.message
+    assert hint in str(refused.value.hint)
+
+
+def test_a_stack_that_is_as_it_was_needs_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, Any]] = []
+
+    def update_stack(**_: Any) -> None:
+        raise refusal("ValidationError", words="No updates are to be performed.")
+
+    def invoke(**asked: Any) -> dict[str, Any]:
+        called.append(json.loads(asked["Payload"]))
+        return {"Payload": SimpleNamespace(read=lambda: b'{"run": null}')}
+
+    there = {"Stacks": [{"StackId": "arn:stack", "StackStatus": "CREATE_COMPLETE"}]}
+    install(nights_with(monkeypatch, describe_stacks=lambda **_: there, update_stack=update_stack, invoke=invoke))
+    assert called == [{"kind": "look"}]
+
+
+def test_a_function_that_fails_is_told_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def invoke(**_: Any) -> dict[str, Any]:
+        said = b'{"errorType": "StoreError", "errorMessage": "AccessDenied"}'
+        return {"FunctionError": "Unhandled", "Payload": SimpleNamespace(read=lambda: said)}
+
+    with pytest.raises(CloudError, match="failed: StoreError: AccessDenied"):
+        nights_with(monkeypatch, invoke=invoke).begin("resnet50", datetime(2026, 11, 27, tzinfo=UTC))
+
+
+def test_a_name_that_is_too_long_for_a_role_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecInvalid, match="is too long for a night"):
+        install(nights_with(monkeypatch), name="n" * 49)
+
+
+@pytest.mark.parametrize(
+    ("tag", "glibc"),
+    [("manylinux_2_34_x86_64", (2, 34)), ("manylinux2014_x86_64", (2, 17)), ("linux_x86_64", None), ("any", None)],
+)
+def test_the_oldest_linux_of_a_wheel_is_read_off_its_tag(tag: str, glibc: tuple[int, int] | None) -> None:
+    assert _glibc_of(tag) == glibc
