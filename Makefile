@@ -17,6 +17,7 @@
 # make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
 # make examples  those of a loop, of Fabric, of transformers and of a command, through kills: are they the same? (ten minutes)
 # make newest  the contract of Framework with the newest releases, in .newest: which private name has moved? (five minutes)
+# make nights  200 nights without a machine, with faults at random: one run each, nothing left, the right bill? (some minutes)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -48,7 +49,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
 .PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts ways loops transformers \
-	examples commands state-folder newest calls planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+	examples commands state-folder newest calls nights function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -90,6 +91,13 @@ accidents: .venv/.installed-dev
 
 planned: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py
+
+nights: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.nights
+
+# What runs the nights of `spotrun night`, as that installs it.
+function: .venv/.installed-dev
+	@.venv/bin/python -m spotrun.clouds.aws.function_zip build/function.zip
 
 calls: .venv/.installed-dev
 	@.venv/bin/python -m tests.batteries.calls
