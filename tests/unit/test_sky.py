@@ -250,6 +250,16 @@ def test_an_odd_value_is_refused_at_its_line(tmp_path: Path, line: int, key: str
     assert words in told[(line, key)], told
 
 
+def test_a_command_may_have_a_default_for_what_is_not_here_and_write_a_dollar_for_later(tmp_path: Path) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(
+        "envs: {SKYPILOT_MINE: 1}\nsecrets: [HF_TOKEN]\n"
+        "setup: 'test -z ${HF_TOKEN:-} && echo $SKYPILOT_TASK_ID'\n"
+        "run: 'echo ${SKYPILOT_JOB_RANK:-0} ${SKYPILOT_JOB_RANK+x} \\$SKYPILOT_LATER $SKYPILOT_MINE $HF_TOKEN'\n"
+    )
+    assert read_sky(path, STORE).spec is not None
+
+
 def test_anchors_and_merges_are_read_before_the_words_are(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text(

@@ -10,7 +10,7 @@ from typing import Any
 from spotrun.spec.clouds import BUILT_IN, find_cloud
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import Key, keys_of
-from spotrun.spec.sky.candidates import Candidates, Wish, read_place
+from spotrun.spec.sky.candidates import OWN, Candidates, Wish, read_place
 from spotrun.spec.sky.translation import Translation
 from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
@@ -191,6 +191,9 @@ def _take_strategy(found: Translation, key: Key, value: object) -> None:
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """`any_of` and `ordered`: candidates that may be written as places and kinds of instances, each by itself."""
     listed = resources.pop(str(key[-1]))
+    if "ordered" in resources:
+        found.refuse(key, "cannot be combined with ordered", "keep one of them")
+        return
     try:
         wishes = Candidates.read(listed, resources, in_order=key[-1] == "ordered").wishes()
     except Unreadable as error:
@@ -208,7 +211,7 @@ def _fulfil(found: Translation, key: Key, wish: Wish) -> str | None:
     before = holder.pop(wish.name, None)
     if wish.value is None:
         return None
-    if wish.section != _RESOURCES and before is not None:
+    if wish.name not in OWN and before is not None:
         other = f"{wish.section}.{wish.name}"
         found.refuse(key, f"cannot be combined with {other}", f"keep one of {key[-1]} and {other}")
         return None
