@@ -7,6 +7,7 @@
 # make mutations 1,000 random changes of each kind of stored object: does every command end with a figure or one error? (half an hour)
 # make secrets 1,000 secrets in all forms, whole and broken, through log, ledger, status, terminal, news and page: is one read? (ten minutes)
 # make accidents   each call to AWS with each error code, once, for a while and for ever: is the bill right, and nothing left? (a quarter of an hour)
+# make containers  trainings in a container, killed as by make chaos: are they those in none, and is one left? (as root, with podman; ten minutes)
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (ten minutes)
 # make commands      ten ways in which commands keep their state, each through three losses (four minutes)
 # make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
@@ -48,7 +49,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts ways loops transformers \
+.PHONY: demo quick test torture chaos containers attacks mutations secrets accidents best kinds scripts ways loops transformers \
 	examples commands state-folder newest calls nights function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lock lint types clean moved
 
@@ -104,6 +105,9 @@ calls: .venv/.installed-dev
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.chaos
+
+containers: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.containers
 
 best: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.best_checkpoint

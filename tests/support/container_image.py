@@ -49,6 +49,8 @@ PROGRAMS = (
 )
 LEFT_OUT = {"test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "include", "turtledemo"}
 """Of a Python."""
+RUNTIMES = [f"/lib/x86_64-linux-gnu/{name}" for name in ("libgcc_s.so.1", "libstdc++.so.6")]
+"""What packages from elsewhere are linked with, and every image of Python has."""
 TRAINING = ("torch", "pytorch-lightning", "numpy", "setuptools")
 BASE = Path(sys.base_prefix)
 
@@ -147,7 +149,7 @@ def _with_needs(packages: Iterable[str]) -> set[str]:
 
 def _libraries(files: Sequence[Path]) -> set[Path]:
     """Of the system: what these files are linked with, at the paths by which the loader knows them."""
-    found = {Path("/lib64/ld-linux-x86-64.so.2")}
+    found = {Path("/lib64/ld-linux-x86-64.so.2"), *map(Path, RUNTIMES)}
     for number in range(0, len(files), 100):
         done = subprocess.run(
             ["ldd", *map(str, files[number : number + 100])], capture_output=True, text=True, check=False
