@@ -9,6 +9,8 @@ where the logarithm of c_j has the spread of what is believed of its speed; if t
 next to nothing. Where there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
 trial and the way back were paid for in vain. At an interruption the changeover to j is paid anyway. While an instance
 trains it is not, and the trial could wait for the next interruption: so what it saves is only what is saved until then.
+What a trial is expected to lose counts: its start, the way back if it is dearer, and as much of what is paid between
+the two as makes no progress that was worth it.
 
 Of several kinds that one is tried first whose reserve is least: the cost of a known kind at which its trial would not
 pay any more. To search in that order and to stop when the best known is below all reserves is the best that can be done
@@ -106,7 +108,7 @@ def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
 
 def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) -> Iterator[Trial]:
     best, left, kinds = best_known(facts, work), workload(facts), cheapest_of_kinds(facts, work)
-    if best is None or left is None:
+    if best is None or left is None or work[kinds[best]] <= 0:
         return
     here_usd, left_h, starts = work[kinds[best]], _hours(left.left_s), 1 if until_start_h is None else 2
     allowed_usd = EXPLORED * (_paid_usd(facts) + here_usd * left_h) - lost_usd(facts, best, here_usd)
@@ -121,12 +123,10 @@ def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) 
         for_h = left_h if until_start_h is None else until_start_h
         saves_usd = gain_usd * for_h
         loses_usd = _trial_usd(facts, offering, kinds[best], starts)
-        worse = _phi(log(asked[offering] / here_usd) / spread) if here_usd > 0 else 1.0
-        certain_usd = 0.0 if starts == 1 else _start_usd(facts, offering)
-        affordable = loses_usd <= allowed_usd or kind == choice(facts)[0]
-        if affordable and saves_usd > certain_usd + worse * (loses_usd - certain_usd):
-            cost_usd = (certain_usd + worse * (loses_usd - certain_usd)) / for_h
-            yield Trial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, cost_usd))
+        costs_usd = _expected_usd(facts, offering, kinds[best], starts, asked[offering] / here_usd, spread)
+        affordable = costs_usd <= allowed_usd or kind == choice(facts)[0]
+        if affordable and saves_usd > costs_usd:
+            yield Trial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, costs_usd / for_h))
 
 
 def _spread(facts: Facts, one: Kind, other: Kind) -> float:
@@ -160,9 +160,27 @@ def _phi(z: float) -> float:
 
 
 def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
-    """What it loses at most, if `tried` makes no progress at all: the trial, and of two starts the one there too."""
-    there_usd = float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds())
-    return there_usd + _start_usd(facts, known) + (_start_usd(facts, tried) if starts > 1 else 0.0)
+    """What it loses at most, if `tried` makes no progress at all: its start, the trial, and the way back."""
+    return _there_usd(facts, tried, known, starts) + _stay_usd(facts, tried) + _start_usd(facts, known)
+
+
+def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
+    """What it is expected to lose, if the work is believed to cost `dearer` times what it costs where it is known."""
+    in_vain = expected_gain(1.0, 1 / dearer, spread)
+    worse = _phi(log(dearer) / spread)
+    back_usd = worse * _start_usd(facts, known)
+    return _there_usd(facts, tried, known, starts) + in_vain * _stay_usd(facts, tried) + back_usd
+
+
+def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
+    """The start there; at an interruption, what it costs beyond the one that is paid for anyway."""
+    instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
+    return max(0.0, _start_usd(facts, tried) - instead_usd)
+
+
+def _stay_usd(facts: Facts, tried: Offering) -> float:
+    """Until it is known how fast it is, and what takes over again has started."""
+    return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 
 
 def _start_usd(facts: Facts, offering: Offering) -> float:

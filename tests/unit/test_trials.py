@@ -12,11 +12,21 @@ from spotrun.account.summary import assumptions
 from spotrun.instance import EndedBy
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy.assumptions import TRIAL
 from spotrun.policy.capacity import Chosen, choose_capacity
+from spotrun.policy.changeovers import changeover
 from spotrun.policy.facts import Facts
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.ranking import all_spot_work, spot_now, spot_work, trial_of
-from spotrun.policy.trials import EXPLORED, begun_with, best_known, expected_gain, lost_usd, worth_a_trial
+from spotrun.policy.trials import (
+    EXPLORED,
+    begun_with,
+    best_known,
+    expected_gain,
+    lost_usd,
+    reserve_usd,
+    worth_a_trial,
+)
 from spotrun.run import events as ev
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
@@ -109,6 +119,37 @@ def test_the_next_interruption_is_used_to_try_the_kind_whose_interval_overlaps()
     assert chosen.because.startswith("A10G:1 is tried: it is expected to save $")
 
 
+def test_of_two_kinds_the_one_with_the_least_reserve_is_tried_first() -> None:
+    """At its reserve a known cost makes a trial just not pay. A believed cost that is lower, or less sure, has less."""
+    assert expected_gain(reserve_usd(1.0, 0.5, 0.05), 1.0, 0.5) == pytest.approx(0.05)
+    assert reserve_usd(0.8, 0.5, 0.05) < reserve_usd(1.0, 0.5, 0.05) < reserve_usd(1.0, 0.5, 0.1)
+    assert reserve_usd(1.0, 0.9, 0.05) < reserve_usd(1.0, 0.5, 0.05)
+    history = History()
+    launch = begins(history, T4)
+    market = (*MARKET[:2], offered(A10G, price="0.25"), offered(V100, price="0.50"))
+    facts = facts_of(lost(trains(history, 1.0), launch), wanted(T4, A10G, V100), 40, market)
+    trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
+    assert trial is not None
+    assert trial.kind == Accelerators("A10G")
+    cheaper = (*MARKET[:2], offered(A10G, price="0.25"), offered(V100, price="0.30"))
+    facts = facts_of(history, wanted(T4, A10G, V100), 40, cheaper)
+    other = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
+    assert other is not None
+    assert other.kind == Accelerators("V100")
+
+
+def test_at_an_interruption_a_trial_costs_the_dearer_start_and_what_makes_no_progress() -> None:
+    """A V100 starts as long as a T4 and costs six times as much meanwhile."""
+    history = History()
+    launch = begins(history, T4)
+    facts = facts_of(lost(trains(history, 1.0), launch), wanted(T4, V100), 200)
+    trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
+    assert trial is not None
+    start_h = changeover(facts.state) / 3600
+    stays_h = start_h + TRIAL.total_seconds() / 3600
+    assert trial.loses_usd == pytest.approx((0.92 - 0.16) * start_h + 0.92 * stays_h + 0.16 * start_h)
+
+
 def test_a_kind_that_is_far_dearer_by_any_belief_is_not_tried() -> None:
     history = History()
     launch = begins(history, T4)
@@ -190,6 +231,24 @@ def test_a_wait_for_the_better_kind_comes_before_a_dearer_one() -> None:
     assert isinstance(found, Chosen)
     assert found.offering.accelerators == T4
     assert found.offering.capacity_type is ON_DEMAND
+
+
+def test_spot_of_a_dearer_kind_is_asked_before_on_demand_that_costs_more() -> None:
+    """The best kind has refused for long enough to go on demand, and spot of the other one costs less than that."""
+    history = History()
+    for kind, step_s in ((T4, 1.0), (A10G, 1.0)):
+        launch = begins(history, kind)
+        lost(trains(history, step_s), launch)
+    history.after(timedelta(minutes=11).total_seconds())
+    history.close(history.launch(SPOT, "0.16", accelerators=T4, instance_type=TYPES[T4]))
+    history.after(180)
+    found = choose_capacity(facts_of(history, wanted(T4, A10G), 20))
+    assert isinstance(found, Chosen)
+    assert (found.offering.accelerators, found.offering.capacity_type) == (A10G, SPOT)
+    dear = (*MARKET[:2], offered(A10G, price="0.60"), offered(A10G, ON_DEMAND))
+    found = choose_capacity(facts_of(history, wanted(T4, A10G), 20, dear))
+    assert isinstance(found, Chosen)
+    assert (found.offering.accelerators, found.offering.capacity_type) == (T4, ON_DEMAND)
 
 
 def test_from_on_demand_spot_of_another_kind_is_asked_before_the_best_kind_refuses_again() -> None:
