@@ -4,11 +4,11 @@ The least that has to be paid to find the cheapest type, by whatever rule: a bou
     python -m benchmarks.search_bound [--hours 3 10] [--types 2 4] [--wrong 3] [--start 195] [--trial 0]
 
 Everything but the speeds is known to the searcher, and nothing else is in its way: spot is never lost, prices stand,
-and it knows how long the job is. To use a type it has to start one instance of it, which costs START seconds; then it knows
-the speed, or after TRIAL seconds more that are paid for nothing. Who searches among independent unknowns, paid for one
-by one, cannot do better on average than by Weitzman's rule (1979, Optimal search for the best alternative): each type
-has a reserve, the known cost at which its start would just not pay any more; they are tried in the order of their
-reserves, until the best known costs less than all that are left.
+and it knows how long the job is. To use a type it has to start one instance of it, which costs START seconds. Then it
+knows the speed, or after TRIAL seconds more that are paid for nothing. Who searches among independent unknowns, paid
+for one by one, cannot do better on average than by Weitzman's rule (1979, Optimal search for the best alternative):
+each type has a reserve, the known cost at which its start would just not pay any more; they are tried in the order of
+their reserves, until the best known costs less than all that are left.
 
 The job takes HOURS on the type that is the fastest by what is published. Each true speed is the published one times a
 factor between 1/WRONG and WRONG, drawn evenly in its logarithm. Shares are those above the best type in hindsight,

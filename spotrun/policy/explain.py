@@ -13,6 +13,7 @@ from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
 from spotrun.policy.home import way_home
 from spotrun.policy.pools import just_lost
+from spotrun.policy.promise import too_slow
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.spec.model import RunSpec
@@ -116,6 +117,8 @@ def _minutes(ago: timedelta) -> str:
 def _why_not(offering: Offering, facts: Facts) -> str:
     if not affordable(offering, facts.spec.resources.max_price):
         return "above max_price"
+    if kind_of(facts, offering) in too_slow(facts):
+        return "too slow for the deadline, as far as is known"
     if not reservable(facts, offering):
         return "only once a checkpoint's size is known: the budget has to cover sending it to another region"
     return f"spot_policy is {facts.spec.resources.spot_policy}"

@@ -21,7 +21,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.pools import at_risk, just_lost
 from spotrun.policy.ranking import expected_lives, on_demand_work, spot_work
 from spotrun.policy.throughput import choice, kind_of, speeds, times_first
-from spotrun.policy.trials import Work, best_known, cheapest_of_kinds, worth_a_trial
+from spotrun.policy.trials import Until, Work, best_known, cheapest_of_kinds, worth_a_trial
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Attempt, RunState
@@ -112,7 +112,7 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
         return None
-    trial = worth_a_trial(facts, work, work, until_start_h=left_h)
+    trial = worth_a_trial(facts, work, work, Until(left_h, here.capacity_type is CapacityType.SPOT))
     return None if trial is None else KindMove(cheapest_of_kinds(facts, work)[trial.kind], trial.because)
 
 

@@ -8,7 +8,9 @@ Only a kind that was tried has a known speed. To try kind j while kind i is the 
 where the logarithm of c_j has the spread of what is believed of its speed; if their intervals do not overlap, that is
 next to nothing. Where there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
 trial and the way back were paid for in vain. At an interruption the changeover to j is paid anyway. While an instance
-trains it is not, and the trial could wait for the next interruption: so what it saves is only what is saved until then.
+trains it is not, and the trial could wait for the next interruption: so what is saved until then has to pay for the
+start that the wait would spare. On demand the next start will be on spot, where the same trial costs far less: there,
+what is saved until then has to pay for all of it.
 What a trial is expected to lose counts: its start, the way back if it is dearer, and as much of what is paid between
 the two as makes no progress that was worth it.
 
@@ -81,13 +83,19 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
     return first
 
 
-def worth_a_trial(facts: Facts, work: Work, asked: Work, until_start_h: float | None = None) -> Trial | None:
+class Until(msgspec.Struct, frozen=True):
+    """What trains would do before the next start, in hours of the first kind; and whether a trial may wait for that."""
+
+    work_h: float
+    could_wait: bool
+
+
+def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> Trial | None:
     """
     The unknown kind among those `asked` that is to be tried first; None if no trial pays, or nothing is known of the
-    work that is left. None for `until_start_h` means that an instance is started anyway; else what trains would do so
-    much before the next start.
+    work that is left. None for `until` means that an instance is started anyway.
     """
-    return min(_trials(facts, work, asked, until_start_h), key=lambda trial: trial.reserve_usd, default=None)
+    return min(_trials(facts, work, asked, until), key=lambda trial: trial.reserve_usd, default=None)
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
@@ -106,11 +114,12 @@ def cheapest_of_kinds(facts: Facts, work: Work) -> dict[Kind, Offering]:
     return found
 
 
-def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) -> Iterator[Trial]:
+def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Iterator[Trial]:
     best, left, kinds = best_known(facts, work), workload(facts), cheapest_of_kinds(facts, work)
     if best is None or left is None or work[kinds[best]] <= 0:
         return
-    here_usd, left_h, starts = work[kinds[best]], _hours(left.left_s), 1 if until_start_h is None else 2
+    here_usd, left_h, starts = work[kinds[best]], _hours(left.left_s), 1 if until is None else 2
+    for_h = left_h if until is None or until.could_wait else until.work_h
     allowed_usd = EXPLORED * (_paid_usd(facts) + here_usd * left_h) - lost_usd(facts, best, here_usd)
     for kind, offering in cheapest_of_kinds(facts, asked).items():
         if speeds(facts)[kind].measured is not None or kind in trained_kinds(facts.state, choice(facts)):
@@ -120,12 +129,13 @@ def _trials(facts: Facts, work: Work, asked: Work, until_start_h: float | None) 
         spread = _spread(facts, kind, best)
         needed = times_in_time(facts, kind)
         gain_usd = expected_gain(here_usd, asked[offering], spread, asked[offering] / needed if needed else inf)
-        for_h = left_h if until_start_h is None else until_start_h
         saves_usd = gain_usd * for_h
         loses_usd = _trial_usd(facts, offering, kinds[best], starts)
         costs_usd = _expected_usd(facts, offering, kinds[best], starts, asked[offering] / here_usd, spread)
         affordable = costs_usd <= allowed_usd or kind == choice(facts)[0]
-        if affordable and saves_usd > costs_usd:
+        spared_usd = min(_start_usd(facts, offering), _start_usd(facts, kinds[best]))
+        in_time = until is None or gain_usd * until.work_h > spared_usd
+        if affordable and in_time and saves_usd > costs_usd:
             yield Trial(kind, saves_usd, loses_usd, reserve_usd(asked[offering], spread, costs_usd / for_h))
 
 

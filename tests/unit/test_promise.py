@@ -15,6 +15,7 @@ from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.deadline import out_of_reach
+from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.policy.promise import keeper, leaves_time_to_try, too_slow
@@ -196,6 +197,13 @@ def test_a_deadline_is_out_of_reach_only_if_no_kind_may_be_fast_enough() -> None
     told = out_of_reach(facts_of(history, job, 20_000))
     assert told is not None
     assert told.expected_at > told.deadline_at
+
+
+def test_a_plan_says_which_kinds_are_too_slow() -> None:
+    job = wanted(T4, V100, deadline="4h", expected_work="8h")
+    why = {each.offering: each.why for each in considered(facts_of(due(4), job))}
+    assert why[offered(T4)] == "too slow for the deadline, as far as is known"
+    assert why[offered(V100)].startswith("asked first")
 
 
 def test_the_least_budget_of_a_deadline_is_that_of_the_kind_that_keeps_it() -> None:

@@ -20,6 +20,7 @@ from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.ranking import all_spot_work, spot_now, spot_work, trial_of
 from spotrun.policy.trials import (
     EXPLORED,
+    Until,
     begun_with,
     best_known,
     expected_gain,
@@ -195,6 +196,20 @@ def test_an_instance_is_left_for_a_kind_that_is_known_to_cost_less() -> None:
     assert move is not None
     assert move.offering.accelerators == T4
     assert "a sample costs 3" in move.because
+
+
+@pytest.mark.parametrize(("hours", "tried"), [(200, True), (5, False)])
+def test_a_trial_does_not_wait_for_an_interruption_where_the_wait_would_spare_only_a_cheap_start(
+    hours: float, tried: bool
+) -> None:
+    """Until the next interruption the trial saves less than it costs. But it has to be made sooner or later."""
+    history = History()
+    begins(history, T4)
+    facts = facts_of(trains(history, 1.0), wanted(T4, V100), hours)
+    assert (move_to_another_kind(facts) is not None) is tried
+    work = spot_work(facts)
+    saved_until_then = worth_a_trial(facts, work, work, Until(1.0, could_wait=False))
+    assert saved_until_then is None
 
 
 def test_it_stays_where_the_rest_of_the_work_does_not_pay_for_a_start() -> None:
