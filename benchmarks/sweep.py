@@ -1,8 +1,8 @@
 """
 How near a sweep comes to the best trial in hindsight, under a budget and a deadline that it must not pass.
 
-    python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--at-once 8] [--stop-worst 0.5]
-                               [--deadline 24] [--json OUT]
+    python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--deadlines none 24 8] [--at-once 8]
+                               [--keep-one-in 2] [--json OUT]
 
 Each trial is a run by the real runner, ledger and policy, in a market of the local cloud that all trials of a sweep
 share; what begins and what stops, `spotrun.policy.sweeps` decides, as for a real sweep. A budget counts in whole
@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -85,7 +85,7 @@ class Case(msgspec.Struct, frozen=True):
     at_once: int
     keep_one_in: int | None
     deadline_h: float | None
-    for_good: bool = False
+    spend_rest: bool = False
 
     @property
     def budget_usd(self) -> Decimal:
@@ -240,7 +240,7 @@ def swept(case: Case) -> Swept:
         budget_usd=case.budget_usd,
         at_once=case.at_once,
         keep_one_in=case.keep_one_in,
-        for_good=case.for_good,
+        spend_rest=case.spend_rest,
         metric=METRIC,
     )
     found: list[Running] = []
@@ -315,24 +315,27 @@ def main() -> int:
     parser.add_argument("--budgets", type=float, nargs="+", default=[15.0, 25.0, 40.0])
     parser.add_argument("--at-once", type=at_least(1), default=8)
     parser.add_argument("--keep-one-in", type=at_least(2), default=2, help="2 stops the worst half")
-    parser.add_argument("--for-good", action="store_true", help="carry on none that was stopped")
     parser.add_argument("--deadlines", type=_hours, nargs="+", default=[None, 24.0, 8.0], help="hours, or none")
     parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--json", type=Path, metavar="OUT")
     options = parser.parse_args()
-    cells = [*product(options.budgets, options.deadlines)]
+    cells = [*product(options.budgets, options.deadlines, (False, True))]
     asked = [
-        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline, options.for_good)
-        for budget, deadline in cells
+        Case(seed, options.trials, budget, options.at_once, options.keep_one_in, deadline, spend_rest)
+        for budget, deadline, spend_rest in cells
         for seed in range(options.sweeps)
     ]
-    run: Callable[[Case], Swept] = swept
+    found: list[Swept] = []
     with ProcessPoolExecutor(options.workers) as pool:
-        found = list(pool.map(run, asked))
-    for budget, deadline in cells:
-        here = [each for each in found if (each.case.budget, each.case.deadline_h) == (budget, deadline)]
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in told(here).items())
-        print(f"budget of {budget:g} trials, {'no deadline' if deadline is None else f'{deadline:g} h'}: {shown}")
+        for each in pool.map(swept, asked):
+            found.append(each)
+            print(f"{len(found)} of {len(asked)} done: {each.above_optimum:.3f} above the optimum", file=sys.stderr)
+    for number, (budget, deadline, spend_rest) in enumerate(cells):
+        figures = told(found[number * options.sweeps : (number + 1) * options.sweeps])
+        until = "no deadline" if deadline is None else f"{deadline:g} h"
+        rest = ", --spend-rest" if spend_rest else ""
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
+        print(f"budget of {budget:g} trials, {until}{rest}: {shown}")
     if options.json:
         options.json.write_text(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     return 0

@@ -57,9 +57,11 @@ def sweep(
     judged_from: Annotated[
         int, typer.Option("--judged-from", metavar="EPOCH", min=1, help="Compare first at the end of this epoch.")
     ] = 1,
-    for_good: Annotated[
+    spend_rest: Annotated[
         bool,
-        typer.Option("--stop-for-good", help="Do not spend the rest of the budget on trials that were stopped."),
+        typer.Option(
+            "--spend-rest", help="In the end, carry on the best of the stopped trials while the budget lasts."
+        ),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")] = 0,
     name: Annotated[
@@ -95,7 +97,7 @@ def sweep(
         metric=metric,
         mode=mode,
         judged_from=judged_from,
-        for_good=for_good,
+        spend_rest=spend_rest,
         seed=seed,
         name=name,
         store=store,

@@ -72,7 +72,7 @@ class Wish(NamedTuple):
     metric: str | None
     mode: str | None
     judged_from: int
-    for_good: bool
+    spend_rest: bool
     seed: int
     name: str | None
     store: str | None
@@ -168,7 +168,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
         at_once=wish.at_once,
         keep_one_in=keep_one_in,
         judged_from=wish.judged_from,
-        for_good=wish.for_good,
+        spend_rest=wish.spend_rest,
         metric=metric,
         maximize=maximize,
         most_usd=spec.budget.max_usd,

@@ -8,7 +8,7 @@ A run never passes its own budget, so a sweep never passes its one. Which trials
 worst so far, Optuna decides (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
 ledgers of the runs, so there is no other state.
 
-Once all have begun, what is left of the budget goes to those that were stopped, the most promising first.
+Once all have begun, what is left of the budget may go to those that were stopped, the most promising first.
 
 Halving is asynchronous: a trial that has logged the metric after `judged_from` epochs, `keep_one_in` times as many,
 and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; nobody waits for others.
@@ -65,8 +65,8 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the user allows, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops nobody. Unless that is `for_good`, what is left of the budget in
-    the end goes to those that were stopped. `metric` None means the one that looks most like a loss.
+    `keep_one_in`: 2 stops the worst half; None stops nobody. `spend_rest`: what is left of the budget in the end goes to
+    those that were stopped. `metric` None means the one that looks most like a loss.
     `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a trial
     takes, if the job says so; `usd_per_hour` the most that its instances may cost.
     """
@@ -76,7 +76,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int
     keep_one_in: int | None = None
     judged_from: int = 1
-    for_good: bool = False
+    spend_rest: bool = False
     metric: str | None = None
     maximize: bool = False
     most_usd: Decimal | None = None
@@ -270,7 +270,7 @@ def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta 
         return [*late, *([] if running else [_over(plan, trials, "its deadline has come")])]
     if (unknown := unknown_metric(plan, trials)) is not None:
         return [unknown]
-    stops = worst(plan, trials)
+    stops = [each for each in worst(plan, trials) if len(trials) < plan.trials or _makes_way(plan, trials, each)]
     begins, why_not = _begins(plan, trials, time_left)
     again = [] if len(trials) < plan.trials else second_chances(plan, trials, time_left)
     if not begins and not again and all(each.settled for each in trials):
@@ -419,18 +419,37 @@ def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelt
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.at_once - sum(not each.settled for each in trials)
-    if plan.for_good or metric is None or need is None or free <= 0:
+    if not plan.spend_rest or metric is None or need is None or free <= 0:
         return []
     if time_left is not None and time_left < SPARE * need.time:
         return []
     left, chosen = _left(plan, trials), list[CarryOn]()
-    stopped = [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
-    for each in sorted(stopped, key=lambda each: _standing(each, trials, metric, plan.maximize)):
+    for each in sorted(_waiting(trials), key=lambda each: _standing(each, trials, metric, plan.maximize)):
         more = each.budget_usd - each.spent_usd
         if len(chosen) < free and more <= left and more >= _rest(each, need):
             chosen.append(CarryOn(each.number))
             left -= more
     return chosen
+
+
+def _waiting(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that the sweep has stopped."""
+    return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
+
+
+def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
+    """
+    Whether it is worth to stop one when all have begun: if its money stays unspent, or goes to one that is more
+    promising. Otherwise it would be carried on at once.
+    """
+    metric = metric_of(plan, trials)
+    if not plan.spend_rest or metric is None:
+        return True
+    stopped = next(each for each in trials if each.number == stop.number)
+    left = _left(plan, trials) + stopped.held_usd - stopped.spent_usd
+    own = _standing(stopped, trials, metric, plan.maximize)
+    waiting = (each for each in _waiting(trials) if each.budget_usd - each.spent_usd <= left)
+    return any(_standing(each, trials, metric, plan.maximize) < own for each in waiting)
 
 
 def _rest(trial: Trial, need: Need) -> Decimal:

@@ -138,14 +138,14 @@ def test_down_ends_the_instances_before_it_asks_again(
     endless: bool, run: Trains, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
 ) -> None:
     """A node writes as long as it lives, and whoever has stolen its rights a little longer."""
-    flood, end_instances, ended = Flood(monkeypatch), down._end_instances, []
+    flood, end_instances, ended = Flood(monkeypatch), down.end_instances, []
 
     def end(opened: OpenRun) -> list[str]:
         ended.append(opened.id)
         flood.goes_on = endless
         return end_instances(opened)
 
-    monkeypatch.setattr(down, "_end_instances", end)
+    monkeypatch.setattr(down, "end_instances", end)
     monkeypatch.setattr(down, "DOWN_WITHIN_S", 0.0)
     said = spotrun("down", run.history.uid, "-y")
     assert ended

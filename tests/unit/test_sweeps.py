@@ -202,14 +202,22 @@ def halved(number: int, *values: float, **known: object) -> Trial:
 
 
 def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_most_promising_first() -> None:
-    plan = replace(PLAN, trials=5, at_once=2)
+    plan = replace(PLAN, trials=5, at_once=2, spend_rest=True)
     trials = [ended(1, 0.5, 0.4, 0.3), halved(2, 0.9), halved(3, 0.5, 0.6), halved(4, 0.8), ended(5, outcome="stopped")]
     assert next_actions(plan, trials) == [CarryOn(3), CarryOn(4)], "the last one was stopped by somebody else"
-    assert next_actions(replace(plan, for_good=True), trials) == [Over("")]
+    assert next_actions(replace(plan, spend_rest=False), trials) == [Over("")]
     assert next_actions(replace(plan, trials=6), trials)[0] == Begin(6, Decimal(6), HOUR), "new ones come first"
     assert next_actions(plan, trials, HOUR) == [Over("")], "no time is left for one"
     assert next_actions(replace(plan, budget_usd=Decimal(10)), trials) == [CarryOn(3)], "its whole budget is kept again"
     assert next_actions(replace(plan, budget_usd=Decimal(9)), trials) == [Over("")]
+
+
+def test_who_would_be_carried_on_at_once_is_not_stopped() -> None:
+    plan = replace(PLAN, trials=3, at_once=1, spend_rest=True)
+    worse = trial(3, 0.9, begin_min=60)
+    assert stopped(next_actions(replace(plan, spend_rest=False), [ended(1, 0.5), halved(2, 0.8), worse])).keys() == {3}
+    assert stopped(next_actions(plan, [ended(1, 0.5), halved(2, 0.8), worse])).keys() == {3}, "for the sake of no. 2"
+    assert stopped(next_actions(plan, [ended(1, 0.5), halved(2, 1.2), worse])) == {}
 
 
 def test_a_trial_that_was_carried_on_is_compared_again_only_further_on() -> None:
@@ -264,7 +272,7 @@ def test_a_sample_is_of_different_trials_and_the_same_for_the_same_seed() -> Non
 @pytest.fixture(scope="module")
 def found() -> list[Swept]:
     """Two of the sweeps of benchmarks/sweep.py, with fewer trials."""
-    return [swept(Case(seed, 10, 4.0, 3, 2, deadline)) for seed, deadline in ((1, None), (2, 8.0))]
+    return [swept(Case(seed, 10, 4.0, 3, 2, deadline, spend_rest=True)) for seed, deadline in ((1, None), (2, 8.0))]
 
 
 def test_simulated_sweeps_keep_budget_and_deadline_and_come_near_the_best_in_hindsight(found: list[Swept]) -> None:

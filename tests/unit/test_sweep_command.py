@@ -1,0 +1,125 @@
+"""What `spotrun sweep` refuses before anything is rented, and what a sweep is in a store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.errors import StoreError
+from spotrun.folder import keys, setup_cache
+from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
+from tests.support.called_spotrun import Spotrun
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+
+SCRIPT = 'parser.add_argument("--lr")\nparser.add_argument("--width")\n'
+JOB = "name: net\ntrain: {script: train.py}\nresources: {accelerators: 'V100:1'}\ncheckpoint: {uri: runs}\n"
+RIGHT = ("--grid", "lr=1e-3,3e-4", "--budget", "40")
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    path = tmp_path / "net.yaml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--grid", "lr=", "--budget", "40"), "'lr=' has no value"),
+        (("--grid", "lr", "--budget", "40"), "'lr' has no value"),
+        (("--grid", "lr=1", "--grid", "lr=2", "--budget", "40"), "has lr twice"),
+        (("--grid", "lrr=1e-3,3e-4", "--budget", "40"), "train.py has no argument --lrr"),
+        (("--grid", "lr=1e-3"), "a sweep needs a budget"),
+        (("--grid", "lr=1e-3", "--budget", "4O"), "--budget"),
+        (("--grid", "lr=1e-3", "--budget", "0.01"), "--budget pays for no trial: one needs $0.52 to begin"),
+        ((*RIGHT, "--deadline", "2020-01-01T07:00"), "has passed"),
+        ((*RIGHT, "--deadline", "10s"), "comes before one trial could be done"),
+        ((*RIGHT, "--deadline", "soon"), "--deadline"),
+        ((*RIGHT, "--stop-worst", "0.4"), "leaves no one in two, three or more"),
+        ((*RIGHT, "--metric", "val_acc"), "is a large val_acc good, or a small one?"),
+        ((*RIGHT, "--mode", "most"), "--mode 'most' is not known"),
+        ((*RIGHT, "--name", "Net Sweep"), "--name"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_type_and_nothing_is_made(
+    job: Path, spotrun: Spotrun, flags: tuple[str, ...], said: str
+) -> None:
+    found = spotrun("sweep", str(job), *flags, "-y")
+    assert found.code == 2, found
+    assert said in found.err
+    assert "try: " in found.err
+    assert not (job.parent / "runs").exists()
+
+
+def test_a_budget_below_the_need_that_the_job_tells_is_refused(job: Path, spotrun: Spotrun) -> None:
+    job.write_text(JOB + "policy: {expected_work: 10h}\n")
+    found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "20", "-y")
+    assert found.code == 2
+    assert "--budget pays for no trial: one may need $" in found.err
+    found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "90", "--deadline", "11h", "-y")
+    assert "--deadline leaves 11h, and a trial may take" in found.err
+
+
+# -- in a store ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(ManualClock())
+
+
+RECORD = SweepRecord(
+    name="net-sweep",
+    uid="0123456789abcdef",
+    began_at=datetime(2026, 11, 1, tzinfo=UTC),
+    time_scale=1.0,
+    trials=8,
+    wanted={"--grid": ["lr=1,2"], "--sample": None},
+)
+
+
+def test_a_sweep_is_found_by_its_name_and_begins_once(store: MemoryStore) -> None:
+    assert find_sweep(store, "net-sweep") is None
+    assert create_sweep(store, RECORD)
+    assert not create_sweep(store, replace(RECORD, uid="another"))
+    assert find_sweep(store, "net-sweep") == RECORD
+    replace_sweep(store, replace(RECORD, stopped_by="somebody"))
+    found = find_sweep(store, "net-sweep")
+    assert found is not None
+    assert found.stopped_by == "somebody"
+    store.put(key_of("net-sweep"), b"{}")
+    with pytest.raises(StoreError, match="does not describe a sweep"):
+        find_sweep(store, "net-sweep")
+
+
+def test_the_runs_of_two_sweeps_have_ids_of_their_own_that_anybody_can_compute() -> None:
+    folders = {RECORD.folder_of(number) for number in range(1, 9)}
+    assert len(folders) == 8
+    assert RECORD.folder_of(3).startswith("net-sweep-3-")
+    assert not folders & {replace(RECORD, uid="another").folder_of(number) for number in range(1, 9)}
+
+
+def test_a_run_whose_creation_was_cut_off_keeps_its_key(store: MemoryStore) -> None:
+    assert keys.make(store, "0123456789") == keys.make(store, "0123456789")
+    assert keys.make(store, "0123456789") != keys.make(store, "9876543210")
+
+
+def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -> None:
+    archive, target = tmp_path / "setup.tar", MemoryStore(ManualClock())
+    archive.write_bytes(b"what setup made")
+    setup_cache.upload(store, "key", 7, archive)
+    assert setup_cache.copy_all(store, target) == 1
+    packed = setup_cache.find(target, "key")
+    assert packed is not None
+    setup_cache.fetch(target, "key", packed, tmp_path / "copied.tar")
+    assert (tmp_path / "copied.tar").read_bytes() == b"what setup made"
+    assert setup_cache.copy_all(store, target) == 0
+    store.delete("environments/key/7/000000")
+    assert setup_cache.copy_all(store, MemoryStore(ManualClock())) == 0, "a part of it is missing"
