@@ -342,10 +342,19 @@ class Sweeping:
         self._stopping = True
         with undisturbed(), contextlib.suppress(StoreUnavailable):
             self._sweep.request_stop()
+            self._take_up_the_last()
             for each in self._attendants:
                 if each.seen().outcome == "running":
                     request_stop(each.run, self._sweep.with_all)
         say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
+
+    def _take_up_the_last(self) -> None:
+        """A run that was created just before a signal came: nobody attends to it yet."""
+        number, params = len(self._attendants) + 1, self._wanted.params
+        run = self._sweep.run(number, "runner") if number <= len(params) else None
+        if run is not None:
+            self._attendants.append(Attendant(run, self._record_name, number, params[number - 1]))
+            self._attendants[-1].start()
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
         """Whether another command has asked for it since the last look; looked at now and then, or `at_once`."""

@@ -65,10 +65,10 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the user allows, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops nobody. `spend_rest`: what is left of the budget in the end goes to
-    those that were stopped. `metric` None means the one that looks most like a loss.
-    `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a trial
-    takes, if the job says so; `usd_per_hour` the most that its instances may cost.
+    `keep_one_in`: 2 stops the worst half; None stops nobody. `spend_rest`: what is left of the budget in the end goes
+    to those that were stopped. `metric` None means the one that looks most like a loss. `most_usd` is the job's own
+    budget for one run. With less than `least_usd` no run begins. `work` is how long a trial takes, if the job says so;
+    `usd_per_hour` the most that its instances may cost.
     """
 
     trials: int

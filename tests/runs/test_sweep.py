@@ -13,7 +13,9 @@ from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox, final_tensors
 
 GRID = ("--grid", "width=16,32,64")
-BUDGET = 12
+BUDGET = 40
+KNOWN = "policy: {expected_work: 1h}\n"
+"""So no trial waits for what the first one shows, and a slow machine spends no whole share on a start."""
 
 
 def the_sweep(sandbox: Sandbox, name: str) -> NamedSweep:
@@ -30,10 +32,10 @@ def epochs(sandbox: Sandbox, name: str) -> int:
 
 @pytest.mark.slow
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
-    calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'")
+    calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'", extra=KNOWN)
     sandbox.call("sweep", calm, *GRID, "--budget", BUDGET, "--stop-worst", 0, "-y")
 
-    job = sandbox.job("killed", args="--epochs, '3', --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
+    job = sandbox.job("killed", args="--epochs, '3', --step-s, '0.1'", extra=f"retry: {{max_restarts: 20}}\n{KNOWN}")
     command = ("sweep", job, *GRID, "--budget", BUDGET, "--stop-worst", 0, "--name", "rough", "-y")
     mistaken = sandbox.call(*command, "--metric", "val_los", code=2)
     assert "no trial has logged the metric 'val_los' by the end of epoch 1" in " ".join(mistaken.split())
@@ -63,7 +65,7 @@ def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(s
 
 
 def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> None:
-    job = sandbox.job("many", args="--epochs, '80', --step-s, '0.05'")
+    job = sandbox.job("many", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)
     command = ("sweep", job, *GRID, "--budget", BUDGET, "--at-once", 2, "--stop-worst", 0, "-y")
     attending = sandbox.start(*command)
     eventually(lambda: epochs(sandbox, "many-sweep") >= 1, within_s=120)
@@ -85,7 +87,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
 
 
 def test_a_sweep_that_is_told_to_go_leaves_nothing_running(sandbox: Sandbox) -> None:
-    job = sandbox.job("told", args="--epochs, '80', --step-s, '0.05'")
+    job = sandbox.job("told", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)
     attending = sandbox.start("sweep", job, *GRID, "--budget", BUDGET, "--at-once", 2, "-y")
     eventually(lambda: epochs(sandbox, "told-sweep") >= 1, within_s=120)
     eventually(lambda: len(the_sweep(sandbox, "told-sweep").runs()) == 2, within_s=120)
