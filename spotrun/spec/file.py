@@ -128,7 +128,8 @@ def _resolved(
     draft = Draft(path, document)
     spec = resolve(draft, overrides, default_store, arguments)
     if spec is None:
-        raise SpecFileInvalid(path, draft.placed())
+        told = f"`spotrun validate --from sky {shown(path, 200)}` says what becomes of each key"
+        raise SpecFileInvalid(path, draft.placed(), told if draft.of_sky else None)
     return spec
 
 
@@ -189,6 +190,8 @@ class Draft:
     """What became of a key of SkyPilot's."""
     ours: dict[str, Any] = field(default_factory=dict)
     """The file in our words, once `resolve` has begun."""
+    of_sky: bool = False
+    """Whether the file has words that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -353,6 +356,7 @@ def _take_sky(draft: Draft) -> None:
     draft.problems += [(None, problem) for problem in found.problems]
     draft.spelled |= found.spelled
     draft.taken |= found.taken
+    draft.of_sky = bool(found.taken) or any(problem.key[:1] == ("file_mounts",) for problem in found.problems)
 
 
 def _take_run(draft: Draft) -> None:

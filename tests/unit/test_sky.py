@@ -376,6 +376,14 @@ def test_the_page_shows_what_is_printed(spotrun: Spotrun, monkeypatch: pytest.Mo
             assert prints(expected, said.out), said.out
 
 
+def test_a_launch_that_is_refused_names_the_command_for_each_key(spotrun: Spotrun, tmp_path: Path) -> None:
+    task = Path(shutil.copy(FILES / "autostop-against-us.yaml", tmp_path / "task.yaml"))
+    said = spotrun("launch", "-y", task)
+    assert said.code == 2
+    assert f"{task}:6: resources.autostop.hook: nothing runs on an instance after its run" in said.err
+    assert f"try: `spotrun validate --from sky {task}` says what becomes of each key" in said.err
+
+
 def test_flags_that_go_with_another_are_refused_without_it(spotrun: Spotrun, tmp_path: Path) -> None:
     assert "--write goes with --from sky" in spotrun("validate", "a.yaml", "--write", "b.yaml").err
     assert "one of sky" in spotrun("validate", "a.yaml", "--from", "dstack").err
