@@ -54,11 +54,11 @@ def install(
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.before_launch import check_script, left_behind, unseen, with_baseline_price
     from spotrun.cli.night_rows import HOURS, NIGHTS_A_MONTH
+    from spotrun.cli.night_times import next_due, read_at, read_days, winter_offset_s
     from spotrun.cli.runs import default_store
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_of
     from spotrun.folder.night_record import Night, NightRecord
-    from spotrun.folder.night_times import next_due, read_at, read_days, winter_offset_s
     from spotrun.report.tables import dollars
     from spotrun.spec.file import load_spec, placed
 
@@ -97,7 +97,7 @@ def install(
     record = NightRecord(spec.checkpoint.uri, spec.name)
     night = Night(
         name=spec.name,
-        spec=spec.model_copy(update={"workdir": "."}).to_dict(),
+        spec=spec.model_copy(update={"workdir": "/"}).to_dict(),  # the function has another one, with the same files
         workdir_sha256=record.upload(Path(spec.workdir)),
         at=time_of_day,
         zone=zone,

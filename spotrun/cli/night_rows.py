@@ -10,12 +10,12 @@ import msgspec
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import summarise
+from spotrun.cli.night_times import DAYS, next_due
 from spotrun.cli.runs import OpenRun
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import CloudError, RunNotFound, StoreError
 from spotrun.folder.night_record import Night, NightRecord
-from spotrun.folder.night_times import DAYS, next_due
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
 
 NIGHTS_A_MONTH = 22

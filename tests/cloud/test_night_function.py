@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.cli.night_times import DAYS, next_due, read_at, read_days
 from spotrun.clouds.aws.control_plane import TICK as OF_A_TICK
 from spotrun.clouds.aws.control_plane import Asked, prices, usd_of_a_night
 from spotrun.errors import SpecInvalid
-from spotrun.folder.night_times import DAYS, next_due, read_at, read_days
+from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
+from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
+from spotrun.folder.status_objects import RunnerStatus
+from spotrun.policy.housekeeping import SILENCE
 from tests.support.night_faults import live
 from tests.support.night_world import NightWorld, utc
 
@@ -195,6 +199,19 @@ def test_a_run_whose_folder_was_deleted_is_not_created_again(world: NightWorld) 
     world.passes(5)
     assert world.uids() == [world.nights()[-1].run]
     assert world.uids() != [uid]
+
+
+def test_a_runner_that_is_called_once_a_minute_attends_between_its_signs_of_life() -> None:
+    def status(every_s: float) -> RunnerStatus:
+        return RunnerStatus(at=utc("2026-11-27T00:00:00"), pid=1, host="elsewhere", sequence=1, every_s=every_s)
+
+    assert lasts(status(ALL_THE_TIME.look_every_s)) == UNATTENDED_AFTER
+    assert lasts(status(BY_THE_MINUTE.look_every_s)) > timedelta(minutes=5)
+    assert lasts(status(86_400.0)) == UNATTENDED_AFTER_MAX
+
+
+def test_the_pace_of_a_function_leaves_an_agent_time_to_be_heard() -> None:
+    assert BY_THE_MINUTE.look_every_s < BY_THE_MINUTE.gap.total_seconds() < SILENCE.total_seconds()
 
 
 # -- the clock -------------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ class NightWorld:
         assert winter is not None
         self.night = Night(
             name=NAME,
-            spec=spec.to_dict(),
+            spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=record.upload(self.folder),
             at=at,
             zone=zone,
