@@ -79,9 +79,11 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
     assert (account.schedule("tick", NIGHT)["State"], account.rule(NIGHT)["State"]) == ("DISABLED", "DISABLED")
 
     begun = account.run({"kind": "begin", "due": "2026-11-27T21:00:00Z"})
-    assert (begun["night"], begun["state"]) == ("2026-11-27", "starting")
+    assert (begun["night"], begun["state"]) == ("2026-11-27", "starting"), begun
+    assert "trouble" not in begun, begun
     assert account.schedule("tick", NIGHT)["State"] == "ENABLED"
     first = only_instance()
+    account.run({"kind": "tick"})
     assert account.rule(NIGHT)["State"] == "ENABLED"
     assert first in account.rule(NIGHT)["EventPattern"]
     again = account.run({"kind": "begin", "due": "2026-11-27T21:00:00Z"})
