@@ -22,7 +22,6 @@ from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
-from spotrun.offering import HOME
 from spotrun.run import fold
 from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
 from spotrun.run.state import RunState
@@ -164,7 +163,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
 
 def _storage_prices(spec: RunSpec, region: str) -> StoragePrices:
     prices = storage_prices(spec.checkpoint.uri, region)
-    return prices if spec.home is None else with_home(prices, spec.checkpoint.uri, HOME)
+    return prices if spec.home is None else with_home(prices, spec.checkpoint.uri)
 
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:

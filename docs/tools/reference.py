@@ -81,16 +81,17 @@ def job_reference() -> str:
 
 
 def sections(schema: Mapping[str, Any], section: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each mapping of the file with the path to it, the file itself first; of a list, what its items are."""
+    """Each mapping of the file with the path to it, the file itself first; of a list or of names, what stands there."""
     section = schema if section is None else section
     yield path, section
     for key, field in section["properties"].items():
         if (name := reference_in(field)) is not None:
-            yield from sections(schema, schema["$defs"][name], f"{path}.{key}".strip("."))
+            below = f"{path}.{key}.NAME" if "patternProperties" in field else f"{path}.{key}"
+            yield from sections(schema, schema["$defs"][name], below.strip("."))
 
 
 def reference_in(field: Mapping[str, Any]) -> str | None:
-    kinds = (field, field.get("items", {}), *field.get("anyOf", ()))
+    kinds = (field, field.get("items", {}), *field.get("patternProperties", {}).values(), *field.get("anyOf", ()))
     target = next((each["$ref"] for each in kinds if "$ref" in each), None)
     return None if target is None else str(target).rpartition("/")[2]
 
@@ -107,7 +108,7 @@ def kind(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if field.get("type") == "array":
         return f"list of {kind(field['items'], schema)}" if reference_in(field) is None else "list, see below"
     if field.get("type") == "object":
-        return "mapping"
+        return "mapping" if reference_in(field) is None else "names, each with a mapping, see below"
     if isinstance(field.get("type"), list):
         return " or ".join(field["type"])
     if field["type"] in ("integer", "number"):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.account.gcs_prices import gcs_prices
+from spotrun.offering import HOME
 from spotrun.run.events import Passage, StoragePrices
 
 S3_STANDARD = StoragePrices(
@@ -50,14 +51,14 @@ out. What is sent to a bucket is free.
 """
 
 
-def with_home(prices: StoragePrices, uri: str, home: str) -> StoragePrices:
-    """The same with what moves between a bucket and a machine of the user's own, in the region `home`."""
+def with_home(prices: StoragePrices, uri: str) -> StoragePrices:
+    """The same with what moves between a bucket and a machine of the user's own."""
     place = address.parse(uri)
     to_home = None if isinstance(place, str) else TO_HOME_USD_PER_GB.get(place.scheme)
     if to_home is None:
         return prices
     passage = Passage(read_usd_per_gb=to_home, write_usd_per_gb=Decimal(0), is_home=True)
-    return replace(prices, between={**prices.between, home: passage})
+    return replace(prices, between={**prices.between, HOME: passage})
 
 
 def storage_prices(uri: str, region: str = "") -> StoragePrices:

@@ -779,9 +779,6 @@ class RunSpec(Model):
     def _its_home_goes_with_the_rest(self, info: ValidationInfo) -> RunSpec:
         if self.resources.home is None or info.context == STORED:
             return self
-        if self.resources.cloud == "local":
-            advice = "name the cloud that trains when this machine does not, like aws"
-            raise Unreadable("is this machine, as the home is", advice, at=("resources", "cloud"))
         if self.num_nodes > 1:
             raise Unreadable("a machine of your own trains alone", "write 1, or remove the home", at=("num_nodes",))
         if self.resources.is_choice:

@@ -12,6 +12,7 @@ import yaml
 
 from docs.tools import reference
 from spotrun.spec.file import load_spec
+from spotrun.spec.own_machine import HardwareSpec
 from spotrun.spec.schema import json_schema
 from tests.support.doc_pages import COMMANDS, Block, blocks, pages, prints
 from tests.support.repository import ROOT
@@ -36,6 +37,23 @@ NEEDED = {
 NEEDED |= {
     f"slurm.partitions.{key}": {"slurm": {"partitions": {"name": "p", "capacity": "spot", "usd_per_node_hour": 1}}}
     for key in ("name", "capacity", "usd_per_node_hour", "accelerators", "cpus", "memory", "gres", "qos", "max_time")
+}
+NEEDED |= {
+    f"hardware.NAME.{key}": {
+        "hardware": {
+            "NAME": {"purchase_usd": 1, "months": 1, "days_per_month": 1}
+            | ({"watts": 1, "usd_per_kwh": 1} if key in ("watts", "usd_per_kwh") else {})
+        }
+    }
+    for key in (*HardwareSpec.model_fields,)
+}
+NEEDED |= {
+    f"resources.{key}": {
+        "hardware": {"box": {"purchase_usd": 1, "months": 1, "days_per_month": 1}},
+        "checkpoint": {"uri": "s3://bucket/runs"},
+        "resources": {"cloud": "aws"} if key == "home" else {},
+    }
+    for key in ("home", "any_of")
 }
 LISTS = ("notify", "local.script", "slurm.partitions")
 EXECUTED = {

@@ -138,7 +138,7 @@ def test_at_home_has_a_price_of_its_own_and_neither_disk_nor_address() -> None:
 
 
 def test_what_a_bucket_sends_home_is_billed_and_what_it_gets_from_there_is_not() -> None:
-    prices = with_home(storage_prices("s3://bucket/runs", "us-east-1"), "s3://bucket/runs", HOME)
+    prices = with_home(storage_prices("s3://bucket/runs", "us-east-1"), "s3://bucket/runs")
     assert (prices.read_usd_per_gb(HOME), prices.write_usd_per_gb(HOME)) == (Decimal("0.09"), 0)
     assert not prices.crosses(HOME), "a budget can be kept there before the first checkpoint"
     assert prices.write_usd_per_gb("us-west-2") == Decimal("0.02")

@@ -39,6 +39,9 @@ class Local(Cloud):
     instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
+        if spec.resources.home is not None:
+            advice = "name the cloud that trains when this machine does not, like aws"
+            yield Unreadable("is this machine, as the home is", advice, at=("resources", "cloud"))
         yield from zone_elsewhere(spec)
         room = spec.local.capacity
         if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
