@@ -13,7 +13,7 @@ from shlex import quote
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import say_that_it_attends
-from spotrun.cli.before_launch import earlier_run, first_look, no_choice, without_checkpoints
+from spotrun.cli.before_launch import about_home, earlier_run, first_look, no_choice, without_checkpoints
 from spotrun.cli.interrupts import Interrupts
 from spotrun.cli.notifying import notifying
 from spotrun.cli.program import program
@@ -68,6 +68,8 @@ def show_plan(spec: RunSpec) -> None:
     if spec.num_nodes > 1:
         all_of_them = spec.num_nodes * chosen.price_usd_per_hour
         say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
+    if (home := about_home(spec)) is not None:
+        say(home)
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")

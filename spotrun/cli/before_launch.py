@@ -44,6 +44,7 @@ from spotrun.secrets.reference import SecretUnreadable
 from spotrun.secrets.values import read_values
 from spotrun.spec.image import CREDENTIALS, Image
 from spotrun.spec.model import ResourcesSpec, RunSpec
+from spotrun.spec.own_machine import this_host
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
@@ -84,6 +85,15 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     created = unborn.created
     observations = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
     return unborn, World(offerings=tuple(offerings), instances=(), observations=observations or ())
+
+
+def about_home(spec: RunSpec) -> str | None:
+    """What an hour on the user's own machine costs, and why; None for a job without one."""
+    name, home = spec.resources.home, spec.home
+    if home is None:
+        return None
+    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}: a runner on this machine rents."
+    return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:

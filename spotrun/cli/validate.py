@@ -34,7 +34,7 @@ def validate(
     No cloud is asked: whether one rents out the resources shows `spotrun launch --dry-run`.
     """
     from spotrun.cli.asking import say
-    from spotrun.cli.before_launch import check_script, not_offered
+    from spotrun.cli.before_launch import about_home, check_script, not_offered
     from spotrun.cli.from_sky import from_sky
     from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
@@ -64,6 +64,8 @@ def validate(
             say(f"note: {spec.resources.cloud} is no place for it: {mistake.message}")
     if unread is not None:
         say(f"note: {unread}")
+    if (home := about_home(spec)) is not None:
+        say(f"note: {home}")
     if not simulated:
         for asked in spec.resources.kinds:
             if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:

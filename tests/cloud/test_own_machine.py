@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
@@ -23,7 +24,9 @@ from spotrun.offering import HOME, CapacityType
 from spotrun.run import events as ev
 from spotrun.spec.own_machine import HardwareSpec
 from tests.support import toy_cloud
+from tests.support.aws_sandbox import Aws, aws_sandbox
 from tests.support.eventually import eventually
+from tests.support.object_stores import RunningServer
 from tests.support.sandbox import Sandbox
 from tests.support.toy_cloud import CLOUD, NAME
 
@@ -161,3 +164,35 @@ def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for
     at_home = request(machine(), "1111111111")
     with pytest.raises(CloudError, match="box is office-box"):
         there.launch(at_home)
+
+
+@pytest.fixture
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
+    with aws_sandbox(tmp_path, monkeypatch, servers("s3")) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_run_whose_home_fails_goes_on_in_aws_from_the_bucket(aws: Aws) -> None:
+    """At home it has the credentials of the user who launched it, and on EC2 those of its own role."""
+    path = aws.job_on_aws("stormy", "--epochs, '10', --step-s, '0.1'", extra=f"hardware: {{box: {BOX}}}\n")
+    text = path.read_text().replace("return_cooldown: 60s", "return_cooldown: 3h")
+    path.write_text(text.replace("{cloud: aws}", "{any_of: [{cloud: local, hardware: box}, {cloud: aws}]}"))
+    runner = aws.start("launch", path, "-y")
+    at_home = aws.trains_on(runner)
+    assert aws.account.lives() == []
+    machine().terminate(at_home)
+    aws.trains_on(runner, before=at_home)
+    output, _ = runner.communicate(timeout=400)
+    assert runner.returncode == 0, output
+    assert asked_for(aws, "stormy") == [OWN, ("aws", CapacityType.SPOT)]
+    assert sorted(aws.trace_by_step()) == [*range(120)]
+    total = aws.call_json("report", "stormy")["total"]
+    assert Decimal(total["own_usd"]) > 0
+    assert Decimal(total["spot_usd"]) > 0
+    assert aws.left_running() == []
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
+    run = aws.run("stormy")
+    assert not any(secret.encode() in run.store.get(each.key) for each in run.store.list(""))
