@@ -9,6 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
@@ -47,7 +48,7 @@ from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.spec.own_machine import this_host
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-from spotrun.units import Unreadable
+from spotrun.units import Unreadable, format_duration, to_the_cent
 
 Answer = TypeVar("Answer")
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
@@ -94,6 +95,19 @@ def about_home(spec: RunSpec) -> str | None:
         return None
     elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}: a runner on this machine rents."
     return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
+
+
+def alone_at_home(spec: RunSpec) -> str | None:
+    """What a forecast leaves out: the same work on the user's own machine. None for a job without one."""
+    name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
+    if home is None:
+        return None
+    told = f"The forecast is of the cloud alone. {about_home(spec)}"
+    if work is None:
+        return told
+    takes = work / float(home.speed)
+    usd = to_the_cent(float(home.price_usd_per_hour) * (takes / timedelta(hours=1)))
+    return f"{told} On {name} alone the work takes {format_duration(takes)} and costs {usd}."
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:

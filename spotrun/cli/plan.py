@@ -54,6 +54,8 @@ def plan(
     """Forecast what a job will cost and when it will be done. Nothing is rented."""
     with needs_extra("plan", "a forecast"):
         from spotrun.cli.planning import planned
+    from spotrun.cli.asking import say
+    from spotrun.cli.before_launch import alone_at_home
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
     from spotrun.spec.file import placed
@@ -72,6 +74,8 @@ def plan(
             seed=seed,
             progressed=progressed,
         )
+    if (home := alone_at_home(found.spec)) is not None:
+        say(home)
     if html is not None:
         write_text(html, forecast_page(found.plan, found.spec.name))
     if as_json:

@@ -44,7 +44,9 @@ def considered(facts: Facts) -> list[Considered]:
     if home is not None:
         first = way_home(facts) is not None
         when = "asked first: it is free" if first else "when the deadline can be kept there"
-        asked = [Considered(home, when), *asked]
+        taken = f"asked while {home.instance_type} is taken: "
+        later = [Considered(each.offering, each.why.replace("asked first: ", taken)) for each in asked]
+        asked = [Considered(home, when), *(later if first else asked)]
     named = {each.offering for each in asked}
     rest = [Considered(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
     told = [*asked, *rest]
