@@ -462,6 +462,13 @@ def steps() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def machines() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {"purchase_usd": st.integers(0, 10**6), "months": st.floats(0.5, 100), "days_per_month": st.integers(1, 31)},
+        optional={"maintenance_usd": st.floats(0, 10**4), "speed": st.floats(0.01, 10), "cpus": st.integers(1, 64)},
+    )
+
+
 def specs() -> st.SearchStrategy[dict[str, Any]]:
     """Valid specs as YAML or JSON holds them."""
     fixed, amount = st.fixed_dictionaries, st.builds("{}{}".format, st.integers(1, 999), st.sampled_from(["", "+"]))
@@ -491,6 +498,7 @@ def specs() -> st.SearchStrategy[dict[str, Any]]:
                     "max_price": dollars(),
                 },
             ),
+            "hardware": st.dictionaries(st.sampled_from(["box", "Box-2.local"]), machines(), max_size=2),
             "checkpoint": fixed(
                 {},
                 optional={
