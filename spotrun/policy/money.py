@@ -50,6 +50,8 @@ LIVES_IN_A_BUDGET = 3
 """An instance that gets half of the money beside the one that it replaces gets a third of all that is not spent."""
 NEEDED_TIMES = 2
 """A budget gives an instance at most this many times as long as the rest of the work may take."""
+WORTH_PLACES = Decimal("0.0001")
+"""What an hour at home would cost in the cloud is a guess, by speeds: no more digits than these."""
 STORAGE_SHARE = Decimal("0.01")
 """This share of a budget stays reserved for storage and requests, or more once they are known to take more."""
 
@@ -201,7 +203,7 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
     if offering.capacity_type is not CapacityType.OWN or not rented:
         return on_demand_price(offering, offerings)
-    return to_nano(min(rented) * Decimal(str(times_cloud(facts))))
+    return (min(rented) * Decimal(str(times_cloud(facts)))).quantize(WORTH_PLACES)
 
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:

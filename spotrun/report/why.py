@@ -252,6 +252,11 @@ def _may_ask(state: RunState) -> bool:
 
 
 def _capacity_wish(spec: RunSpec) -> str:
+    home = spec.resources.home
+    return _rented_wish(spec) if home is None else f"{home} while it is free, else {_rented_wish(spec)}"
+
+
+def _rented_wish(spec: RunSpec) -> str:
     policy = spec.resources.spot_policy
     if policy != "auto":
         return f"{policy} only"
