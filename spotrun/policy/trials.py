@@ -18,9 +18,10 @@ Of several kinds that one is tried first whose reserve is least: the cost of a k
 pay any more. To search in that order and to stop when the best known is below all reserves is the best that can be done
 (Weitzman 1979, Optimal search for the best alternative).
 
-All trials together may lose EXPLORED of what the run costs, way back included. The first kind of the list is what a job
-would have asked for without a choice. So a trial of it is never too dear, and a kind that costs more an hour than it
-does is not begun with, unless it is cheaper by any belief, or what it might lose is known to be within that share.
+All trials together are expected to lose no more than EXPLORED of what the run costs, way back included. The first kind
+of the list is what a job would have asked for without a choice. So a trial of it is never too dear; if it is the best
+that is known, no trial may lose more than that share even if it makes no progress at all; and a kind that costs more an
+hour than it does is not begun with, unless it is cheaper by any belief, or what it might lose is within that share.
 Where there is a deadline, a trial also has to leave time to finish, whatever comes of it.
 """
 
@@ -132,7 +133,8 @@ def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Itera
         saves_usd = gain_usd * for_h
         loses_usd = _trial_usd(facts, offering, kinds[best], starts)
         costs_usd = _expected_usd(facts, offering, kinds[best], starts, asked[offering] / here_usd, spread)
-        affordable = costs_usd <= allowed_usd or kind == choice(facts)[0]
+        risked_usd = loses_usd if best == choice(facts)[0] else costs_usd
+        affordable = risked_usd <= allowed_usd or kind == choice(facts)[0]
         spared_usd = min(_start_usd(facts, offering), _start_usd(facts, kinds[best]))
         in_time = until is None or gain_usd * until.work_h > spared_usd
         if affordable and in_time and saves_usd > costs_usd:
