@@ -25,6 +25,7 @@
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
 # make picture   the pictures of a terminal and of a report for README and guide, from a demo run
+# make dist    wheel and source distribution of the last commit in dist/, the same bytes whenever and wherever they are built
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
 # make install .venv with spotrun in it, and what the demo trains with; make clean takes all of it away
 # make lock    what make and instances install, written down anew after a change of pyproject.toml, with the digest of each
@@ -51,7 +52,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 
 .PHONY: demo quick test torture chaos containers attacks mutations secrets accidents best kinds scripts ways loops transformers \
 	examples commands state-folder newest calls nights function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
-	install dev lock lint types clean moved
+	dist install dev lock lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -185,6 +186,9 @@ checkpoint-benchmark: .peers
 
 downtime: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.downtime
+
+dist: .venv/.installed-dev
+	@.venv/bin/python -m tests.support.dist dist
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -280,7 +280,7 @@ def command_for(extra: str) -> str:
     from pathlib import Path
 
     try:
-        packages, origin = _packages_of(extra), _origin(extra)
+        packages, origin = packages_of(extra), _origin(extra)
     except PackageNotFoundError:
         return f"install spotrun with pip, and its extra {extra}"
     home = Path(sys.prefix)
@@ -342,7 +342,7 @@ def _origin(extra: str) -> list[str]:
     return [f"spotrun[{extra}] @ {url}" + (f"#subdirectory={inside}" if inside else "")] if url else []
 
 
-def _packages_of(extra: str) -> list[str]:
+def packages_of(extra: str) -> list[str]:
     """What an extra brings, as pip takes it: ["boto3>=1.44", ...]."""
     from importlib.metadata import requires
 
@@ -353,7 +353,7 @@ def _packages_of(extra: str) -> list[str]:
         if each.marker is None or not each.marker.evaluate({"extra": extra}):
             continue
         if each.name == "spotrun":  # an extra that includes others
-            found += [package for other in sorted(each.extras) for package in _packages_of(other)]
+            found += [package for other in sorted(each.extras) for package in packages_of(other)]
         else:
             found.append(f"{each.name}{each.specifier}")
     return found

@@ -18,7 +18,15 @@ from pathlib import Path
 
 import spotrun
 from spotrun.agent.node import Node
-from spotrun.container.engine import Container, Engine, EngineFailed, find_engine, remember, remove_remembered
+from spotrun.container.engine import (
+    Container,
+    Engine,
+    EngineFailed,
+    EngineSilent,
+    find_engine,
+    remember,
+    remove_remembered,
+)
 from spotrun.container.registry import (
     Credentials,
     ImageRefused,
@@ -75,7 +83,7 @@ def start(node: Node) -> None:
     assert image is not None
     try:
         remove_remembered(node.assignment.container_mark)
-        engine = find_engine()
+        engine = _engine()
         _pull(node, engine, image)
         remember(node.assignment.container_mark, engine, name_of(node))
         node.container = engine.start(image, name_of(node), node.assignment.run_uid, mounts_of(node.assignment.folder))
@@ -158,6 +166,19 @@ def _run(container: Container, command: list[str]) -> subprocess.CompletedProces
         errors="replace",
         check=False,
     )
+
+
+def _engine() -> Engine:
+    """That of this machine, whose daemon may start while this agent does."""
+    for pause_s in PAUSES_S:
+        try:
+            return find_engine()
+        except EngineSilent:
+            time.sleep(pause_s)
+    try:
+        return find_engine()
+    except EngineSilent as error:
+        raise NoImageNow(error.message) from error
 
 
 def _pull(node: Node, engine: Engine, image: Image) -> None:

@@ -146,12 +146,12 @@ class Node:
         self.watcher.start()
 
     def close(self) -> None:
-        if self.container is not None:
-            self.container.close()
         self.watcher.stop()
         self.shipper.stop()
         self.heartbeat.stop()
         self.recorder.stop()
+        if self.container is not None:
+            self.container.close()
 
     def note(self, text: str) -> None:
         """A line for people, in the training's log and on the instance's own console."""

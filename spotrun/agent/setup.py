@@ -64,11 +64,12 @@ def prepare(node: Node) -> SetUp:
     """
     done = node.assignment.folder / "setup-done"
     began_s = node.clock.monotonic()
+    if not done.exists():
+        node.status.change(phase="setup")
     if node.spec.image is not None:
         container.start(node)
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=SetUp)
-    node.status.change(phase="setup")
     through_faults(FETCH_WITHIN_S)(_fetch, node)
     before = ContainerEffects(node.container) if node.container is not None and _has_environment(node) else None
     how, size_bytes = _environment(node) if _has_environment(node) else ("none", 0)

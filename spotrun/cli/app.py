@@ -15,7 +15,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from spotrun import __version__
 from spotrun.cli.boundary import exit_code
 from spotrun.cli.plain_help import HELP, Listed, VerbGroup
 from spotrun.errors import NO_ROOM
@@ -79,7 +78,7 @@ VERBS = {
     "checkpoints": Listed("List, verify, export, import and prune checkpoints."),
     "rm": Listed("Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"),
     "prune": Listed("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
-    "version": Listed("Show the version."),
+    "version": Listed("Show the version, the commit where it is known, and which extras are installed."),
     "ps": Listed(same_as="status", arguments="--watch"),
 }
 """Each with the first line of its help, and the arguments of an example. A test compares the lines with the verbs."""
@@ -113,14 +112,19 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"spotrun {__version__}")
+        from spotrun.cli.installed import told
+
+        print(told())
         raise typer.Exit
 
 
 @app.callback()
 def spotrun(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show version, commit and extras, and exit."
+        ),
     ] = False,
 ) -> None:
     """Train on interruptible GPUs, exactly, and know what every epoch cost."""

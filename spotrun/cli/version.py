@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spotrun import __version__
-
 
 def version() -> None:
-    """Show the version."""
-    print(f"spotrun {__version__}")
+    """Show the version, the commit where it is known, and which extras are installed."""
+    from spotrun.cli.installed import told
+
+    print(told())

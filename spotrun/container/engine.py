@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +59,10 @@ class EngineFailed(SpotrunError):
     """docker or podman could not do what it was asked for."""
 
 
+class EngineSilent(NotInstalled):
+    """docker or podman is there, and does not answer; while a machine boots, not yet."""
+
+
 class Engine(NamedTuple):
     """`name` is that of the program, which is at `path`."""
 
@@ -91,16 +96,8 @@ class Engine(NamedTuple):
         """
         insecure = ["--tls-verify=false"] if self.name == "podman" and image.is_local else []
         with _login(self.name, image, credentials) as (options, variables, descriptors):
-            done = subprocess.run(
-                [self.path, "pull", "--quiet", *insecure, *options, image.pinned],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PULLS_WITHIN_S,
-                env={**os.environ, **variables},
-                pass_fds=descriptors,
-                check=False,
+            done = self._run(
+                ["pull", "--quiet", *insecure, *options, image.pinned], PULLS_WITHIN_S, variables, descriptors
             )
         if done.returncode != 0:
             raise EngineFailed(f"{self.name} pull: {_last_line(done.stderr)}")
@@ -184,6 +181,15 @@ class Engine(NamedTuple):
         return done.stdout.split()
 
     def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run(arguments, ANSWERS_WITHIN_S)
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        within_s: float,
+        variables: Mapping[str, str] = MappingProxyType({}),
+        descriptors: Sequence[int] = (),
+    ) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 [self.path, *arguments],
@@ -191,11 +197,19 @@ class Engine(NamedTuple):
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=ANSWERS_WITHIN_S,
+                timeout=within_s,
+                env={**os.environ, **variables},
+                pass_fds=descriptors,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise EngineFailed(f"{self.name} {arguments[0]} gives no answer") from None
+            raise EngineFailed(f"{self.name} {arguments[0]} gives no answer within {within_s:.0f} s") from None
+
+    def version(self) -> subprocess.CompletedProcess[str]:
+        """Of docker, that of its daemon."""
+        return self._ask(
+            "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
+        )
 
 
 def find_engine() -> Engine:
@@ -203,26 +217,24 @@ def find_engine() -> Engine:
     The first that is there and answers.
 
     Raises:
-        NotInstalled: none does, or this user may not use it as it is needed.
+        EngineSilent: one is there.
+        NotInstalled: none is, or this user may not use it as it is needed.
     """
     silent = []
     for name in NAMES:
-        path = shutil.which(name)
-        if path is None:
+        if (path := shutil.which(name)) is None:
             continue
-        done = subprocess.run(
-            [path, "version", "--format", "{{.Server.Version}}" if name == "docker" else "{{.Client.Version}}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWERS_WITHIN_S,
-            check=False,
-        )
+        engine = Engine(name, path)
+        try:
+            done = engine.version()
+        except EngineFailed as error:
+            silent.append(error.message)
+            continue
         if done.returncode == 0:
-            return _for_this_user(Engine(name, path))
+            return _for_this_user(engine)
         silent.append(f"{name} says: {_last_line(done.stderr)}")
     if silent:
-        raise NotInstalled(f"containers cannot be started here: {'; '.join(silent)}", hint="start its daemon")
+        raise EngineSilent(f"containers cannot be started here: {'; '.join(silent)}", hint="start its daemon")
     raise NotInstalled("this machine has neither docker nor podman", hint="apt-get install podman")
 
 

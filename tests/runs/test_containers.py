@@ -216,6 +216,18 @@ def test_what_an_engine_cannot_start_is_said_with_what_to_install(
 
 
 @as_root
+def test_a_daemon_that_has_not_started_yet_fails_no_run(
+    stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents_container, "PAUSES_S", (0.0, 0.0))
+    stand_in.say("silent", "Cannot connect to the Docker daemon")
+    monkeypatch.setattr(engines, "NAMES", ("docker",))
+    with pytest.raises(NoImageNow, match="docker says: Cannot connect to the Docker daemon"):
+        prepare(machines(setup=None).another())
+    assert len(stand_in.calls("version")) == 3
+
+
+@as_root
 def test_containers_of_another_machine_are_refused(
     stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,8 @@ PROGRAMS = (
 )
 LEFT_OUT = {"test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "include", "turtledemo"}
 """Of a Python."""
-RUNTIMES = [f"/lib/x86_64-linux-gnu/{name}" for name in ("libgcc_s.so.1", "libstdc++.so.6")]
+_LIBRARIES = ("c.so.6", "dl.so.2", "gcc_s.so.1", "m.so.6", "pthread.so.0", "rt.so.1", "stdc++.so.6")
+RUNTIMES = [f"/lib/x86_64-linux-gnu/lib{name}" for name in _LIBRARIES]
 """What packages from elsewhere are linked with, and every image of Python has."""
 TRAINING = ("torch", "pytorch-lightning", "numpy", "setuptools")
 BASE = Path(sys.base_prefix)

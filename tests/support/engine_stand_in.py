@@ -31,6 +31,8 @@ def value(flag):
 
 match words[0]:
     case "version":
+        if silent := lines("silent"):
+            sys.exit(silent[0])
         print("27.0")
     case "image":
         if words[-1] not in lines("images"):

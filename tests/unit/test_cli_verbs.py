@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
     assert sorted(listed) == sorted(name for name, verb in VERBS.items() if not verb.same_as)
     for words in (["-h"], ["launch", "-h"], ["checkpoints", "-h"], ["checkpoints", "ls", "-h"]):
         assert spotrun(*words).out == spotrun(*words[:-1], "--help").out
-    assert spotrun("version").out == spotrun("--version").out == f"spotrun {__version__}\n"
+    said = spotrun("--version").out
+    assert re.fullmatch(rf"spotrun {__version__}( \(commit [0-9a-f]+(-dirty)?\))?\nextras: .*\n", said)
+    assert spotrun("version").out == said
 
 
 # -- flags that make no sense ------------------------------------------------------------------------------------------
