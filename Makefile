@@ -50,13 +50,8 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-<<<<<<< HEAD
 .PHONY: demo quick test torture chaos containers attacks mutations secrets accidents best kinds scripts ways loops transformers \
 	examples commands state-folder newest calls nights function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
-=======
-.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts ways loops transformers \
-	examples commands state-folder newest calls planned interruptions checkpoint-benchmark downtime picture docs reference browser \
->>>>>>> 3fe52060 (make dist builds a commit into the same bytes wherever and whenever; --version names the commit and the extras)
 	dist install dev lock lint types clean moved
 
 demo: .venv/.installed
