@@ -10,6 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun import __version__
@@ -70,7 +71,7 @@ def create_run(
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
-    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec, clock))
+    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec, clock) or UNSET)
     if source is not None:
         digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
         event = replace(event, script_sha256=digest)
@@ -127,7 +128,7 @@ def newborn(
     The state in which a run of `spec` begins, with its bucket in `region` and what was `benched`; nothing is written
     anywhere.
     """
-    event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched))
+    event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 

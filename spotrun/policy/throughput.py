@@ -15,6 +15,7 @@ from math import exp, log, sqrt
 from statistics import fmean
 
 import msgspec
+from msgspec import UNSET
 
 from spotrun.account.summary import CHANGED
 from spotrun.market.kinds import is_of, kind_among
@@ -122,7 +123,7 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """By the run's own steps, before these by what `spotrun bench` has measured; None until there is either."""
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
-    step_s = state.created.benched.get(str(kind))
+    step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))
     return Pace(step_s, BENCH_DOUBT) if own is None and step_s else own
 
 

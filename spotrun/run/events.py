@@ -94,7 +94,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     bills of the same work are known; "" for a command, and in a run of an earlier version. `spotrun` is the version
     that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
     git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
-    run of an earlier version. `benched` are the seconds of a step by kind of instances, as `spotrun bench` has measured
+    run of an earlier version. `benched` are the seconds of a step by kind of instances, if `spotrun bench` has measured
     them for this job.
     """
 
@@ -119,7 +119,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     spotrun: str = ""
     revision: Revision | None = None
     public_key: str = ""
-    benched: dict[str, Seconds] = {}
+    benched: dict[str, Seconds] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)

@@ -77,8 +77,8 @@ def test_the_money_of_any_run_adds_up_in_rows_and_columns(history: History) -> N
     summary = summarise(history.state, history.now)
     shown = money(summary)
     *parts, total = [[usd(text) for text in row] for row in shown]
-    for cost, spot, on_demand, storage, requests, egress, kept, *_ in [*parts, total]:
-        assert cost == spot + on_demand + kept
+    for cost, spot, on_demand, own, storage, requests, egress, kept, *_ in [*parts, total]:
+        assert cost == spot + on_demand + own + kept
         assert kept == storage + requests + egress
     assert total == [sum(column, Decimal(0)) for column in zip(*parts, strict=True)]
     assert usd(shown[-1].cost) == usd(dollars(summary.total.cost_usd))

@@ -47,11 +47,7 @@ def _take_envs(found: Translation) -> None:
             continue
         for name in values:
             key: Key = (section, name)
-            if section == "envs" and name.startswith("SKYPILOT_") and "_DOCKER_" in name:
-                found.cleared.append(key)
-                reason = "logs in where containers come from, and a training runs in none"
-                found.refuse(key, reason, "remove it")
-            elif key in found.unreadable and values[name] in NULLS:
+            if key in found.unreadable and values[name] in NULLS:
                 found.cleared.append(key)
                 values[name] = ""
                 if section == "envs":

@@ -95,7 +95,7 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """A machine image of one of our clouds. Containers are left for the words of `spotrun.spec.problems`."""
+    """A machine image of one of our clouds. That of a container is ours too."""
     value = resources["image_id"]
     if isinstance(value, dict):
         _take_image_of_region(found, key, resources, value)
