@@ -90,7 +90,7 @@ SAID: dict[str, Taken | Refused] = {
     "images-of-regions": refused((4, "resources.image_id", "keep one, and write image_id: ami-… and region: NAME")),
     "image-by-tag": refused((3, "resources.image_id", "is no image that spotrun can start; remove it")),
     "container": refused(
-        (9, "envs.SKYPILOT_DOCKER_PASSWORD", "has no value; remove it, and write secrets: [SKYPILOT_DOCKER_PASSWORD]"),
+        (9, "envs.SKYPILOT_DOCKER_PASSWORD", "is a password, and envs are written into the ledger; write secrets: ["),
     ),
     "any-of-regions": taken(resources__cloud="aws", resources__region=None, aws__regions=["us-east-1", "us-west-2"]),
     "any-of-gpus": taken(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spotrun.secrets.named_values import names_secret
+from spotrun.spec.image import PASSWORD
 from spotrun.spec.problems import Key
 from spotrun.spec.sky.commands import look_into_commands
 from spotrun.spec.sky.mounts import no_mount
@@ -50,7 +51,7 @@ def _take_envs(found: Translation) -> None:
             if key in found.unreadable and values[name] in NULLS:
                 found.cleared.append(key)
                 values[name] = ""
-                if section == "envs":
+                if section == "envs" and name != PASSWORD:  # of which the model says where it belongs
                     found.refuse(key, "has no value", _value_for(name))
 
 
