@@ -98,6 +98,7 @@ def test_each_event_that_can_speak_of_gangs_was_tried() -> None:
     history = History()
     history.running()
     can = {kind for kind in get_args(ev.AnyEvent) if any(field.default is UNSET for field in fields(kind))}
+    can -= {ev.RunCreated}  # what was benched
     assert {type(event) for event in of_gangs(history)} == can | {ev.MemberReady, ev.MemberReleased}
 
 
