@@ -240,6 +240,7 @@ def swept(case: Case) -> Swept:
         budget_usd=case.budget_usd,
         at_once=case.at_once,
         keep_one_in=case.keep_one_in,
+        time=None if case.deadline_h is None else timedelta(hours=case.deadline_h),
         spend_rest=case.spend_rest,
         metric=METRIC,
     )
@@ -329,7 +330,8 @@ def main() -> int:
     with ProcessPoolExecutor(options.workers) as pool:
         for each in pool.map(swept, asked):
             found.append(each)
-            print(f"{len(found)} of {len(asked)} done: {each.above_optimum:.3f} above the optimum", file=sys.stderr)
+            told_of = f"{each.above_optimum:.3f} above the optimum, ${each.cost_usd:.2f} of ${each.case.budget_usd}"
+            print(f"{len(found)} of {len(asked)}: {told_of}, missed: {each.missed}", file=sys.stderr, flush=True)
     for number, (budget, deadline, spend_rest) in enumerate(cells):
         figures = told(found[number * options.sweeps : (number + 1) * options.sweeps])
         until = "no deadline" if deadline is None else f"{deadline:g} h"

@@ -55,8 +55,14 @@ def sweep(
         str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
     ] = None,
     judged_from: Annotated[
-        int, typer.Option("--judged-from", metavar="EPOCH", min=1, help="Compare first at the end of this epoch.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--judged-from",
+            metavar="EPOCH",
+            min=1,
+            help="Compare first at the end of this epoch. Default: as late as the budget allows.",
+        ),
+    ] = None,
     spend_rest: Annotated[
         bool,
         typer.Option(

@@ -71,7 +71,7 @@ class Wish(NamedTuple):
     at_once: int
     metric: str | None
     mode: str | None
-    judged_from: int
+    judged_from: int | None
     spend_rest: bool
     seed: int
     name: str | None

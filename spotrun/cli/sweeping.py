@@ -177,7 +177,9 @@ class Sweeping:
 
     def __init__(self, sweep: NamedSweep, wanted: Wanted, runs: Sequence[OpenRun]) -> None:
         """`runs` are those that have begun, in the order of their trials."""
-        self._sweep, self._wanted = sweep, wanted
+        seconds = sweep.record.deadline_s
+        time_s = None if seconds is None else timedelta(seconds=seconds)
+        self._sweep, self._wanted = sweep, wanted._replace(plan=replace(wanted.plan, time=time_s))
         name, params = sweep.record.name, wanted.params
         self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}

@@ -10,7 +10,7 @@ ledgers of the runs, so there is no other state.
 
 Once all have begun, what is left of the budget may go to those that were stopped, the most promising first.
 
-Halving is asynchronous: a trial that has logged the metric after `judged_from` epochs, `keep_one_in` times as many,
+Halving is asynchronous: a trial that has logged the metric after its first so many epochs, `keep_one_in` times as many,
 and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; nobody waits for others.
 Moments are those of the wall clock, which trials of any clock share.
 """
@@ -51,6 +51,8 @@ ALONE = timedelta(minutes=30)
 really needs is kept for the next. Of one whose first epoch takes longer, the others do not wait for the end."""
 PILOT_IN = 2
 """It gets one in so many parts of the budget: what it needs is not known, and nobody can give it more later."""
+MORE = 1.5
+"""A sweep takes this many times what halving alone would: trials begin without waiting, prices and losses differ."""
 FAILED_MAX = 3
 """So many failures before any epoch has ended anywhere are no matter of parameters."""
 ALIKE = 0.8
@@ -65,17 +67,19 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the user allows, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops nobody. `spend_rest`: what is left of the budget in the end goes
-    to those that were stopped. `metric` None means the one that looks most like a loss. `most_usd` is the job's own
-    budget for one run. With less than `least_usd` no run begins. `work` is how long a trial takes, if the job says so;
-    `usd_per_hour` the most that its instances may cost.
+    `keep_one_in`: 2 stops the worst half; None stops nobody. Trials are compared first after `judged_from` epochs; None
+    means as late as the budget allows, and `time`, which it has from its beginning to its deadline. `spend_rest`: what
+    is left of the budget in the end goes to those that were stopped. `metric` None means the one that looks most like a
+    loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a
+    trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
     """
 
     trials: int
     budget_usd: Decimal
     at_once: int
     keep_one_in: int | None = None
-    judged_from: int = 1
+    judged_from: int | None = None
+    time: timedelta | None = None
     spend_rest: bool = False
     metric: str | None = None
     maximize: bool = False
@@ -100,7 +104,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end; `judged`: it was the sweep
     that said so last. It was carried on after epoch `spared`, by which it is judged no more. `epoch_s` is the training
     time of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is
-    the most that its instances may cost. `age` is run time since its launch.
+    the most that its instances may cost, `price_usd_per_hour` what the first was to cost. `age` is run time since its
+    launch.
     """
 
     number: int
@@ -117,6 +122,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     epoch_s: float | None = None
     start_s: float = 0.0
     usd_per_hour: Decimal = ZERO
+    price_usd_per_hour: Decimal = ZERO
 
     @property
     def held_usd(self) -> Decimal:
@@ -214,6 +220,7 @@ def trial_of(
     epochs = tuple(EndedEpoch(each.event.epoch + 1, on_the_wall(each.at), each.event.metrics) for each in state.epochs)
     launches = state.launches.values()
     prices = [launch.intent.price_ceiling_usd_per_hour for launch in launches]
+    first = next((launch.intent.offering.price_usd_per_hour for launch in launches), ZERO)
     ended = outcome(state)
     return Trial(
         number=number,
@@ -230,6 +237,7 @@ def trial_of(
         epoch_s=_epoch_s(summary.epochs),
         start_s=_start_s(summary.epochs),
         usd_per_hour=created.size * (max(prices, default=ZERO) + created.billing.attached_usd_per_hour),
+        price_usd_per_hour=created.size * (first + created.billing.attached_usd_per_hour),
     )
 
 
@@ -348,7 +356,7 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
     """
     if plan.metric is not None:
         return plan.metric
-    judged = (each for trial in trials for each in trial.epochs if each.epoch == plan.judged_from)
+    judged = (each for trial in trials for each in trial.epochs if each.epoch == (plan.judged_from or 1))
     names = sorted({name for each in judged for name in each.metrics if "loss" in name.lower()})
     return min(names, key=lambda name: (name != "val_loss", "val" not in name.lower(), len(name)), default=None)
 
@@ -360,7 +368,7 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     """
     if plan.metric is None or any(plan.metric in each.metrics for trial in trials for each in trial.epochs):
         return None
-    far = [trial for trial in trials if trial.last_epoch >= plan.judged_from]
+    far = [trial for trial in trials if trial.last_epoch >= (plan.judged_from or 1)]
     known = tuple(sorted({name for trial in far for each in trial.epochs for name in each.metrics}))
     if not far:
         return None
@@ -382,10 +390,44 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
     logged = sorted(
         (each.at, trial.number, each.epoch, each.metrics.get(metric, nan)) for trial in trials for each in trial.epochs
     )
-    pruned = _pruned(tuple(entry[1:] for entry in logged), plan.keep_one_in, plan.judged_from, plan.maximize)
+    first = judged_from(plan, trials)
+    pruned = _pruned(tuple(entry[1:] for entry in logged), plan.keep_one_in, first, plan.maximize)
     going = [each for each in trials if each.outcome == "running" and not each.asked_to_stop and not _is_done(each)]
     last = {each.number: epoch for each in going for epoch in pruned.get(each.number, ()) if epoch > each.spared}
     return [Stop(number, _why(metric, logged, number, epoch, plan.maximize)) for number, epoch in last.items()]
+
+
+def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
+    """
+    After how many epochs trials are compared first: the later, the less a slow start counts. If the user does not say
+    it, that is as late as budget and time allow, by what the first trial that was measured costs and takes.
+    """
+    if plan.judged_from is not None or plan.keep_one_in is None:
+        return plan.judged_from or 1
+    measured = next((each for each in trials if each.epoch_s and each.epochs_total), None)
+    if measured is None:
+        return 1
+    epochs, epoch_s = measured.epochs_total or 1, measured.epoch_s or 0.0
+    usd_per_s = float(measured.price_usd_per_hour) / 3600
+    found = 1
+    for first in range(2, epochs // plan.keep_one_in + 1):
+        work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
+            plan.trials, plan.keep_one_in, first, epochs
+        )
+        late = plan.time is not None and MORE * work_s / plan.at_once > plan.time.total_seconds()
+        if late or MORE * work_s * usd_per_s > float(plan.budget_usd):
+            break
+        found = first
+    return found
+
+
+def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
+    """How many epochs halving trains in all, where each comparison leaves exactly one in so many."""
+    left, at, total, upto = float(trials), 0, 0.0, first
+    while at < epochs:
+        total += left * (min(upto, epochs) - at)
+        left, at, upto = max(1.0, left / keep_one_in), upto, upto * keep_one_in
+    return total
 
 
 def _is_done(trial: Trial) -> bool:

@@ -24,6 +24,7 @@ from spotrun.policy.sweeps import (
     Unknown,
     best_of,
     held_usd,
+    judged_from,
     metric_of,
     need_of,
     next_actions,
@@ -31,7 +32,7 @@ from spotrun.policy.sweeps import (
 )
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
-PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), at_once=4, keep_one_in=2, metric="val_loss")
+PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), at_once=4, keep_one_in=2, judged_from=1, metric="val_loss")
 HOUR = timedelta(hours=1)
 
 
@@ -160,6 +161,18 @@ def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -
     }
     assert stopped(next_actions(replace(PLAN, keep_one_in=None), trials)) == {}
     assert set(stopped(next_actions(replace(PLAN, judged_from=2), trials))) == set()
+
+
+@pytest.mark.parametrize(
+    ("budget", "time", "at_once", "first"), [(40, None, 4, 3), (8, None, 4, 2), (4, None, 4, 1), (40, HOUR, 4, 1)]
+)
+def test_trials_are_compared_as_late_as_budget_and_time_allow(
+    budget: int, time: timedelta | None, at_once: int, first: int
+) -> None:
+    plan = replace(PLAN, judged_from=None, budget_usd=Decimal(budget), time=time, at_once=at_once)
+    assert judged_from(plan, [trial(1, 0.5, price_usd_per_hour=Decimal(1))]) == first
+    assert judged_from(plan, [trial(1)]) == 1, "nothing is known yet"
+    assert judged_from(replace(plan, judged_from=5), [trial(1, 0.5)]) == 5
 
 
 def test_of_a_metric_that_has_to_grow_the_smallest_are_the_worst() -> None:
