@@ -46,7 +46,7 @@ def compare(
     elif csv:
         print(comparison.csv(summaries), end="")
     elif md:
-        print(comparison.markdown(summaries), end="")
+        print(comparison.markdown(summaries, with_trend=last is not None), end="")
     else:
         comparison.show(summaries)
         if last:

@@ -132,8 +132,8 @@ def csv(summaries: Sequence[RunSummary]) -> str:
     return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
 
 
-def markdown(summaries: Sequence[RunSummary]) -> str:
-    """The table of `show` as Markdown, for a pull request or a wiki."""
+def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
+    """The table of `show` as Markdown, for a pull request or a wiki; below it how key figures changed."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -141,7 +141,9 @@ def markdown(summaries: Sequence[RunSummary]) -> str:
     ]
     lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
     above = [line for warning in warnings(runs) for line in (_cell(warning), "")]
-    return "\n".join([*above, *lines, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
+    heading, *changes = trend(summaries).splitlines() if with_trend else ("",)
+    below = ["", _cell(heading), "", *(f"- {_cell(line.strip())}" for line in changes)] if with_trend else []
+    return "\n".join([*above, *lines, *below, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
 
 
 def _cell(text: str) -> str:

@@ -9,9 +9,9 @@ from tests.support.decisions import spec
 from tests.support.histories import History
 
 
-def bare(hours: float = 2.0) -> History:
+def bare(hours: float = 2.0, **created: object) -> History:
     """A run that was completed without a checkpoint."""
-    history = History(spec=spec().to_dict())
+    history = History(spec=spec().to_dict(), **created)
     launch = history.running()
     history.after(hours * 3600).completed(None)
     history.gone(launch, EndedBy.ITSELF)
