@@ -24,7 +24,7 @@ from typing import Any, Self
 
 HANDLER = "spotrun.cli.night_function.handler"
 CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
-WITHIN_S = 120.0
+WITHIN_S = 400.0
 _PREFIX = "/2018-06-01/runtime/"
 _BEGIN = """
 import sys
@@ -45,9 +45,10 @@ class LambdaRuntime:
 
     def __init__(self, archive: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self._root, self._client = folder / "task", folder / "client"
-        with zipfile.ZipFile(archive) as zipped:
-            zipped.extractall(self._root)
-        _copy_client(self._client)
+        if not self._root.exists():
+            with zipfile.ZipFile(archive) as zipped:
+                zipped.extractall(self._root)
+            _copy_client(self._client)
         (folder / "tmp").mkdir(exist_ok=True)
         self._folder, self._environment = folder, environment
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
