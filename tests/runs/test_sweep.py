@@ -32,6 +32,7 @@ def epochs(sandbox: Sandbox, name: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
     calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'", extra=KNOWN)
     sandbox.call("sweep", calm, *TWO, "--budget", BUDGET, "--stop-worst", 0, "-y")
@@ -58,6 +59,7 @@ def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(s
     assert sandbox.left_running() == []
 
 
+@pytest.mark.timeout(600)
 def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> None:
     job = sandbox.job("many", args="--epochs, '80', --step-s, '0.05'", extra=KNOWN)
     command = ("sweep", job, *THREE, "--budget", BUDGET, "--at-once", 2, "--stop-worst", 0, "-y")
@@ -81,6 +83,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     assert sandbox.left_running() == []
 
 
+@pytest.mark.timeout(600)
 def test_a_metric_that_nobody_logs_ends_a_sweep_which_goes_on_with_the_right_one_until_it_is_told_to_go(
     sandbox: Sandbox,
 ) -> None:
