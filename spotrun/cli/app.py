@@ -59,6 +59,7 @@ VERBS = {
     ),
     "report": Listed("Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"),
     "metrics": Listed("Tell Prometheus what runs cost and how they are doing.", "--listen 127.0.0.1:9753"),
+    "spans": Listed("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
     "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": Listed(
         "Compare what a run cost by its ledger with what the cloud charged.",
@@ -88,7 +89,7 @@ HEADINGS = {
     "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "bench", "simulate", "verify-resume"),
     "Train": ("launch", "sweep", "stop", "down", "resume", "tick", "night", "chaos"),
     "Look": ("status", "logs", "events", "why", "ssh"),
-    "Results and bills": ("fetch", "checkpoints", "report", "compare", "metrics", "bill"),
+    "Results and bills": ("fetch", "checkpoints", "report", "compare", "metrics", "spans", "bill"),
     "Clean up": ("rm", "prune", "reap"),
     "spotrun itself": ("version",),
 }

@@ -33,7 +33,7 @@ class Workflow:
         self.folder = folder
         defaults = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
         self.known = {f"inputs.{name}": value for name, value in (defaults | inputs).items()}
-        self.summary = folder / "summary.md"
+        self.summary = folder / "summary"
         self.summary.write_text("")
 
     def step(self, name: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +69,7 @@ def job(sandbox: Sandbox) -> Path:
     return path
 
 
+@pytest.mark.timeout(900)  # ten commands, one after another
 def test_a_night_is_trained_summed_up_and_judged(sandbox: Sandbox, job: Path) -> None:
     flow = Workflow(sandbox.folder, job=str(job), **{"fail-if": "interruptions > 5"})
     night = flow.step(NIGHT)

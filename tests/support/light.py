@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ABSENT = {
-    *("boto3", "botocore", "google", "google_crc32c", "lightning", "numpy", "prometheus_client", "pyarrow"),
-    *("pytorch_lightning", "s3transfer", "scipy", "sklearn", "torch", "torchmetrics", "urllib3"),
+    *("boto3", "botocore", "google", "google_crc32c", "lightning", "numpy", "opentelemetry", "prometheus_client"),
+    *("pyarrow", "pytorch_lightning", "s3transfer", "scipy", "sklearn", "torch", "torchmetrics", "urllib3"),
 }
 """What the extras bring."""
 STORES = ("s3://bucket/runs", "gs://bucket/runs")

@@ -94,6 +94,7 @@ ONLY_IN = {
     "yaml": ("spec/",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
+    "opentelemetry": ("report/telemetry.py", "cli/spans.py"),
     "prometheus_client": ("report/metrics.py", "cli/metrics_endpoint.py"),
     "pyarrow": ("bill/",),
     "optuna": ("policy/sweeps.py",),

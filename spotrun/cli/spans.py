@@ -1,0 +1,46 @@
+"""`spotrun spans`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.errors import SpecInvalid, needs_extra
+
+
+def spans(
+    run: RunArgument,
+    store: StoreOption = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+            help="The collector, by OTLP over HTTP.",
+            show_default="http://localhost:4318",
+        ),
+    ] = None,
+) -> None:
+    """
+    Send a run's life to OpenTelemetry, as spans with the times of its ledger.
+
+    A run that goes on has spans for what is over. Sending again sends the same spans.
+    """
+    from spotrun.cli.runs import open_run
+    from spotrun.report.spans import stretches
+    from spotrun.units import count_of
+
+    with needs_extra("otel", "to send spans"):
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from spotrun.report.telemetry import send
+    address = endpoint or "http://localhost:4318"
+    if not address.startswith(("http://", "https://")):
+        raise SpecInvalid(f"--endpoint: {address!r} is no address", hint="--endpoint http://localhost:4318")
+    opened = open_run(run, store)
+    exporter = OTLPSpanExporter(endpoint=f"{address.rstrip('/')}/v1/traces")
+    sent = send(opened.created.uid, stretches(opened.ledger.refresh()), exporter)
+    print(f"sent {count_of(sent, 'span')} of {opened.id} to {address}")

@@ -1,0 +1,156 @@
+"""
+A run's life as stretches of time within one another, with the times of its ledger, for whoever draws traces.
+
+    run
+    ├── launch             from the wish for instances to the end of the last of them
+    │   ├── boot, setup    what led to an attempt
+    │   └── attempt        from its takeover until the run knew of its end
+    │       ├── training, and each kind of downtime
+    │       └── checkpoint from the moment that it holds until it is durable
+    ├── wait, detect, paused
+    └── epoch              it may take several attempts
+
+While a run goes on, only launches, attempts and checkpoints that are over are told: what an instant was spent on may
+still turn out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from spotrun.account.outcome import completed_epochs, interrupted
+from spotrun.account.summary import summarise
+from spotrun.account.timeline import Activity, timeline
+from spotrun.report.tables import plain
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.units import bounded
+
+Value = str | bool | int | float
+RUN = "run"
+_OF_LAUNCH = (Activity.BOOT, Activity.SETUP)
+
+
+class Stretch(NamedTuple):
+    """
+    `key` names it within its run, for ever; `within` is the key of the one around it. `failed` says why it is a
+    failure, if it is one. Times are run time.
+    """
+
+    key: str
+    within: str | None
+    name: str
+    start: datetime
+    end: datetime
+    told: Mapping[str, Value] = {}
+    failed: str = ""
+
+
+def stretches(state: RunState) -> Iterator[Stretch]:
+    """All that are over, none before the one around it."""
+    if state.terminal is not None:
+        yield _run(state)
+    for launch in state.launches.values():
+        if (end := _end_of(launch)) is not None:
+            yield _launch(launch, end)
+    for attempt in state.attempts.values():
+        if attempt.end is not None:
+            yield _attempt(state, attempt, attempt.end.known_at)
+    yield from _checkpoints(state)
+    if state.terminal is not None:
+        yield from _epochs(state)
+        yield from _times(state, state.terminal.at)
+
+
+def _run(state: RunState) -> Stretch:
+    assert state.terminal is not None
+    summary = summarise(state, state.terminal.at)
+    told: dict[str, Value] = {
+        "spotrun.run": plain(summary.run),
+        "spotrun.state": summary.state,
+        "spotrun.cost_usd": float(summary.total.cost_usd),
+        "spotrun.interruptions": summary.total.interruptions,
+        "spotrun.simulated": summary.simulated,
+        "spotrun.time_scale": summary.time_scale,
+    }
+    failed = plain(state.terminal.detail) or "failed" if summary.state == "failed" else ""
+    return Stretch(RUN, None, plain(summary.name), state.created_at, state.terminal.at, told, failed)
+
+
+def _launch(launch: Launch, end: datetime) -> Stretch:
+    offering = launch.intent.offering
+    told: dict[str, Value] = {
+        "spotrun.launch": launch.number,
+        "spotrun.instance_type": plain(offering.instance_type),
+        "spotrun.capacity_type": offering.capacity_type,
+        "spotrun.usd_per_hour": float(launch.newest_price_usd_per_hour),
+        "cloud.provider": plain(offering.cloud),
+        "cloud.region": plain(offering.region),
+        "cloud.availability_zone": plain(offering.zone),
+    }
+    refused = launch.closed is not None and launch.recorded is None
+    failed = str(launch.closed.cause) if refused and launch.closed is not None else ""
+    return Stretch(_key_of(launch), RUN, "launch", launch.intended_at, end, told, failed)
+
+
+def _end_of(launch: Launch) -> datetime | None:
+    """None while instances of it may live, or come to live."""
+    if launch.gone is not None:
+        return launch.gone.ended_at
+    return launch.closed_at if launch.recorded is None else None
+
+
+def _attempt(state: RunState, attempt: Attempt, end: datetime) -> Stretch:
+    assert attempt.end is not None
+    told: dict[str, Value] = {
+        "spotrun.attempt": state.ordinals()[attempt.number],
+        "spotrun.cause": str(attempt.end.cause),
+        "spotrun.interrupted": interrupted(state, attempt),
+        "spotrun.notice": attempt.notice is not None,
+        "host.id": plain(attempt.instance_id),
+    }
+    failed = plain(attempt.end.detail) or "error" if attempt.end.cause is Cause.USER_ERROR else ""
+    around = _key_of(state.launch_of(attempt))
+    return Stretch(f"attempt/{attempt.number}", around, "attempt", attempt.started_at, end, told, failed)
+
+
+def _checkpoints(state: RunState) -> Iterator[Stretch]:
+    for commit in state.commits:
+        event = commit.event
+        told = {"spotrun.step": event.step, "spotrun.final": event.final, "spotrun.cut_off": commit.cut_off}
+        start = event.taken_at - bounded(event.stall_s)
+        yield Stretch(
+            f"checkpoint/{commit.number}", f"attempt/{event.attempt}", "checkpoint", start, commit.at, dict(told)
+        )
+
+
+def _epochs(state: RunState) -> Iterator[Stretch]:
+    start = state.created_at
+    for epoch, end in completed_epochs(state):
+        yield Stretch(f"epoch/{epoch}", RUN, f"epoch {epoch + 1}", start, end, {"spotrun.epoch": epoch + 1})
+        start = end
+
+
+def _times(state: RunState, end: datetime) -> Iterator[Stretch]:
+    for number, span in enumerate(timeline(state, end)):
+        attempt = None if span.attempt is None else state.attempts[span.attempt]
+        if attempt is None:
+            around = RUN
+        elif span.kind in _OF_LAUNCH:
+            around = _key_of(state.asked_last(attempt))
+        else:
+            around = f"attempt/{attempt.number}"
+        name = "training" if span.kind is Activity.PRODUCTIVE else str(span.kind)
+        downtime = span.kind not in (Activity.PRODUCTIVE, Activity.PAUSED)
+        yield Stretch(f"time/{number}", around, name, span.start, span.end, {"spotrun.downtime": downtime})
+
+
+def _key_of(launch: Launch) -> str:
+    return f"launch/{launch.number}"
+
+
+def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
+    """Its start and end; clocks of several writers may have told an end before the start."""
+    return stretch.start, max(stretch.start, stretch.end)
