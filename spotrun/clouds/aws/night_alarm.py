@@ -46,7 +46,7 @@ class AwsAlarm:
         self._region = region
         self._name = name_of(night)
         self._is_on: bool | None = None
-        self._heard: str | None = None
+        self._heard: frozenset[str] | None = None
 
     def on(self, *, again: bool = False) -> None:
         if again or self._is_on is not True:
@@ -60,15 +60,15 @@ class AwsAlarm:
         self._is_on = False
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        wanted = pattern(instance_ids)
+        wanted = frozenset(instance_ids)
         if wanted == self._heard:
             return
         rule = partial(
             self._region.events.put_rule,
             Name=self._name,
             Description="What EC2 tells of the instances of a run, for its runner",
-            EventPattern=wanted,
-            State="ENABLED" if instance_ids else "DISABLED",
+            EventPattern=pattern(wanted),
+            State="ENABLED" if wanted else "DISABLED",
         )
         self._region.ask(f"change the rule {self._name}", rule)
         self._heard = wanted
