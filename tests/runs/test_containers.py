@@ -42,6 +42,7 @@ IMAGE = f"docker:registry.example/team/image:1@{DIGEST}"
 PINNED = image_of(IMAGE).pinned
 TRAINERS = ("msgspec",)
 """What tests/support/agent_trainer.py imports beside spotrun."""
+WITHIN_S = 240.0
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root enters a container")
 
 
@@ -309,20 +310,20 @@ def test_a_killed_agent_and_a_killed_trainer_leave_no_container_and_lose_no_comm
 ) -> None:
     made, engine = run
     node = made.launch()
-    made.wait_for(ev.CheckpointCommitted)
+    made.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
     (name,) = engine.containers()
     assert name == f"spotrun-{UID}-{node.instance_id}"
     agent = node.agent_pid()
     assert agent is not None
     before = json.loads((node.folder / FILE).read_text())
     os.kill(agent, signal.SIGKILL)
-    eventually(lambda: node.agent_pid() not in (agent, None) and engine.containers() == [name])
-    made.wait_for(ev.ResumedFrom, count=2)
+    eventually(lambda: node.agent_pid() not in (agent, None) and engine.containers() == [name], WITHIN_S)
+    made.wait_for(ev.ResumedFrom, count=2, within_s=WITHIN_S)
     assert json.loads((node.folder / FILE).read_text()) == before
     with contextlib.suppress(ProcessLookupError):
         os.kill(node.trainer_pid(), signal.SIGKILL)
-    made.wait_for(ev.RunCompleted)
-    node.powers_off()
+    made.wait_for(ev.RunCompleted, within_s=WITHIN_S)
+    node.powers_off(WITHIN_S)
     assert engine.containers() == []
     assert {step for _, step in made.steps_done()} == {*range(1, 61)}
 
@@ -331,9 +332,9 @@ def test_a_killed_agent_and_a_killed_trainer_leave_no_container_and_lose_no_comm
 def test_a_notice_is_heard_in_a_container(run: tuple[AgentRun, Engine]) -> None:
     made, engine = run
     node = made.launch()
-    made.wait_for(ev.TrainingStarted)
+    made.wait_for(ev.TrainingStarted, within_s=WITHIN_S)
     node.notice(60)
-    node.powers_off()
+    node.powers_off(WITHIN_S)
     commit = made.wait_for(ev.CheckpointCommitted, count=len(made.seen(ev.CheckpointCommitted)))
     assert commit.final or commit.step == made.steps_done()[-1][1]
     assert engine.containers() == []
