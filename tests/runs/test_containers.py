@@ -304,6 +304,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[tuple[AgentRun, Engine]]:
                     find_engine().remove(left)
 
 
+@pytest.mark.timeout(1800)
 @as_root
 def test_a_killed_agent_and_a_killed_trainer_leave_no_container_and_lose_no_commit(
     run: tuple[AgentRun, Engine],
@@ -328,6 +329,7 @@ def test_a_killed_agent_and_a_killed_trainer_leave_no_container_and_lose_no_comm
     assert {step for _, step in made.steps_done()} == {*range(1, 61)}
 
 
+@pytest.mark.timeout(1800)
 @as_root
 def test_a_notice_is_heard_in_a_container(run: tuple[AgentRun, Engine]) -> None:
     made, engine = run
