@@ -10,15 +10,16 @@ import os
 import time
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.members import given_up, has_all
 from spotrun.clouds.local.records import POLL_S, RECORD_VARIABLE, CloudLog, Record, RecordFolder
-from spotrun.container.engine import FILE as CONTAINER
-from spotrun.container.engine import remove_remembered
 from spotrun.errors import CloudUnavailable, SpotrunError
 from spotrun.instance import EndedBy, Instance, InstanceState
 
+CONTAINER = "container.json"
+"""In the folder of an instance: which container it has (spotrun/container/engine.py)."""
 END_WITHIN_S = 5.0
 """How long a supervisor may take to obey, in system time; then it is ended by force."""
 
@@ -105,8 +106,7 @@ def bury(
     init_exit_code: int | None = None,
 ) -> Record:
     """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
-    with contextlib.suppress(SpotrunError):  # the end of its input ends it too
-        remove_remembered(folder.disk / CONTAINER)
+    _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
         folder.write(record)  # first of all, so that a process that repeats this tells the log the same
@@ -114,6 +114,16 @@ def bury(
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)
     return record
+
+
+def _remove_container(remembered: Path) -> None:
+    """Few have one, and a supervisor starts fast."""
+    if not remembered.exists():
+        return
+    from spotrun.container.engine import remove_remembered
+
+    with contextlib.suppress(SpotrunError):  # the end of its input ends it too
+        remove_remembered(remembered)
 
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
