@@ -61,7 +61,7 @@ class Meter:
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
-        self._warm_up = warm_up
+        self.warm_up = warm_up
         self._launch: int | None = None
         self._from = Trained()
         self._last = Trained()
@@ -79,7 +79,7 @@ class Meter:
             return
         self._last, self._status = now, status
         if not self._warm:
-            self._warm = now.steps >= self._warm_up
+            self._warm = now.steps >= self.warm_up
             self._from = now
             return
         if status.usage is not None:

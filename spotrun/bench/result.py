@@ -36,12 +36,17 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
+    simulated: bool = False
 
     @classmethod
     def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
         """Of `nodes` instances."""
         found = list(offerings)
-        return cls(spot=_least(found, CapacityType.SPOT, nodes), on_demand=_least(found, CapacityType.ON_DEMAND, nodes))
+        return cls(
+            spot=_least(found, CapacityType.SPOT, nodes),
+            on_demand=_least(found, CapacityType.ON_DEMAND, nodes),
+            simulated=any(each.simulated for each in found),
+        )
 
 
 def _least(offerings: Sequence[Offering], capacity: CapacityType, nodes: int) -> Decimal | None:

@@ -122,6 +122,17 @@ def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, bu
     )
 
 
+def unnamed_arguments(spec: RunSpec, changed: TrainSpec, names: Arguments, *, devices: bool) -> Iterator[str]:
+    """What to say of arguments that the script's own source does not name. `changed` is what is to be trained."""
+    source = spec.train.source(Path(spec.workdir))
+    text = "" if source is None else (Path(spec.workdir) / source).read_text(errors="replace")
+    for named in (names.batch, names.precision, names.devices):
+        if source is not None and named is not None and named.lstrip("-") not in text:
+            yield f"{source} does not say {named} itself: see that something reads it"
+    if devices and source is not None and not names.devices and not _has(changed, spec, DEVICES):
+        yield f"{source} has no argument for the number of devices: it has to train on all that it finds"
+
+
 def _is_bare(kind: Kind | None) -> bool:
     """Nothing but an argument could say how many devices train."""
     return not isinstance(kind, Accelerators)

@@ -56,7 +56,8 @@ def verdict(measured: Measured) -> str:
     device, loading = _times(device_gain(measured)), _times(loading_gain(measured))
     more = cpus_gain(measured)
     if more is not None:
-        remedy = f"{MORE_CPUS} more vCPUs gain {_times(more)} if its loaders use them, and {loading} at most"
+        more_cpus = f"{MORE_CPUS} more vCPUs gain {_times(more)} if its loaders use them (num_workers)"
+        remedy = f"{more_cpus}, and {loading} at most"
     else:
         remedy = f"faster loading gains at most {loading}{_spare(measured)}"
     return f"{word}: a faster device gains at most {device}; {remedy}"

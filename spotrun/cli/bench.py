@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from spotrun.cli.options import (
     YesOption,
     print_json,
     read_flag,
+    require_writable,
     write_text,
 )
 from spotrun.errors import SpecInvalid, SpotrunError
@@ -23,7 +25,10 @@ from spotrun.errors import SpecInvalid, SpotrunError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from spotrun.bench.result import Row
     from spotrun.spec.kinds import Kind
+
+WITHIN_LEAST = timedelta(minutes=1)
 
 
 def bench(
@@ -97,9 +102,9 @@ def bench(
     is left out. What was rented is gone when the command ends. Later runs of the same job know what was measured.
     """
     from spotrun import address
-    from spotrun.bench.trials import Arguments, spec_of, trials
+    from spotrun.bench.trials import Arguments, spec_of, trials, unnamed_arguments
     from spotrun.cli import benching
-    from spotrun.cli.asking import confirm
+    from spotrun.cli.asking import confirm, say
     from spotrun.cli.attend import billed
     from spotrun.cli.before_launch import check_script, require_framework
     from spotrun.cli.runs import default_store
@@ -111,8 +116,19 @@ def bench(
 
     overrides: dict[str, object] = {"checkpoint.uri": None if store is None else address.absolute(store)}
     limit = read_flag("--within", read_positive_duration, within, "--within 20m")
+    if limit < WITHIN_LEAST:
+        raise SpecInvalid(f"--within {within} is over before an instance has started", hint="--within 20m")
     most = None if budget is None else read_flag("--budget", parse_usd, budget, "--budget 2")
     names = Arguments(batch=batch_as, devices=devices_as, precision=precision_as)
+    for flag, named, given in (
+        ("--batch", batch_as, batch),
+        ("--precision", precision_as, precision),
+        ("--devices", devices_as, devices),
+    ):
+        if named is not None and given is None:
+            raise SpecInvalid(f"{flag}-as {named} names an argument for nothing", hint=f"add {flag}, or leave it out")
+    if html is not None:
+        require_writable(html)
     spec = load_spec(job, overrides, default_store(), arguments or ())
     with placed(job, overrides):
         check_script(spec, here=cloud_of(spec).here)
@@ -123,32 +139,44 @@ def bench(
             _numbers("--batch", batch),
             _words("--precision", precision),
         )
-        _require_base(against, [str(each.kind) for each in chosen])
+        base = _base(against, [str(each.kind) for each in chosen])
         with _about_types(given=bool(types)):
             found = [benching.planned(spec.name, each, spec_of(spec, each, names, limit, most)) for each in chosen]
     if cloud_of(spec).here:
         require_framework(spec)
     benching.require_budget(found, most)
     if not as_json:
-        report.show_plan([(each.trial, each.prices) for each in found], simulated=not billed(spec))
+        report.show_plan([(each.trial, each.prices) for each in found])
+        for line in unnamed_arguments(spec, found[0].spec.train, names, devices=devices is not None):
+            say(f"note: {line}")
     confirm(yes, f"Measure {len(found)}?", default=not billed(spec), declined="nothing was rented")
-    rows = []
-    with report.view() as view:
-        for row in benching.measure(found, steps, most, view.show):
-            rows.append(row)
-            report.say_row(row)
-    if html is not None:
-        from spotrun.report.html.bench import bench_page
-
-        write_text(html, bench_page(rows, spec.name, samples, against))
-    if as_json:
-        print_json(report.as_json(rows, samples, against))
-    else:
-        report.show(rows, samples, against)
+    rows: list[Row] = []
+    try:
+        with report.view() as view:
+            for row in benching.measure(found, steps, most, view.show):
+                rows.append(row)
+                report.say_row(row)
+    finally:  # what was paid for is shown, whatever has ended it
+        if rows:
+            _show(rows, spec.name, samples, base, html, as_json=as_json)
     if not any(row.measured for row in rows):
         raise SpotrunError(
             "nothing was measured", hint="see the reasons above; `spotrun logs` has what the training printed"
         )
+
+
+def _show(
+    rows: Sequence[Row], name: str, samples: float | None, base: str | None, html: Path | None, *, as_json: bool
+) -> None:
+    from spotrun.report import bench as report
+    from spotrun.report.html.bench import bench_page
+
+    if as_json:
+        print_json(report.as_json(rows, samples, base))
+    else:
+        report.show(rows, samples, base)
+    if html is not None:
+        write_text(html, bench_page(rows, name, samples, base))
 
 
 @contextmanager
@@ -188,12 +216,17 @@ def _words(flag: str, text: str | None) -> list[str]:
 def _numbers(flag: str, text: str | None) -> list[int]:
     words = _words(flag, text)
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
-        raise SpecInvalid(f"{flag} {text!r} is no list of whole numbers", hint=f"{flag} 1,2")
+        raise SpecInvalid(f"{flag} {text!r} is no list of whole numbers from 1 on", hint=f"{flag} 1,2")
     return list(map(int, words))
 
 
-def _require_base(against: str | None, types: Sequence[str]) -> None:
-    if against is not None and against.casefold() not in {each.casefold() for each in types}:
-        raise SpecInvalid(
-            f"--against {against!r} is none of what is measured", hint=f"one of {', '.join(dict.fromkeys(types))}"
-        )
+def _base(against: str | None, types: Sequence[str]) -> str | None:
+    """The one of `types` that `--against` means."""
+    if against is None:
+        return None
+    by_name = {each.casefold(): each for each in types}
+    found = by_name.get(against.casefold()) or by_name.get(f"{against.casefold()}:1")
+    if found is None:
+        known = ", ".join(dict.fromkeys(types))
+        raise SpecInvalid(f"--against {against!r} is none of what is measured", hint=f"one of {known}")
+    return found

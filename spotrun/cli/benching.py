@@ -29,6 +29,7 @@ from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.retrying import persist
+from spotrun.units import count_of, to_the_second
 
 Watch = Callable[[Progress], None]
 
@@ -132,7 +133,7 @@ class _Trial:
         if not self._meter.enough and state.terminal.outcome == "failed":
             measured, fate, reason = None, fate_of(detail), detail
         elif measured is None:
-            fate, reason = Fate.TOO_SHORT, detail or "it ended before its beginning was over; let it train longer"
+            fate, reason = Fate.TOO_SHORT, self._why_too_short(state, detail)
         if measured is not None:
             self._keep(run, measured)
         last = next(reversed(list(state.attempts.values())), None)
@@ -149,6 +150,14 @@ class _Trial:
             run=run.id,
             reason=reason,
         )
+
+    def _why_too_short(self, state: RunState, detail: str) -> str:
+        assert state.terminal is not None
+        lasted = state.terminal.at - state.created_at
+        if state.terminal.outcome == "completed":
+            return "it ended before its beginning was over; let it train longer"
+        steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
+        return f"it did not make {steps} in {time} ({detail}); give it more by --within or --budget"
 
     def _keep(self, run: OpenRun, measured: Measured) -> None:
         """For later runs of the job as it was measured."""

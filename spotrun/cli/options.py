@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,17 @@ def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def require_writable(path: Path) -> None:
+    """
+    See whether a file may be written there, before anything is done for it.
+
+    Raises:
+        SpotrunError: the folder is not there, or is not the user's.
+    """
+    if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise SpotrunError(f"cannot write {path}", hint="name a file in a folder that you may write")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, StoreError
-from spotrun.folder.bench_record import benched
+from spotrun.folder.bench_record import Benched, benched
 from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -46,6 +46,8 @@ class Planned(NamedTuple):
     created: RunCreated | None
     measured: Measured
     source: Source
+    benched: Benched | None = None
+    """What says how long the work is, if neither the job nor a run of it does."""
 
 
 def planned(
@@ -70,7 +72,8 @@ def planned(
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
     known = _measured(spec, store)
-    expected = spec.policy.expected_work or known.work or _benched(spec, store)
+    told_by_bench = None if spec.policy.expected_work or known.work else _benched(spec, store)
+    expected = spec.policy.expected_work or known.work or _work_of(told_by_bench, spec)
     if expected is None:
         hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
@@ -102,7 +105,7 @@ def planned(
         created=unborn.created,
         progressed=progressed,
     )
-    return Planned(found, spec, offerings, unborn.created, known, source)
+    return Planned(found, spec, offerings, unborn.created, known, source, told_by_bench)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:
@@ -125,12 +128,15 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
         return Measured()
 
 
-def _benched(spec: RunSpec, store: str | None) -> timedelta | None:
-    """How long the whole training takes on the first of its kinds, as `spotrun bench` has measured it."""
+def _benched(spec: RunSpec, store: str | None) -> Benched | None:
+    """What `spotrun bench` has measured on the first of its kinds."""
     folder = store or spec.checkpoint.uri
     if absent(folder) or not spec.resources.kinds:
         return None
-    found = benched(open_store(folder), spec).get(str(spec.resources.kinds[0]))
+    return benched(open_store(folder), spec).get(str(spec.resources.kinds[0]))
+
+
+def _work_of(found: Benched | None, spec: RunSpec) -> timedelta | None:
     return None if found is None or found.work_s is None else timedelta(seconds=found.work_s * clock_of(spec).scale)
 
 

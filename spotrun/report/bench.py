@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
+from spotrun.bench.meter import Measured
 from spotrun.bench.result import Prices, Row, best, cheapest, devices_of, efficiency
 from spotrun.bench.trials import Trial
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
@@ -79,9 +80,14 @@ def _line(update: Progress) -> str:
     return ", ".join(parts)
 
 
-def show_plan(trials: Sequence[tuple[Trial, Prices]], *, simulated: bool) -> None:
+def _priced(title: str, prices: Iterable[Prices]) -> str:
+    """Of a table: nobody is ever billed what a simulated cloud asks."""
+    return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
+
+
+def show_plan(trials: Sequence[tuple[Trial, Prices]]) -> None:
     """What will be rented, one after the other."""
-    title = "To be measured" + (" (simulated prices)" if simulated else "")
+    title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
     for trial, prices in trials:
         table.add_row([trial.name, _price(prices.spot), _price(prices.on_demand)])
@@ -95,7 +101,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 def say_row(row: Row) -> None:
     """At once, beside the progress: a bench of several types takes a while."""
     measured = row.measured
-    found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else f"{row.fate}: {row.reason}"
+    found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
 
 
@@ -156,7 +162,7 @@ def money_table(rows: Sequence[Row], samples: float | None, against: str | None)
         *more,
         "measuring\ncost",
     ]
-    table = figures_table("What it costs", "", heads)
+    table = figures_table(_priced("What it costs", (row.prices for row in rows)), "", heads)
     for row in rows:
         prices, spot, on_demand = row.prices, row.per_usd(row.prices.spot), row.per_usd(row.prices.on_demand)
         table.add_row(
@@ -259,6 +265,7 @@ def as_json(rows: Sequence[Row], samples: float | None, against: str | None) -> 
     return {
         "rows": [_for_programs(row, rows, samples, base) for row in rows],
         "cheapest": None if found is None else found.trial.name,
+        "simulated": any(row.prices.simulated for row in rows),
         "usd": usd_text(sum((row.usd for row in rows), Decimal(0))),
     }
 
@@ -283,7 +290,7 @@ def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Ro
     if measured is None:
         return told | {"measured": None}
     return told | {
-        "measured": msgspec.to_builtins(measured)
+        "measured": _figures(measured)
         | {
             "steps_per_s": rounded(measured.steps_per_s),
             "samples_per_s": rounded(measured.samples_per_s),
@@ -305,6 +312,11 @@ def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Ro
             "8_more_vcpus": _finite(cpus_gain(measured)),
         },
     }
+
+
+def _figures(measured: Measured) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(measured)
+    return {{"low": "steps_per_s_low", "high": "steps_per_s_high"}.get(name, name): each for name, each in told.items()}
 
 
 def _text(usd: Decimal | None) -> str | None:
