@@ -104,8 +104,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end; `judged`: it was the sweep
     that said so last. It was carried on after epoch `spared`, by which it is judged no more. `epoch_s` is the training
     time of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is
-    the most that its instances may cost, `price_usd_per_hour` what the first was to cost. `age` is run time since its
-    launch.
+    the most that its instances may cost, `price_usd_per_hour` what the cheapest was to cost. `age` is run time since
+    its launch.
     """
 
     number: int
@@ -220,7 +220,7 @@ def trial_of(
     epochs = tuple(EndedEpoch(each.event.epoch + 1, on_the_wall(each.at), each.event.metrics) for each in state.epochs)
     launches = state.launches.values()
     prices = [launch.intent.price_ceiling_usd_per_hour for launch in launches]
-    first = next((launch.intent.offering.price_usd_per_hour for launch in launches), ZERO)
+    least = min((launch.intent.offering.price_usd_per_hour for launch in launches), default=ZERO)
     ended = outcome(state)
     return Trial(
         number=number,
@@ -237,7 +237,7 @@ def trial_of(
         epoch_s=_epoch_s(summary.epochs),
         start_s=_start_s(summary.epochs),
         usd_per_hour=created.size * (max(prices, default=ZERO) + created.billing.attached_usd_per_hour),
-        price_usd_per_hour=created.size * (first + created.billing.attached_usd_per_hour),
+        price_usd_per_hour=created.size * (least + created.billing.attached_usd_per_hour),
     )
 
 
@@ -408,7 +408,8 @@ def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
     if measured is None:
         return 1
     epochs, epoch_s = measured.epochs_total or 1, measured.epoch_s or 0.0
-    usd_per_s = float(measured.price_usd_per_hour) / 3600
+    prices = [each.price_usd_per_hour for each in trials if each.price_usd_per_hour]
+    usd_per_s = float(min(prices, default=ZERO)) / 3600  # a first trial with a deadline begins on demand
     found = 1
     for first in range(2, epochs // plan.keep_one_in + 1):
         work_s = plan.trials * measured.start_s + epoch_s * _epochs_trained(
