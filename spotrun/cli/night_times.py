@@ -14,7 +14,7 @@ from spotrun.units import shown
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
-_AHEAD = timedelta(days=9)
+_AHEAD = timedelta(days=16)
 """A night of one day in the week whose time a clock change leaves out is due a week later."""
 
 
