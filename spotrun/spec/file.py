@@ -38,7 +38,12 @@ from spotrun.spec.values import (
 from spotrun.spec.yaml import BYTES_MAX, NULLS, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
 
-_FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration", "num_nodes": "--num-nodes"}
+_FLAGS = {
+    "resources.max_price": "--max-price",
+    "budget.max_usd": "--budget",
+    "max_duration": "--max-duration",
+    "num_nodes": "--num-nodes",
+}
 
 
 @dataclass(frozen=True)
