@@ -24,6 +24,7 @@ NEEDS_AN_EXTRA = (
         "checkpoint/accelerator.py",
     ),
     *("simulation/", "cli/planning.py"),
+    *("policy/sweeps.py", "cli/sweeping.py", "cli/sweep_start.py", "report/sweep.py"),
     *("report/metrics.py", "report/telemetry.py", "cli/metrics_endpoint.py", "cli/watched_runs.py"),
     *("store/s3", "store/http.py", "store/gcs.py", "secrets/parameter_store.py", "clouds/aws/", "clouds/gcp/"),
 )
