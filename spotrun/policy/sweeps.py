@@ -51,7 +51,7 @@ ALONE = timedelta(minutes=30)
 really needs is kept for the next. Of one whose first epoch takes longer, the others do not wait for the end."""
 PILOT_IN = 2
 """It gets one in so many parts of the budget: what it needs is not known, and nobody can give it more later."""
-MORE = 1.5
+MORE = 1.2
 """A sweep takes this many times what halving alone would: trials begin without waiting, prices and losses differ."""
 FAILED_MAX = 3
 """So many failures before any epoch has ended anywhere are no matter of parameters."""

@@ -164,7 +164,7 @@ def test_the_worst_half_of_those_that_have_come_as_far_stops_and_is_told_why() -
 
 
 @pytest.mark.parametrize(
-    ("budget", "time", "at_once", "first"), [(40, None, 4, 3), (8, None, 4, 2), (4, None, 4, 1), (40, HOUR, 4, 1)]
+    ("budget", "time", "at_once", "first"), [(40, None, 4, 3), (7, None, 4, 2), (4, None, 4, 1), (40, HOUR, 4, 1)]
 )
 def test_trials_are_compared_as_late_as_budget_and_time_allow(
     budget: int, time: timedelta | None, at_once: int, first: int
