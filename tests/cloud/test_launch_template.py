@@ -13,7 +13,7 @@ from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 from spotrun.errors import AccessDenied
-from spotrun.offering import CapacityType
+from spotrun.offering import RENTED, CapacityType
 from tests.support.aws_launches import CONFIG, launches, request
 from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import ManualClock
@@ -46,7 +46,7 @@ def publish(account: GuardedAccount, **data: Any) -> int:
     return version
 
 
-@pytest.mark.parametrize("capacity_type", CapacityType)
+@pytest.mark.parametrize("capacity_type", RENTED)
 def test_what_spotrun_asks_for_is_in_the_call_with_a_template_as_without(
     account: GuardedAccount, capacity_type: CapacityType
 ) -> None:
