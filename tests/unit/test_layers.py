@@ -39,7 +39,7 @@ ROWS = (
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names.split()}
 LANDMARKS_MAX = 13
 """Files directly below spotrun/."""
-EDGES_MAX = 260
+EDGES_MAX = 239
 """Pairs of packages and landmarks of which the first imports the second."""
 PURE = (
     "run/",
