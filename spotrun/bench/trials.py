@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from itertools import product
-from pathlib import Path
 
 import msgspec
 
 from spotrun.errors import SpecInvalid
+from spotrun.spec.arguments import Script, plain, replaced
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.model import (
     BudgetSpec,
@@ -28,10 +28,10 @@ from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
 """No checkpoint is made while it is measured."""
-BATCH = ("--batch-size", "--batch_size", "--per_device_train_batch_size", "--train_batch_size", "--batch", "--bs")
-PRECISION = ("--precision", "--mixed_precision", "--mixed-precision", "--dtype")
-DEVICES = ("--devices", "--gpus", "--num_devices", "--num-devices", "--nproc_per_node", "--nproc-per-node")
-"""What scripts call these arguments, the commonest first."""
+BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
+PRECISION = ("precision", "mixed_precision", "dtype")
+DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
+"""What scripts call these arguments, the commonest first; `-` and `_` are the same."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,14 +123,16 @@ def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, bu
 
 
 def unnamed_arguments(spec: RunSpec, changed: TrainSpec, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """What to say of arguments that the script's own source does not name. `changed` is what is to be trained."""
-    source = spec.train.source(Path(spec.workdir))
-    text = "" if source is None else (Path(spec.workdir) / source).read_text(errors="replace")
+    """What to say of arguments that no file of the work folder names. `changed` is what is to be trained."""
+    if spec.train.run is not None:
+        return
+    script = Script.read(spec)
     for named in (names.batch, names.precision, names.devices):
-        if source is not None and named is not None and named.lstrip("-") not in text:
-            yield f"{source} does not say {named} itself: see that something reads it"
-    if devices and source is not None and not names.devices and not _has(changed, spec, DEVICES):
-        yield f"{source} has no argument for the number of devices: it has to train on all that it finds"
+        name = "" if named is None else named.lstrip("-")
+        if name and replaced(spec.train.args, name, "") is None and script.flag_for(name) is None:
+            yield f"no file beside {spec.train.title} names {named}: see that it is read"
+    if devices and not names.devices and not _has(changed, spec, DEVICES):
+        yield f"{spec.train.title} has no argument for the number of devices: it has to train on all that it finds"
 
 
 def _is_bare(kind: Kind | None) -> bool:
@@ -142,59 +144,58 @@ def _is_bare(kind: Kind | None) -> bool:
 
 
 def _with(train: TrainSpec, spec: RunSpec, flag: str, named: str | None, names: Sequence[str], value: str) -> TrainSpec:
-    chosen = [named] if named is not None else names
+    """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
+    wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
-        return _in_command(train, train.run, flag, chosen, value)
-    args = list(train.args)
-    for index, argument in enumerate(args):
-        name, is_one, _ = argument.partition("=")
-        if is_one and _means(name, chosen):
-            args[index] = f"{name}={value}"
-        elif argument in chosen and index + 1 < len(args):
-            args[index + 1] = value
-        else:
-            continue
-        return train.model_copy(update={"args": tuple(args)})
-    found = named or next(_in_source(train, spec, names), None)
-    if found is None:
+        return _in_command(train, train.run, flag, wanted, value)
+    for name in _given(train, wanted):
+        if (args := replaced(train.args, name, value)) is not None:
+            return train.model_copy(update={"args": args})
+    script = Script.read(spec)
+    added = next((found for name in wanted if (found := script.flag_for(name)) is not None), named)
+    if added is None and not script.is_hydra:
         raise SpecInvalid(
-            f"{flag}: {train.title} has no argument that is called {' or '.join(names[:2])}",
+            f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
             hint=f"say what it is called: {flag}-as --my-name",
         )
-    return train.model_copy(update={"args": (*args, found, value)})
+    words = (f"{wanted[0]}={value}",) if added is None else (added, value)
+    return train.model_copy(update={"args": (*train.args, *words)})
+
+
+def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
+    """Those that the job may give, and as Hydra has them, `data.batch_size`."""
+    yield from names
+    last = {plain(name) for name in names}
+    keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
+    yield from (key for key in keys if plain(key.rpartition(".")[2]) in last)
+
+
+def _flags(names: Sequence[str]) -> list[str]:
+    return [f"--{plain(name)}" for name in names]
 
 
 def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
-    pattern = rf"(?<!\S)({'|'.join(map(re.escape, names))})([ =]+)[^\s;|&]+"
-    changed, number = re.subn(pattern, lambda found: f"{found[1]}{found[2]}{value}", command)
+    changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
     if number != 1:
         how = "names it nowhere" if not number else f"names it {number} times"
         raise SpecInvalid(
-            f"{flag}: the command {how}, as {' or '.join(names[:2])} and a value",
+            f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
             key=("train", "run"),
         )
     return train.model_copy(update={"run": changed})
 
 
-def _means(name: str, names: Sequence[str]) -> bool:
-    """`--batch-size=16`, and `data.batch_size=16`, as Hydra has it."""
-    if name.startswith("-"):
-        return name in names
-    return name.rpartition(".")[2] in {each.lstrip("-").replace("-", "_") for each in names}
+def _written(names: Sequence[str]) -> str:
+    """A pattern of them and their values in a command of a shell."""
+    words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
+    return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 
 
 def _has(train: TrainSpec, spec: RunSpec, names: Sequence[str]) -> bool:
     if train.run is not None:
-        return any(re.search(rf"(?<!\S){re.escape(name)}[ =]", train.run) for name in names)
-    args = [argument.partition("=")[0] for argument in train.args]
-    return any(_means(name, names) for name in args) or next(_in_source(train, spec, names), None) is not None
-
-
-def _in_source(train: TrainSpec, spec: RunSpec, names: Sequence[str]) -> Iterator[str]:
-    """Those of `names` that the script's own source has as strings."""
-    source = train.source(Path(spec.workdir))
-    if source is None:
-        return
-    text = (Path(spec.workdir) / source).read_text(errors="replace")
-    yield from (name for name in names if f'"{name}"' in text or f"'{name}'" in text)
+        return re.search(_written(names), train.run) is not None
+    if any(replaced(train.args, name, "") is not None for name in _given(train, names)):
+        return True
+    script = Script.read(spec)
+    return any(script.flag_for(name) is not None for name in names)

@@ -14,29 +14,21 @@ So a parameter that only a mistake can mean is refused before anything is rented
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from itertools import groupby, islice
+from itertools import groupby
 from math import prod
-from pathlib import Path
-from typing import NamedTuple
 
 from spotrun.errors import SpecInvalid
+from spotrun.spec.arguments import Script, as_number, plain, replaced
 from spotrun.spec.model import BudgetSpec, RunSpec, TrainSpec
 
 EXAMPLE = "--grid lr=1e-3,3e-4"
 COMBINATIONS_MAX = 10_000
-FILES_MAX = 200
-"""Of the work folder; a script that has more of its own is rare."""
 ALIKE = 0.75
-OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
-"""Libraries that make arguments of what a script does not name itself."""
-_FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 Grid = dict[str, tuple[str, ...]]
@@ -57,7 +49,7 @@ def read_grid(texts: Sequence[str]) -> Grid:
             raise SpecInvalid(f"--grid {text!r} has no value", hint=f"write a name and its values: {EXAMPLE}")
         if not _NAME.fullmatch(name):
             raise SpecInvalid(f"--grid {text!r}: {name!r} is no name of a parameter", hint=f"like {EXAMPLE}")
-        if other := next((known for known in grid if _plain(known) == _plain(name)), None):
+        if other := next((known for known in grid if plain(known) == plain(name)), None):
             raise SpecInvalid(f"--grid has {other} twice", hint=f"write all its values at once: {EXAMPLE}")
         grid[name] = _values(text, listed)
     if not grid:
@@ -75,19 +67,11 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
     values = tuple(value.strip() for value in listed.split(","))
     if "" in values:
         raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"values are apart by one comma: {EXAMPLE}")
-    for _, alike in groupby(sorted(values, key=_number), key=_number):
+    for _, alike in groupby(sorted(values, key=as_number), key=as_number):
         same = list(alike)
         if len(same) > 1:
             raise SpecInvalid(f"--grid {text!r} has the same value twice: {' and '.join(same)}", hint="remove one")
     return values
-
-
-def _number(value: str) -> str:
-    """The same for 1e-3 and 0.001."""
-    try:
-        return repr(float(value))
-    except ValueError:
-        return value
 
 
 # -- where a parameter goes ------------------------------------------------------------------------------------------
@@ -107,8 +91,8 @@ def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
 
 def _with_param(spec: RunSpec, name: str, value: str) -> RunSpec:
     train = spec.train
-    if (replaced := _replaced(train.args, name, value)) is not None:
-        return _with_args(spec, replaced)
+    if (args := replaced(train.args, name, value)) is not None:
+        return _with_args(spec, args)
     if name in spec.envs:
         return spec.model_copy(update={"envs": {**spec.envs, name: value}})
     if train.run is not None:
@@ -126,101 +110,21 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
     return spec.model_copy(update={"train": train})
 
 
-def _replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """The arguments with another value for that name; None if they do not have it."""
-    found, done, index = list[str](), False, 0
-    while index < len(args):
-        flag, given, _ = args[index].partition("=")
-        if not _names(flag, name, given=bool(given)):
-            found.append(args[index])
-        elif given:
-            found.append(f"{flag}={value}")
-            done = True
-        else:
-            found += [flag, value]
-            done = True
-            index += index + 1 < len(args) and not _is_flag(args[index + 1])
-        index += 1
-    return tuple(found) if done else None
-
-
-def _names(flag: str, name: str, *, given: bool) -> bool:
-    """Whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
-    dashes = len(flag) - len(flag.lstrip("-"))
-    return (dashes > 0 or given) and _plain(flag.lstrip("-+")) == _plain(name)
-
-
-def _is_flag(word: str) -> bool:
-    """-1e-3 is a value."""
-    return word.startswith("-") and _number(word) == word
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "-")
-
-
 def _added(spec: RunSpec, name: str, value: str) -> tuple[str, ...]:
     """The words that give a script an argument which the job does not give it."""
-    workdir = Path(spec.workdir)
-    source = spec.train.source(workdir)
-    own = "" if source is None else (workdir / source).read_text(errors="replace")
-    flags, others = _Named.of([own]), _Named.of(_texts(workdir))
-    if (flag := flags.flag_for(name) or others.flag_for(name)) is not None:
+    script = Script.read(spec)
+    itself, beside = script.itself, script.beside
+    if (flag := script.flag_for(name)) is not None:
         return (flag, value)
-    if "hydra.main" in own:
+    if script.is_hydra:
         return (f"{name}={value}",)
-    known = {flag.lstrip("-") for flag in others.flags} | set(spec.envs)
+    known = {flag.lstrip("-") for flag in beside.flags} | set(spec.envs)
     near = get_close_matches(name, sorted(known), 1, ALIKE)
-    if not near and (not flags.flags or flags.is_open or _plain(name) in flags.words | others.words):
+    if not near and (not itself.flags or itself.is_open or plain(name) in itself.words | beside.words):
         return (f"--{name}", value)
-    listed = ", ".join(sorted(flags.flags)[:10])
+    listed = ", ".join(sorted(itself.flags)[:10])
     hint = f"did you mean {near[0]}?" if near else f"its arguments are {listed}"
     raise SpecInvalid(f"--grid {name}: {spec.train.title} has no argument --{name}", hint=hint)
-
-
-class _Named(NamedTuple):
-    """
-    What Python files name: flags like "--lr" in add_argument; parameters and fields, of which some libraries make
-    flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
-    """
-
-    flags: frozenset[str]
-    words: frozenset[str]
-    is_open: bool
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> _Named:
-        flags, words, is_open = set[str](), set[str](), False
-        for text in texts:
-            is_open = is_open or any(name in text for name in OPEN_PARSERS)
-            for node in _nodes(text):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FLAG.fullmatch(node.value):
-                    flags.add(node.value)
-                elif isinstance(node, ast.arg):
-                    words.add(_plain(node.arg))
-                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    words.add(_plain(node.target.id))
-        return cls(frozenset(flags), frozenset(words), is_open)
-
-    def flag_for(self, name: str) -> str | None:
-        """The longest way to write it."""
-        return max((flag for flag in self.flags if _plain(flag.lstrip("-")) == _plain(name)), key=len, default=None)
-
-
-def _nodes(text: str) -> Iterator[ast.AST]:
-    """Nothing of what this Python cannot read."""
-    try:
-        yield from ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):
-        return
-
-
-def _texts(workdir: Path) -> Iterator[str]:
-    """The Python files that a script of the work folder may import from there."""
-    found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
-    for path in islice(found, FILES_MAX):
-        with suppress(OSError):
-            yield path.read_text(errors="replace")
 
 
 # -- what a trial may take -------------------------------------------------------------------------------------------
@@ -246,6 +150,5 @@ def trial_spec(
 
 
 def may_have_deadline(spec: RunSpec) -> bool:
-    """Spot alone keeps none, and of several kinds of instances nobody knows the speed yet."""
-    spot_only = spec.resources.spot_policy == "spot" and spec.policy.strategy != "spot_only"
-    return not spot_only and not spec.resources.is_choice
+    """Spot alone keeps none."""
+    return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -1,0 +1,129 @@
+"""
+The arguments of a script: how a job gives one, and what the script itself calls them.
+
+What is asked for by a plain name, `batch_size`, is `--batch-size` and `--batch_size` and, before an equals sign,
+`batch_size` and `data.batch_size`, as Hydra has it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun.spec.model import RunSpec
+
+FILES_MAX = 200
+"""Of the work folder; a script that has more of its own is rare."""
+OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
+"""Libraries that make arguments of what a script does not name itself."""
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
+
+
+def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
+    """The arguments with another value for that name; None if they do not have it."""
+    found, done, index = list[str](), False, 0
+    while index < len(args):
+        flag, given, _ = args[index].partition("=")
+        if not _names(flag, name, given=bool(given)):
+            found.append(args[index])
+        elif given:
+            found.append(f"{flag}={value}")
+            done = True
+        else:
+            found += [flag, value]
+            done = True
+            index += index + 1 < len(args) and not _is_flag(args[index + 1])
+        index += 1
+    return tuple(found) if done else None
+
+
+def _names(flag: str, name: str, *, given: bool) -> bool:
+    """Whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
+    dashes = len(flag) - len(flag.lstrip("-"))
+    return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
+
+
+def _is_flag(word: str) -> bool:
+    """-1e-3 is a value."""
+    return word.startswith("-") and as_number(word) == word
+
+
+def plain(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def as_number(value: str) -> str:
+    """The same for 1e-3 and 0.001."""
+    try:
+        return repr(float(value))
+    except ValueError:
+        return value
+
+
+class Named(NamedTuple):
+    """
+    What Python files name: flags like "--lr" in add_argument; parameters and fields, of which some libraries make
+    flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
+    """
+
+    flags: frozenset[str]
+    words: frozenset[str]
+    is_open: bool
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Named:
+        flags, words, is_open = set[str](), set[str](), False
+        for text in texts:
+            is_open = is_open or any(name in text for name in OPEN_PARSERS)
+            for node in _nodes(text):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FLAG.fullmatch(node.value):
+                    flags.add(node.value)
+                elif isinstance(node, ast.arg):
+                    words.add(plain(node.arg))
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    words.add(plain(node.target.id))
+        return cls(frozenset(flags), frozenset(words), is_open)
+
+    def flag_for(self, name: str) -> str | None:
+        """The longest way to write it."""
+        return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
+
+
+def _nodes(text: str) -> Iterator[ast.AST]:
+    """Nothing of what this Python cannot read."""
+    try:
+        yield from ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        return
+
+
+def _texts(workdir: Path) -> Iterator[str]:
+    """The Python files that a script of the work folder may import from there."""
+    found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
+    for path in islice(found, FILES_MAX):
+        with suppress(OSError):
+            yield path.read_text(errors="replace")
+
+
+class Script(NamedTuple):
+    """What the script of a job names `itself`, and what the files beside it do; none of both for a command."""
+
+    itself: Named
+    beside: Named
+    is_hydra: bool
+
+    @classmethod
+    def read(cls, spec: RunSpec) -> Script:
+        workdir = Path(spec.workdir)
+        source = spec.train.source(workdir)
+        own = "" if source is None else (workdir / source).read_text(errors="replace")
+        return cls(Named.of([own]), Named.of(_texts(workdir)), "hydra.main" in own)
+
+    def flag_for(self, name: str) -> str | None:
+        """How an argument of that name is written on its command line; None if no file names it."""
+        return self.itself.flag_for(name) or self.beside.flag_for(name)
