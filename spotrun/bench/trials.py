@@ -102,15 +102,15 @@ def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, bu
         train = _with(train, spec, "--precision", names.precision, PRECISION, trial.precision)
     if trial.devices is not None and (names.devices or _has(train, spec, DEVICES) or _is_bare(trial.kind)):
         train = _with(train, spec, "--devices", names.devices, DEVICES, str(trial.devices))
-    kind: dict[str, object] = {"instance_type": None} if trial.kind is not None else {}
+    changes: dict[str, object] = {"home": None} | ({"instance_type": None} if trial.kind is not None else {})
     accelerators = trial.kind if isinstance(trial.kind, Accelerators | None) else AnyOf((trial.kind,))
     return spec.model_copy(
         update={
             "name": name_from(f"{spec.name[:57]}-bench"),
             "train": train,
-            "resources": spec.resources.model_copy(update={"accelerators": accelerators, **kind}),
+            "resources": spec.resources.model_copy(update={"accelerators": accelerators, **changes}),
             "checkpoint": CheckpointSpec(uri=spec.checkpoint.uri, every=SELDOM),
-            "policy": spec.policy.model_copy(update={"deadline": None, "expected_work": None}),
+            "policy": spec.policy.model_copy(update={"deadline": None, "strategy": "ours", "expected_work": None}),
             "outputs": OutputsSpec(files=()),
             "max_duration": within,
             "budget": BudgetSpec(max_usd=budget),
