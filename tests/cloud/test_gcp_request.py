@@ -83,11 +83,11 @@ def test_gcloud_sends_what_was_recorded(tmp_path: Path) -> None:
         token.write_text(TOKEN)
         commands = [
             gcloud_insert.arguments(name, DEEP_LEARNING_IMAGE, spot=capacity_type is CapacityType.SPOT)
-            for name, capacity_type in zip(("spotrun-x", "spotrun-y"), CapacityType, strict=True)
+            for name, capacity_type in zip(("spotrun-x", "spotrun-y"), RENTED, strict=True)
         ]
         for command in commands:  # one process takes --metadata once
             done = executed([command], tmp_path, {**gce.environment, "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(token)})
             assert done.returncode == 0, done.stderr
         sent = [gcloud_insert.plain(each.body, gce.url) for each in gce.calls("compute.instances.insert")]
-    found = {str(kind): {**body, "name": "spotrun-x"} for kind, body in zip(CapacityType, sent, strict=True)}
+    found = {str(kind): {**body, "name": "spotrun-x"} for kind, body in zip(RENTED, sent, strict=True)}
     assert found == gcloud_insert.recorded()
