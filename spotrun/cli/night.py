@@ -210,7 +210,7 @@ app = typer.Typer(
 )
 VERBS: Verbs = {
     "install": (install, 'train.yaml --at "22:00 Europe/Berlin" --days mon-fri --deadline 8h --budget 15 --cloud aws'),
-    "ls": (list_nights, "--store s3://BUCKET/runs"),
+    "ls": (list_nights, "--json"),
     "run": (run, "resnet50"),
     "rm": (remove, "resnet50"),
 }
