@@ -213,7 +213,7 @@ def test_g13_a_launch_makes_nothing_but_its_instance(gce: GceServer, cloud: GcpD
 def test_g14_every_instance_ends_at_its_limit_without_anybody(
     gce: GceServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
-    for number, capacity_type in enumerate(CapacityType, 1):
+    for number, capacity_type in enumerate(RENTED, 1):
         running(cloud, clock, request(offered(cloud, capacity_type), number, timedelta(hours=1)))
     clock.advance(3600 + 120)
     gce.project.settle()
