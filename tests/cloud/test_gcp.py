@@ -25,7 +25,7 @@ from spotrun.errors import (
     QuotaExceeded,
 )
 from spotrun.instance import EndedBy, InstanceState
-from spotrun.offering import CapacityType
+from spotrun.offering import RENTED, CapacityType
 from tests.support import gce_answers as answers
 from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG, REGION, RUN, offered, reach, request, running

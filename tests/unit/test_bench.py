@@ -254,7 +254,8 @@ def test_devices_are_those_of_the_type_and_an_argument_only_where_there_is_one(t
 
 
 def test_the_run_is_short_calm_and_limited(tmp_path: Path):
-    job = script_job(tmp_path, [], policy={"deadline": "8h", "strategy": "on_demand_only"}, budget={"max_usd": 40}, local={"time_scale": 20})
+    policy = {"deadline": "8h", "strategy": "on_demand_only"}
+    job = script_job(tmp_path, [], policy=policy, budget={"max_usd": 40}, local={"time_scale": 20})
     found = spec_of(job, Trial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
     assert (found.name, found.max_duration, found.budget.max_usd) == (f"{job.name}-bench", timedelta(minutes=9), 2)
     assert (found.policy.deadline, found.local.time_scale, found.retry.max_restarts) == (None, 1.0, 0)
