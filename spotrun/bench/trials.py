@@ -102,7 +102,9 @@ def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, bu
         train = _with(train, spec, "--precision", names.precision, PRECISION, trial.precision)
     if trial.devices is not None and (names.devices or _has(train, spec, DEVICES) or _is_bare(trial.kind)):
         train = _with(train, spec, "--devices", names.devices, DEVICES, str(trial.devices))
-    changes: dict[str, object] = {"home": None} | ({"instance_type": None} if trial.kind is not None else {})
+    changes: dict[str, object] = {"home": None}
+    if trial.kind is not None:
+        changes["instance_type"] = None
     accelerators = trial.kind if isinstance(trial.kind, Accelerators | None) else AnyOf((trial.kind,))
     return spec.model_copy(
         update={
