@@ -12,7 +12,6 @@ from spotrun.account.timeline import Activity, timeline
 from spotrun.bench.meter import Measured
 from spotrun.bench.trials import Trial
 from spotrun.market.accelerators import count_in
-from spotrun.market.kinds import is_of
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.state import RunState
 from spotrun.spec.values import Accelerators
@@ -142,10 +141,6 @@ def begins_s(state: RunState) -> dict[str, float]:
 def fate_of(detail: str) -> Fate:
     """Of a run that failed, by what it said last."""
     return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
-
-
-def suits(offering: Offering, trial: Trial) -> bool:
-    return trial.kind is None or is_of(offering, trial.kind)
 
 
 def best(rows: Iterable[Row]) -> Row | None:

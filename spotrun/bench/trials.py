@@ -88,20 +88,23 @@ def _with_devices(kind: Kind | None, number: int | None) -> Kind | None:
     return Accelerators(kind.name, number) if isinstance(kind, Accelerators) and number is not None else kind
 
 
-def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, budget: Decimal | None) -> RunSpec:
+def spec_of(
+    spec: RunSpec, script: Script, trial: Trial, names: Arguments, within: timedelta, budget: Decimal | None
+) -> RunSpec:
     """
-    The job as a short run that measures `trial`: in a calm market, with no checkpoint, and with limits of its own.
+    The job, whose `script` this is, as a short run that measures `trial`: in a calm market, with no checkpoint, and
+    with limits of its own.
 
     Raises:
         SpecInvalid: the script has no argument that could say it.
     """
     train = spec.train
     if trial.batch is not None:
-        train = _with(train, spec, "--batch", names.batch, BATCH, str(trial.batch))
+        train = _with(train, script, "--batch", names.batch, BATCH, str(trial.batch))
     if trial.precision is not None:
-        train = _with(train, spec, "--precision", names.precision, PRECISION, trial.precision)
-    if trial.devices is not None and (names.devices or _has(train, spec, DEVICES) or _is_bare(trial.kind)):
-        train = _with(train, spec, "--devices", names.devices, DEVICES, str(trial.devices))
+        train = _with(train, script, "--precision", names.precision, PRECISION, trial.precision)
+    if trial.devices is not None and (names.devices or _has(train, script, DEVICES) or _is_bare(trial.kind)):
+        train = _with(train, script, "--devices", names.devices, DEVICES, str(trial.devices))
     changes: dict[str, object] = {"home": None}
     if trial.kind is not None:
         changes["instance_type"] = None
@@ -124,17 +127,16 @@ def spec_of(spec: RunSpec, trial: Trial, names: Arguments, within: timedelta, bu
     )
 
 
-def unnamed_arguments(spec: RunSpec, changed: TrainSpec, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """What to say of arguments that no file of the work folder names. `changed` is what is to be trained."""
-    if spec.train.run is not None:
+def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
+    """What to say of arguments that neither the job nor any file of the work folder names."""
+    if train.run is not None:
         return
-    script = Script.read(spec)
     for named in (names.batch, names.precision, names.devices):
         name = "" if named is None else named.lstrip("-")
-        if name and replaced(spec.train.args, name, "") is None and script.flag_for(name) is None:
-            yield f"no file beside {spec.train.title} names {named}: see that it is read"
-    if devices and not names.devices and not _has(changed, spec, DEVICES):
-        yield f"{spec.train.title} has no argument for the number of devices: it has to train on all that it finds"
+        if name and replaced(train.args, name, "") is None and script.flag_for(name) is None:
+            yield f"no file beside {train.title} names {named}: see that it is read"
+    if devices and not names.devices and not _has(train, script, DEVICES):
+        yield f"{train.title} has no argument for the number of devices: it has to train on all that it finds"
 
 
 def _is_bare(kind: Kind | None) -> bool:
@@ -145,7 +147,9 @@ def _is_bare(kind: Kind | None) -> bool:
 # -- arguments of scripts ----------------------------------------------------------------------------------------------
 
 
-def _with(train: TrainSpec, spec: RunSpec, flag: str, named: str | None, names: Sequence[str], value: str) -> TrainSpec:
+def _with(
+    train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
+) -> TrainSpec:
     """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
@@ -153,7 +157,6 @@ def _with(train: TrainSpec, spec: RunSpec, flag: str, named: str | None, names: 
     for name in _given(train, wanted):
         if (args := replaced(train.args, name, value)) is not None:
             return train.model_copy(update={"args": args})
-    script = Script.read(spec)
     added = next((found for name in wanted if (found := script.flag_for(name)) is not None), named)
     if added is None and not script.is_hydra:
         raise SpecInvalid(
@@ -194,10 +197,9 @@ def _written(names: Sequence[str]) -> str:
     return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 
 
-def _has(train: TrainSpec, spec: RunSpec, names: Sequence[str]) -> bool:
+def _has(train: TrainSpec, script: Script, names: Sequence[str]) -> bool:
     if train.run is not None:
         return re.search(_written(names), train.run) is not None
     if any(replaced(train.args, name, "") is not None for name in _given(train, names)):
         return True
-    script = Script.read(spec)
     return any(script.flag_for(name) is not None for name in names)

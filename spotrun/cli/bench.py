@@ -110,6 +110,7 @@ def bench(
     from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
     from spotrun.report import bench as report
+    from spotrun.spec.arguments import Script
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
     from spotrun.units import parse_usd
@@ -132,6 +133,7 @@ def bench(
     spec = load_spec(job, overrides, default_store(), arguments or ())
     with placed(job, overrides):
         check_script(spec, here=cloud_of(spec).here)
+        script = Script(spec)
         chosen = trials(
             spec,
             _kinds(types or []),
@@ -141,13 +143,14 @@ def bench(
         )
         base = _base(against, [str(each.kind) for each in chosen])
         with _about_types(given=bool(types)):
-            found = [benching.planned(spec.name, each, spec_of(spec, each, names, limit, most)) for each in chosen]
+            specs = [spec_of(spec, script, each, names, limit, most) for each in chosen]
+            found = list(benching.planned(spec.name, chosen, specs))
     if cloud_of(spec).here:
         require_framework(spec)
     benching.require_budget(found, most)
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in found])
-        for line in unnamed_arguments(spec, found[0].spec.train, names, devices=devices is not None):
+        for line in unnamed_arguments(spec.train, script, names, devices=devices is not None):
             say(f"note: {line}")
     confirm(yes, f"Measure {len(found)}?", default=not billed(spec), declined="nothing was rented")
     rows: list[Row] = []

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measured, Meter
-from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of, suits
+from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
 from spotrun.bench.trials import Trial
 from spotrun.cli.asking import say
 from spotrun.cli.before_launch import first_look, no_choice
@@ -27,6 +27,7 @@ from spotrun.report.bench import Progress
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
+from spotrun.spec.kinds import Kind
 from spotrun.spec.model import RunSpec
 from spotrun.store.retrying import persist
 from spotrun.units import count_of, to_the_second
@@ -44,18 +45,28 @@ class Planned(NamedTuple):
     least_usd: Decimal | None
 
 
-def planned(job: str, trial: Trial, spec: RunSpec) -> Planned:
+def planned(job: str, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
     """
-    `spec` is the run that measures it for `job`. See whether there is what a trial needs. Nothing is rented.
+    See whether there is what the trials of `job` need, which `specs` measure. Nothing is rented. The market of a kind
+    is looked at once.
 
     Raises:
         SpecInvalid, CloudError: there is not.
     """
+    seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
+    for trial, spec in zip(trials, specs, strict=True):
+        if trial.kind not in seen:
+            seen[trial.kind] = _market_for(spec)
+        yield Planned(job, trial, spec, *seen[trial.kind])
+
+
+def _market_for(spec: RunSpec) -> tuple[Prices, Decimal | None]:
+    """What suits a run costs, and the least budget with which it begins."""
     unborn, world = first_look(spec)
-    asked = [each for each in world.offerings if may_be_asked(each, spec.resources) and suits(each, trial)]
+    asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
     if not asked:
         raise no_choice(spec, world.offerings)
-    return Planned(job, trial, spec, Prices.of(asked, spec.num_nodes), least_budget_usd(unborn, spec, world))
+    return Prices.of(asked, spec.num_nodes), least_budget_usd(unborn, spec, world)
 
 
 def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:

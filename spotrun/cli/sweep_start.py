@@ -159,8 +159,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
         raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
     with placed(spec_path, overrides):
         params = trials_of(grid, min(combinations(grid), wish.sample or combinations(grid)), wish.seed)
-        for each in params:
-            with_params(spec, each)
+        with_params(spec, params[0])  # all have the same names
     metric, maximize = _metric(spec, wish)
     plan = SweepPlan(
         trials=len(params),

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -110,19 +111,31 @@ def _texts(workdir: Path) -> Iterator[str]:
             yield path.read_text(errors="replace")
 
 
-class Script(NamedTuple):
-    """What the script of a job names `itself`, and what the files beside it do; none of both for a command."""
+class Script:
+    """
+    What the script of a job names `itself`, and what the files beside it do; none of both for a command. A file is read
+    when somebody asks, and once.
+    """
 
-    itself: Named
-    beside: Named
-    is_hydra: bool
+    def __init__(self, spec: RunSpec) -> None:
+        self._workdir = Path(spec.workdir)
+        self._source = spec.train.source(self._workdir)
 
-    @classmethod
-    def read(cls, spec: RunSpec) -> Script:
-        workdir = Path(spec.workdir)
-        source = spec.train.source(workdir)
-        own = "" if source is None else (workdir / source).read_text(errors="replace")
-        return cls(Named.of([own]), Named.of(_texts(workdir)), "hydra.main" in own)
+    @cached_property
+    def _own(self) -> str:
+        return "" if self._source is None else (self._workdir / self._source).read_text(errors="replace")
+
+    @property
+    def is_hydra(self) -> bool:
+        return "hydra.main" in self._own
+
+    @cached_property
+    def itself(self) -> Named:
+        return Named.of([self._own])
+
+    @cached_property
+    def beside(self) -> Named:
+        return Named.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
         """How an argument of that name is written on its command line; None if no file names it."""

@@ -84,12 +84,13 @@ def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     Raises:
         SpecInvalid: neither the job nor its script has one of them.
     """
+    script = Script(spec)
     for name, value in params.items():
-        spec = _with_param(spec, name, value)
+        spec = _with_param(spec, script, name, value)
     return spec
 
 
-def _with_param(spec: RunSpec, name: str, value: str) -> RunSpec:
+def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec:
     train = spec.train
     if (args := replaced(train.args, name, value)) is not None:
         return _with_args(spec, args)
@@ -102,7 +103,7 @@ def _with_param(spec: RunSpec, name: str, value: str) -> RunSpec:
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )
-    return _with_args(spec, (*train.args, *_added(spec, name, value)))
+    return _with_args(spec, (*train.args, *_added(spec, script, name, value)))
 
 
 def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
@@ -110,14 +111,13 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
     return spec.model_copy(update={"train": train})
 
 
-def _added(spec: RunSpec, name: str, value: str) -> tuple[str, ...]:
+def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
     """The words that give a script an argument which the job does not give it."""
-    script = Script.read(spec)
-    itself, beside = script.itself, script.beside
     if (flag := script.flag_for(name)) is not None:
         return (flag, value)
     if script.is_hydra:
         return (f"{name}={value}",)
+    itself, beside = script.itself, script.beside
     known = {flag.lstrip("-") for flag in beside.flags} | set(spec.envs)
     near = get_close_matches(name, sorted(known), 1, ALIKE)
     if not near and (not itself.flags or itself.is_open or plain(name) in itself.words | beside.words):

@@ -21,6 +21,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.throughput import BENCH_DOUBT, speeds
 from spotrun.report.bench import as_json, cost_of, findings, time_of
 from spotrun.report.html.bench import bench_page
+from spotrun.spec.arguments import Script
 from spotrun.spec.kinds import NamedType
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
@@ -204,7 +205,7 @@ def script_job(tmp_path: Path, args: list[str], source: str = "", **more: object
 
 
 def trained_with(job: RunSpec, trial: Trial, names: Arguments | None = None) -> tuple[str, ...] | str | None:
-    found = spec_of(job, trial, names or Arguments(), timedelta(minutes=9), Decimal(2))
+    found = spec_of(job, Script(job), trial, names or Arguments(), timedelta(minutes=9), Decimal(2))
     return found.train.run or found.train.args
 
 
@@ -256,7 +257,7 @@ def test_devices_are_those_of_the_type_and_an_argument_only_where_there_is_one(t
 def test_the_run_is_short_calm_and_limited(tmp_path: Path):
     policy = {"deadline": "8h", "strategy": "on_demand_only"}
     job = script_job(tmp_path, [], policy=policy, budget={"max_usd": 40}, local={"time_scale": 20})
-    found = spec_of(job, Trial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
+    found = spec_of(job, Script(job), Trial(kind=V100_KIND), Arguments(), timedelta(minutes=9), Decimal(2))
     assert (found.name, found.max_duration, found.budget.max_usd) == (f"{job.name}-bench", timedelta(minutes=9), 2)
     assert (found.policy.deadline, found.local.time_scale, found.retry.max_restarts) == (None, 1.0, 0)
     assert found.checkpoint.uri == job.checkpoint.uri
