@@ -26,11 +26,11 @@ from random import Random
 from statistics import fmean
 
 from benchmarks.arguments import at_least
-from benchmarks.types import TYPES, GeneratedMarket
+from benchmarks.local_market import LocalMarket
+from benchmarks.types import TYPES
 from spotrun.market.published_speeds import published_speed
 from spotrun.offering import CapacityType
 from spotrun.policy.trials import HALVINGS
-from tests.support.manual_clock import ManualClock
 
 WORLDS, CELLS = 2000, 400
 WITHIN = (0.03, 0.05)
@@ -39,7 +39,7 @@ Prices = dict[str, tuple[float, float]]
 
 
 def prices_of(seed: int = 1) -> Prices:
-    offered = GeneratedMarket(seed, "generated", ManualClock()).offerings(0.0)
+    offered = LocalMarket(seed, "generated", TYPES.values()).offerings(0.0)
     found = {}
     for name, instance_type in TYPES.items():
         spot = [each for each in offered if each.instance_type == instance_type]

@@ -32,11 +32,9 @@ from statistics import fmean
 import msgspec
 
 from benchmarks.arguments import at_least
+from benchmarks.local_market import LocalMarket
 from spotrun.account.summary import summarise
-from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES
-from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.market import Market
-from spotrun.offering import Offering, Pool
+from spotrun.clouds.local.catalog import INSTANCE_TYPES
 from spotrun.policy.sweeps import (
     Begin,
     CarryOn,
@@ -52,7 +50,6 @@ from spotrun.policy.sweeps import (
 from spotrun.run.events import ResumeRequested, StopRequested
 from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import Grid, trial_spec
-from tests.support.manual_clock import ManualClock
 from tests.support.world import SimulatedWorld, Training
 
 METRIC = "val_loss"
@@ -124,41 +121,6 @@ class Swept(msgspec.Struct, frozen=True):
         return late or self.cut_off > 0 or not self.completed
 
 
-class SharedMarket:
-    """The market of the local cloud, for a trial that begins `began_s` after the sweep."""
-
-    def __init__(self, seed: int, began_s: float) -> None:
-        self._began_s, self._origin = began_s, ManualClock().now()
-        wanted = tuple(each for each in INSTANCE_TYPES if each.name == TYPE)
-        config = MarketConfig(seed=seed, kind="generated", zones=ZONES[:3], instance_types=wanted)
-        self._market = Market(config, self._origin)
-        self._pools = [each.pool for each in self._market.offerings(self._origin)]
-
-    def offerings(self, at_s: float) -> list[Offering]:
-        return self._market.offerings(self._at(at_s))
-
-    def has(self, pool: Pool, at_s: float) -> bool:
-        return self._market.has_capacity(pool, self._at(at_s))
-
-    def price(self, pool: Pool, at_s: float) -> Decimal:
-        return self._market.price(pool, self._at(at_s))
-
-    def room(self, pool: Pool, at_s: float) -> float:
-        return inf
-
-    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
-        loss = self._market.next_loss(pool, self._at(at_s))
-        return inf if loss is None else (loss.at - self._origin).total_seconds() - self._began_s
-
-    def price_may_change_s(self, at_s: float) -> float:
-        soonest = min(self._market.price_step(pool, self._at(at_s)).until for pool in self._pools)
-        far = soonest.year == soonest.max.year
-        return inf if far else (soonest - self._origin).total_seconds() - self._began_s
-
-    def _at(self, at_s: float) -> datetime:
-        return self._origin + timedelta(seconds=self._began_s + at_s)
-
-
 def curve(seed: int, params: dict[str, str]) -> list[float]:
     """What the trial logs after each of its epochs, whenever and however often that is trained."""
     landscape = Random(f"{seed}/landscape")
@@ -187,7 +149,7 @@ class Running:
         self.world = SimulatedWorld(
             trial_spec(JOB, f"sweep-{number}", begin.budget_usd, begin.work, time_left),
             Training(steps=int(EPOCHS * EPOCH_S / 4), step_s=4.0, epochs=EPOCHS),
-            SharedMarket(case.seed, began_s),
+            LocalMarket(case.seed, "generated", (TYPE,), began_s),
             seed=seed,
             idle_s=IDLE_S,
         )

@@ -17,32 +17,27 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise, product
-from math import exp, inf, log
+from math import exp, log
 from pathlib import Path
 from random import Random
 from statistics import fmean, quantiles
-from typing import Literal
 
 import msgspec
 
 from benchmarks.arguments import at_least
+from benchmarks.local_market import Kind, LocalMarket
 from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES
-from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.market import Market
 from spotrun.market.published_speeds import published_speed
-from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import RunSpec
-from tests.support.manual_clock import ManualClock
 from tests.support.world import SimulatedWorld, Training
 
 TYPES = {"T4:1": "g4dn.xlarge", "A10G:1": "g5.xlarge", "V100:1": "p3.2xlarge", "A100:1": "a2-highgpu-1g"}
 ZONES_TAKEN = ZONES[:3]
 STEP_S, LONGEST, IDLE_S = 1.0, 40, 180.0
 """A job that takes LONGEST times as long as that is given up."""
-Kind = Literal["calm", "generated"]
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -72,42 +67,6 @@ class Paid(msgspec.Struct, frozen=True):
     @property
     def above_first(self) -> float:
         return self.chosen / self.alone[self.case.types[0]] - 1
-
-
-class GeneratedMarket:
-    """The market of the local cloud, for a world."""
-
-    def __init__(self, seed: int, kind: Kind, began: ManualClock) -> None:
-        self._origin = began.now()
-        wanted = tuple(each for each in INSTANCE_TYPES if each.name in TYPES.values())
-        self._market = Market(
-            MarketConfig(seed=seed, kind=kind, zones=ZONES_TAKEN, instance_types=wanted), self._origin
-        )
-        self._pools = [each.pool for each in self._market.offerings(self._origin)]
-
-    def offerings(self, at_s: float) -> list[Offering]:
-        return self._market.offerings(self._at(at_s))
-
-    def has(self, pool: Pool, at_s: float) -> bool:
-        return self._market.has_capacity(pool, self._at(at_s))
-
-    def price(self, pool: Pool, at_s: float) -> Decimal:
-        return self._market.price(pool, self._at(at_s))
-
-    def room(self, pool: Pool, at_s: float) -> float:
-        return inf
-
-    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
-        loss = self._market.next_loss(pool, self._at(at_s))
-        return inf if loss is None else (loss.at - self._origin).total_seconds()
-
-    def price_may_change_s(self, at_s: float) -> float:
-        steps = (self._market.price_step(pool, self._at(at_s)).until for pool in self._pools)
-        soonest = min(steps)
-        return inf if soonest.year == soonest.max.year else (soonest - self._origin).total_seconds()
-
-    def _at(self, at_s: float) -> datetime:
-        return self._origin + timedelta(seconds=at_s)
 
 
 def speeds_of(case: Case) -> dict[str, float]:
@@ -157,7 +116,7 @@ def _run(case: Case, types: Sequence[str], speeds: dict[str, float]) -> tuple[fl
     world = SimulatedWorld(
         RunSpec.from_dict(job),
         Training(steps=round(case.hours * 3600 / STEP_S), step_s=STEP_S, speeds=speeds),
-        GeneratedMarket(case.seed, case.market, ManualClock()),
+        LocalMarket(case.seed, case.market, TYPES.values()),
         seed=case.seed,
         idle_s=IDLE_S,
     )

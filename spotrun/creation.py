@@ -63,7 +63,7 @@ def create_run(
         require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
     uid = uid or new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
-    store = open_store(uri)
+    store, runs = open_store(uri), open_store(spec.checkpoint.uri)
     if not shared:
         _try_out(store)
     clock = clock_of(spec)
@@ -71,13 +71,13 @@ def create_run(
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
-    event = replace(event, benched=benched_steps(open_store(spec.checkpoint.uri), spec, clock) or UNSET)
+    event = replace(event, benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET)
     if source is not None:
         digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
         event = replace(event, script_sha256=digest)
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
-    event = replace(event, public_key=keys.make(open_store(spec.checkpoint.uri), uid))
+    event = replace(event, public_key=keys.make(runs, uid))
     try:
         Ledger(store, uid, writer, clock).create(event)
     except EntryRefused:

@@ -278,9 +278,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreUnavailable: one of them cannot be read now, so that a run may be missed.
     """
     store = open_store(folder)
-    return open_each(
-        store, [name for name in persist(store.folders) if name not in (MARKET, KEYS, BENCH, SWEEPS, NIGHTS)]
-    )
+    return open_each(store, [name for name in persist(store.folders) if name not in NO_RUNS])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:

@@ -23,12 +23,12 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import HOME, CapacityType
 from spotrun.run import events as ev
 from spotrun.spec.own_machine import HardwareSpec
-from tests.support import toy_cloud
 from tests.support.aws_sandbox import Aws, aws_sandbox
 from tests.support.eventually import eventually
 from tests.support.object_stores import RunningServer
 from tests.support.sandbox import Sandbox
 from tests.support.toy_cloud import CLOUD, NAME
+from tests.support.toy_sandbox import toy_sandbox
 
 BOX = "{purchase_usd: 6500, months: 30, days_per_month: 10, watts: 1000, usd_per_kwh: 0.20, accelerators: 'RTX4090:1'}"
 USD_PER_HOUR = Decimal("1.102778")
@@ -37,13 +37,8 @@ OWN, SPOT = ("local", CapacityType.OWN), (NAME, CapacityType.SPOT)
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    path = toy_cloud.install(tmp_path / "site")
-    monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv(toy_cloud.FOLDER_VARIABLE, str(tmp_path / "toys"))
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    sandbox = Sandbox(tmp_path, monkeypatch)
-    yield sandbox
-    sandbox.close()
+    with toy_sandbox(tmp_path, monkeypatch) as found:
+        yield found
 
 
 def job(sandbox: Sandbox, name: str, args: str, extra: str = "") -> Path:
@@ -98,7 +93,7 @@ def test_a_job_trains_at_home_and_its_report_says_what_that_was_worth(sandbox: S
     assert Decimal(total["spot_usd"]) == Decimal(total["on_demand_usd"]) == 0
     assert "100% of the paid time) at $1.1028 an hour" in said
     assert "$6500 over 30 months of 10 days a month, 1000 W at $0.20 a kWh" in " ".join(said.split())
-    assert not (sandbox.folder / "toys" / "armed.txt").exists(), "what is at home needs no guard"
+    assert not (sandbox.folder / "box" / "armed.txt").exists(), "what is at home needs no guard"
     assert machine().offerings(), "it is free again"
 
 

@@ -17,22 +17,17 @@ from spotrun.instance import LaunchRequest
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.schema import json_schema
-from tests.support import toy_cloud
 from tests.support.sandbox import Sandbox, kinds
 from tests.support.toy_cloud import CLOUD, NAME, RULE, TYPES, ZONES
+from tests.support.toy_sandbox import toy_sandbox
 
 INTERRUPTED = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 
 
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    path = toy_cloud.install(tmp_path / "site")
-    monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv(toy_cloud.FOLDER_VARIABLE, str(tmp_path / "box"))
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    sandbox = Sandbox(tmp_path, monkeypatch)
-    yield sandbox
-    sandbox.close()
+    with toy_sandbox(tmp_path, monkeypatch) as found:
+        yield found
 
 
 def job(sandbox: Sandbox, name: str, **more: str) -> Path:
