@@ -18,13 +18,7 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.facts import Facts
 from spotrun.policy.images import with_good_image
-from spotrun.policy.lives import (
-    HANDOVER_BEFORE_END,
-    LAST_MINUTES,
-    TIME_TO_LIVE,
-    kept_for_handover,
-    nearly_over,
-)
+from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, kept_for_handover, nearly_over
 from spotrun.policy.patience import age
 from spotrun.policy.speed_at_home import times_cloud
 from spotrun.policy.standbys import failed_standbys
