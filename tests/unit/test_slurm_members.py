@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from spotrun.clouds.local import processes
-from spotrun.clouds.slurm import gang
+from spotrun.clouds.slurm import gang, notices
 from spotrun.clouds.slurm.cloud import CLOUD
+from spotrun.clouds.slurm.commands import Answer
 from spotrun.clouds.slurm.config import SlurmConfig
 from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.member_files import Ended, MemberFiles, Seat
@@ -205,7 +208,8 @@ def task(tmp_path: Path) -> subprocess.Popen[bytes]:
     """A member's task on this machine, whose controller says that the job runs."""
     program = tmp_path / "bin" / "scontrol"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho JobState=RUNNING EndTime=1 PreemptTime=None\n")
+    says(tmp_path, "JobState=RUNNING EndTime=1 PreemptTime=None")
+    program.write_text(f"#!/bin/sh\necho >> {tmp_path}/asked; cat {tmp_path}/told\n")
     program.chmod(0o755)
     command = ["sh", "-c", 'echo $$ > pid; trap "" HUP; sleep 600 & wait']
     return subprocess.Popen(
@@ -215,6 +219,16 @@ def task(tmp_path: Path) -> subprocess.Popen[bytes]:
         ],
         env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"},
     )
+
+
+def says(tmp_path: Path, told: str) -> None:
+    """What the controller tells about the job from now on."""
+    (tmp_path / "told").write_text(f"{told}\n")
+
+
+def asked(tmp_path: Path) -> int:
+    """How often it was asked."""
+    return (tmp_path / "asked").stat().st_size
 
 
 def lives(tmp_path: Path) -> processes.ProcessMark:
@@ -240,6 +254,55 @@ def test_a_member_that_ends_ends_its_task_with_its_code(task: subprocess.Popen[b
     processes.kill(member)
     assert task.wait(60) != 0
     assert not [*(tmp_path / "scratch").iterdir()]
+
+
+def test_a_second_signal_takes_nothing_of_the_time_that_the_first_one_left(
+    task: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    member = lives(tmp_path)
+    deadline = int(time.time()) + 600
+    says(tmp_path, f"JobState=RUNNING EndTime={deadline} PreemptTime={deadline - 600}")
+    told = tmp_path / "scratch" / f"spotrun-{os.getuid()}-7.1" / notices.FILE
+    before = asked(tmp_path)
+    for again in (1, 2, 3):
+        task.send_signal(signal.SIGTERM)
+        eventually(partial(lambda times: asked(tmp_path) >= before + times, again))
+        eventually(lambda: notices.read(told) == datetime.fromtimestamp(deadline, UTC))
+    assert processes.is_alive(member)
+    says(tmp_path, f"JobState=COMPLETING EndTime={deadline} PreemptTime={deadline - 600}")
+    task.send_signal(signal.SIGTERM)
+    task.wait(60)
+    assert not processes.is_alive(member)
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "by"),
+    [
+        ("EndTime=1795600148 PreemptTime=1795600136", 143, EndedBy.CLOUD),
+        ("EndTime=1795600148 PreemptTime=1795600136", 137, EndedBy.CLOUD),
+        ("EndTime=1795600148 PreemptTime=1795600136", 0, EndedBy.ITSELF),
+        ("EndTime=1795600148 PreemptTime=None", 143, EndedBy.ITSELF),
+    ],
+)
+def test_a_member_that_is_killed_while_its_job_is_preempted_was_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, code: int, by: EndedBy
+) -> None:
+    class Controller:
+        def run(self, words: Sequence[str]) -> Answer:
+            return Answer(
+                0, {"job": f"JobState=RUNNING {told} NodeList=n1", "node": "NodeName=n1 NodeAddr=a"}[words[3]], ""
+            )
+
+    step = tmp_path / "srun"
+    step.write_text(f"#!/bin/sh\nexit {code}\n")
+    step.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    files = MemberFiles(str(tmp_path / "t-1"))
+    gang.main(files, ["/runs/n", UID], {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, Controller())
+    ended = files.ended(0)
+    assert ended is not None
+    assert (ended.by, str(code) in ended.reason) == (by, True)
 
 
 def test_two_launches_of_one_run_share_no_file() -> None:

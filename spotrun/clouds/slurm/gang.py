@@ -28,6 +28,8 @@ LOOK_S = 0.2
 """System time between two looks at the steps."""
 TRIES = 5
 PAUSE_S = 2.0
+BY_A_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""What a member that somebody else has ended leaves as its exit code."""
 
 
 def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str, str], commands: Commands) -> int:
@@ -111,6 +113,8 @@ def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str
         ended = Ended(at, EndedBy.TIME_TO_LIVE, "its time-to-live was over")
     elif told is not None and not _has(seat, told.nodes, commands):
         ended = Ended(at, EndedBy.FAULT, f"its node {seat.node} is lost")
+    elif code in BY_A_SIGNAL and told is not None and told.deadline is not None:
+        ended = Ended(at, EndedBy.CLOUD, f"the job is preempted (exit code {code})")
     else:
         ended = Ended(at, EndedBy.ITSELF, f"exit code {code}")
     files.end(member, ended)

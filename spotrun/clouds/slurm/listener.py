@@ -50,7 +50,16 @@ def main(file: Path, job: str, commands: Commands) -> None:
         told = after_signal(job, commands)
     if told.deadline is not None:
         write(file, told.deadline)
+        _until_it_is_over(file, job, told.deadline, commands)
+
+
+def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
+    """A controller may signal a job once more within the time that it has left to it, which stays the training's."""
+    over = False
+    while not over:
         signal.sigwait({signal.SIGTERM})
+        told = asked(job, commands) if file.exists() else Told(False, None)
+        over = datetime.now(UTC) >= deadline if told is None else not told.runs
 
 
 def after_signal(job: str, commands: Commands) -> Told:
