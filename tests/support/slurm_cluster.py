@@ -90,6 +90,7 @@ class Cluster:
         self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = _free_ports(nodes + 1)
+        self._place = "127.0.0.1", ports[0]
         host, user = socket.gethostname().partition(".")[0], getpass.getuser()
         text = _SETTINGS.format(host=host, user=user, folder=folder, ports=ports, silent_s=silent_s)
         for at, (name, port) in enumerate(zip(self._nodes, ports[1:], strict=True), 1):
@@ -108,13 +109,22 @@ class Cluster:
                   *files.values())  # fmt: skip
         eventually(lambda: (self.folder / "munge.socket").exists())
         self.start_controller()
+        self._start_nodes()
+
+    def start_controller(self) -> None:
+        """One that knows of no job. It listens: whoever asks one that does not tries again a second later."""
+        self._run("slurmctld", "-D", "-c")
+        eventually(self._listens)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(ConnectionError), socket.create_connection(self._place):
+            return True
+        return False
+
+    def _start_nodes(self) -> None:
         for name in self._nodes:
             self.start_node(name)
         self.await_nodes()
-
-    def start_controller(self) -> None:
-        """One that knows of no job."""
-        self._run("slurmctld", "-D", "-c")
 
     def start_node(self, name: str) -> None:
         self._run("slurmd", "-D", "-N", name, known_as=name)
@@ -123,12 +133,13 @@ class Cluster:
         eventually(lambda: set(self.ask("sinfo", "--noheader", "--Node", "--format=%T").split()) == {"idle"})
 
     def forget_jobs(self) -> None:
-        """As after a long time: the queue is empty."""
+        """As after a long time: the queue is empty. Nodes that begin anew are known at once, others after seconds."""
         self.ask("scancel", "--me")
         eventually(lambda: not self.ask("squeue", "--noheader", "--format=%i").split())
-        self._end("slurmctld")
+        for name in [*self._daemons.keys() & {*self._nodes}, "slurmctld"]:
+            self._end(name)
         self.start_controller()
-        self.await_nodes()
+        self._start_nodes()
 
     def break_node(self, name: str) -> None:
         """
