@@ -41,7 +41,8 @@ class Net(pl.LightningModule):
 
     def training_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> torch.Tensor:
         index_B, x_BF, y_B1 = batch
-        time.sleep(self.step_s)
+        if not os.path.exists(f"{os.environ.get('TRACE')}.hurry"):  # a test has seen all that it waited for
+            time.sleep(self.step_s)
         loss = nn.functional.mse_loss(self.head(self.layers(x_BF)), y_B1)
         self._trace(f"{self.trainer.global_step} {self.current_epoch} {sorted(index_B.tolist())} {loss.item()!r}")
         self.trained = self.trainer.global_step + 1
