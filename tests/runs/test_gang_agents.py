@@ -318,9 +318,10 @@ def test_a_set_up_that_fails_names_its_member(start: Start):
 
 
 def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
-    counts = """for n in $(seq 25); do
-        test "$(cat out/n 2>/dev/null || echo 0)" -ge $n || { echo $n > out/n.new; mv out/n.new out/n; sleep 1.5; }
-    done"""
+    go_on = tmp_path / "go-on"
+    counts = f"""for n in $(seq 5); do
+        test "$(cat out/n 2>/dev/null || echo 0)" -ge $n || {{ echo $n > out/n.new; mv out/n.new out/n; sleep 1; }}
+    done; until test -e {go_on}; do sleep 0.1; done"""
     (tmp_path / "run").mkdir()
     run = AgentRun(
         tmp_path / "run",
@@ -334,6 +335,8 @@ def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
         assert not saved.has_image
         taken(run, second)
         (third,) = run.launch_members(1)
+        run.wait_for(ev.ResumedFrom, 2, within_s=WITHIN_S)
+        go_on.touch()
         for node in (first, third):
             node.powers_off(WITHIN_S)
         run.wait_for(ev.RunCompleted)
