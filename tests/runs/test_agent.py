@@ -590,10 +590,9 @@ def test_a_checkpoint_with_nan_is_kept_and_never_resumed_from(start: Start):
 
 
 def test_a_real_lightning_training_survives_a_kill_and_a_notice(start: Start, tmp_path: Path):
-    tiny = (JOBS / "tiny.py").read_text()
     run = start(
-        train={"script": "tiny.py", "args": ["--epochs", "8"]},
-        files={"tiny.py": tiny},
+        train={"script": "quick.py", "args": ["--epochs", "8"]},
+        files={name: (JOBS / name).read_text() for name in ("quick.py", "fast_imports.py", "tiny.py")},
         envs={"TRACE": str(tmp_path / "lines")},
     )
     first = run.launch()
