@@ -19,14 +19,12 @@ import json
 import os
 import random
 import sqlite3
-import sys
 import threading
 import time
 import types
 from pathlib import Path
 
-if "--devices" not in sys.argv:  # several processes need more of torch
-    import fast_imports  # noqa: F401
+import fast_imports  # noqa: F401
 import numpy as np
 import pytorch_lightning as pl
 import torch
