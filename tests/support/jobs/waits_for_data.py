@@ -10,6 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
+import fast_imports  # noqa: F401
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
