@@ -91,6 +91,7 @@ def test_a_gang_is_preempted_and_goes_on_elsewhere_with_the_same_bits(opened: Op
     taken = sandbox.trains_on(runner, "cheap")
     sandbox.take("n2")
     sandbox.trains_on(runner, "fair", before=taken, steps=1)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=ENDS_WITHIN_S)
     assert runner.returncode == 0, output
 
@@ -119,6 +120,7 @@ def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Ope
     broken = sandbox.trains_on(runner, "cheap")
     sandbox.cluster.break_node("n1")
     sandbox.trains_on(runner, "cheap", before=broken, steps=1)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=ENDS_WITHIN_S)
     assert runner.returncode == 0, output
 
@@ -155,6 +157,8 @@ def test_a_gang_trains_on_demand_while_spot_is_full_comes_back_and_is_cancelled(
     sandbox.cluster.ask("scancel", others)
     cancelled = sandbox.trains_on(runner, "fair", before=dear, steps=1)
     sandbox.cluster.ask("scancel", job_of(cancelled))
+    sandbox.is_left(runner, cancelled)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=ENDS_WITHIN_S)
     assert runner.returncode == 0, output
 

@@ -49,6 +49,7 @@ def test_a_run_on_a_cluster_loses_its_nodes_and_ends_as_if_nothing_had_happened(
     cancelled = sandbox.trains_on(runner, "cheap", before=dear)
     sandbox.cluster.ask("scancel", job_of(cancelled))
     sandbox.trains_on(runner, "cheap", before=cancelled)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 

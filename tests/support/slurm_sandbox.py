@@ -102,6 +102,16 @@ class SlurmSandbox(Sandbox):
         assert current is not None
         return current.instance_id
 
+    def is_left(self, runner: subprocess.Popen[str], instance_id: str) -> None:
+        """Until another instance than that trains, or none."""
+
+        def elsewhere() -> bool:
+            current = run.ledger.refresh().current
+            return current is None or current.instance_id != instance_id
+
+        run = self.run("stormy")
+        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
+
     def _steps_done(self) -> int:
         """Those that were done twice count twice."""
         return len(self.trace.read_text().splitlines())
