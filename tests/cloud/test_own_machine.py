@@ -73,6 +73,14 @@ def request(home: OwnMachine, run_uid: str) -> LaunchRequest:
     )
 
 
+def trains_at_home(sandbox: Sandbox, name: str) -> bool:
+    state = sandbox.state(name)
+    current = state.current
+    if current is None or not current.trainers:
+        return False
+    return state.launch_of(current).intent.offering.capacity_type is CapacityType.OWN
+
+
 def holder() -> Instance:
     """Another run that holds the machine, and does nothing with it."""
     kind = InstanceType(name="box", accelerators="", cpus=1, memory_gib=1, on_demand_usd_per_hour=USD_PER_HOUR)
@@ -104,6 +112,8 @@ def test_a_job_goes_to_the_cloud_while_its_home_is_taken_and_back_when_it_is_fre
     eventually(lambda: sandbox.last_step() >= 2, within_s=240)
     assert asked_for(sandbox, "back") == [SPOT]
     machine().terminate(other.instance_id)
+    eventually(lambda: trains_at_home(sandbox, "back") or launched.poll() is not None, within_s=240)
+    sandbox.hurry()
     said, _ = launched.communicate(timeout=400)
     assert launched.returncode == 0, said
     assert asked_for(sandbox, "back") == [SPOT, OWN]
