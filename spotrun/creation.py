@@ -41,14 +41,20 @@ def new_uid() -> str:
 
 
 def create_run(
-    spec: RunSpec, writer: str, start: Path | None = None, uid: str | None = None, *, shared: bool = False
+    spec: RunSpec,
+    writer: str,
+    start: Path | None = None,
+    uid: str | None = None,
+    *,
+    shared: bool = False,
+    part_of: str = "",
 ) -> str:
     """
     Put into the store everything that an instance needs, then create the run.
 
     `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
     `shared`: several processes may create the run at once; one of them does, and the others find it there. The store is
-    not tried out then, because they would disturb one another.
+    not tried out then, because they would disturb one another. `part_of` is what alone can carry it on: see RunCreated.
 
     Returns:
         The address of the run's folder.
@@ -71,7 +77,7 @@ def create_run(
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
-    event = replace(event, benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET)
+    event = replace(event, benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET, part_of=part_of or UNSET)
     if source is not None:
         digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
         event = replace(event, script_sha256=digest)

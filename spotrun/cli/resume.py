@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import DetachOption, RunArgument, StoreOption, YesOption
+from spotrun.errors import SpecInvalid
 
 
 def resume(
@@ -37,6 +38,11 @@ def resume(
 
     opened = open_run(run, store, "runner")
     opened.ledger.refresh()
+    if opened.created.is_bench:
+        raise SpecInvalid(
+            f"{opened.id} only measured, for a `spotrun bench` that is over",
+            hint=f"`spotrun down {opened.typed}` makes sure that nothing of it runs; the bench measures anew",
+        )
     require_known(opened, yes)
 
     def reopen(state: RunState) -> ResumeRequested | None:

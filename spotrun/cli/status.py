@@ -279,7 +279,7 @@ def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
         return None
     try:
         coming = next_decision(state, run.spec, run.clock.now(), shortage(run.store, state))
-        return plain(coming if attended else left_undone(coming, run.typed))
+        return plain(coming if attended else left_undone(coming, run.typed, run.created))
     except SpecInvalid:
         return None
 

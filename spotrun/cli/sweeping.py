@@ -48,6 +48,7 @@ from spotrun.policy.sweeps import (
 )
 from spotrun.report import sweep as report
 from spotrun.report.sweep import SweepShown, TrialShown
+from spotrun.run.events import SWEEP
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import trial_spec, with_params
@@ -290,7 +291,7 @@ class Sweeping:
         name = record.run_name(begin.number)
         spec = trial_spec(with_params(self._wanted.spec, params), name, begin.budget_usd, begin.work, left)
         try:
-            uri = create_run(spec, f"cli:{who()}", uid=record.run_uid(begin.number))
+            uri = create_run(spec, f"cli:{who()}", uid=record.run_uid(begin.number), part_of=f"{SWEEP}{record.name}")
         except EntryRefused:
             uri = f"{self._sweep.store.uri}/{record.folder_of(begin.number)}"
         except (StoreUnavailable, CloudUnavailable) as error:

@@ -23,7 +23,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     made = decisions(opened.ledger.entries, opened.spec)
     coming = next_decision(state, opened.spec, opened.clock.now(), shortage(opened.store, state))
     if coming and not attended(opened):
-        coming = left_undone(coming, opened.typed)
+        coming = left_undone(coming, opened.typed, opened.created)
     if as_json:
         told = {"decisions": [each.to_dict() for each in made], "next": coming or None}
         print_json({"run": opened.id, "time_scale": opened.created.time_scale, **told})

@@ -38,7 +38,12 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
-    """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
+    """
+    Whether it is time for a standby, because the time-to-live of what trains will soon end. A bench has none: on
+    another instance it would begin anew.
+    """
+    if facts.state.created.is_bench:
+        return False
     _, life = min(_lives(facts.state, current))
     return life_left(facts, current) < kept_for_handover(facts.state, life)
 

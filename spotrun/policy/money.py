@@ -114,14 +114,21 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
-    """How long new instances may live; None if the budget allows too little to be worth a boot."""
+    """
+    How long new instances may live; None if the budget allows too little to be worth a boot.
+
+    Those of a bench are not replaced and save nothing, so they live hardly longer than it lasts: if its process is
+    killed, only their own timer ends them.
+    """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
     life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
     if not own and (longest := spec.cloud.longest_life(spec, offering)) is not None:
         life = min(life, longest)
     if spec.max_duration is not None:
-        life = min(life, spec.max_duration - age(facts) + HANDOVER_BEFORE_END)
+        bench = state.created.is_bench
+        life = min(life, spec.max_duration - age(facts) + (LAST_MINUTES if bench else HANDOVER_BEFORE_END))
+        least = min(least, life) if bench else least
     if state.created.budget_usd is not None and ceiling > 0:
         needed = life_needed(facts, offering)
         if needed is not None:

@@ -16,8 +16,9 @@ from spotrun.policy.ranking import spot_launches
 from spotrun.policy.rests import full_quota
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import span
-from spotrun.report.tables import dollars
+from spotrun.report.tables import dollars, plain
 from spotrun.report.why import offering_text
+from spotrun.run.events import RunCreated
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
 
@@ -32,9 +33,14 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
     return f"{coming}; {full}" if full else coming
 
 
-def left_undone(coming: str, run: str) -> str:
+def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """The same of a run that has no runner. `run` is what commands find it by."""
-    return f"has no runner, so nobody does this before `spotrun resume {run}`: {coming}"
+    if created.is_bench:
+        return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
+    command = f"`spotrun resume {run}`"
+    if created.sweep:
+        command = f"the command that began the sweep {plain(created.sweep)} is given again"
+    return f"has no runner, so nobody does this before {command}: {coming}"
 
 
 def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:

@@ -6,6 +6,8 @@ from datetime import datetime
 
 from spotrun.account.outcome import status_word
 from spotrun.report.describe import span
+from spotrun.report.tables import plain
+from spotrun.run.events import RunCreated
 from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
 
@@ -35,8 +37,17 @@ def left_alone(run: str, state: RunState) -> str:
         advice = f"`spotrun down {run}` ends it now"
     else:
         what = f"{run} has not ended, and no runner attends to it"
-        advice = f"`spotrun resume {run}` carries it on, `spotrun down {run}` ends it now"
+        advice = f"{_carried_on(run, state.created)}`spotrun down {run}` ends it now"
     return f"{what}. {_running(state)}. {advice}"
+
+
+def _carried_on(run: str, created: RunCreated) -> str:
+    """By which command; with what joins it to the other way out."""
+    if created.is_bench:
+        return "The bench that it measured for is over: "
+    if created.sweep:
+        return f"The command that began the sweep {plain(created.sweep)} carries it on, "
+    return f"`spotrun resume {run}` carries it on, "
 
 
 def _running(state: RunState) -> str:

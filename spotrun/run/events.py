@@ -81,6 +81,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 # -- written by the command line -------------------------------------------------------------------------------------
 
 
+BENCH = "bench"
+SWEEP = "sweep "
+"""Of what a run may be a part: a bench, or the sweep of the name that follows."""
+
+
 class RunCreated(Event, frozen=True, kw_only=True):
     """
     Entry 0: what the user wants, and what may be spent on it. Nobody can spend beyond it later.
@@ -95,7 +100,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
     git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
     run of an earlier version. `benched` are the seconds of a step by kind of instances, if `spotrun bench` has measured
-    them for this job.
+    them for this job. `part_of` is the command that made the run for a purpose of its own, and alone can carry it on:
+    `BENCH`, or `SWEEP` and a name.
     """
 
     uid: str
@@ -120,6 +126,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     revision: Revision | None = None
     public_key: str = ""
     benched: dict[str, Seconds] | UnsetType = UNSET
+    part_of: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
@@ -129,6 +136,16 @@ class RunCreated(Event, frozen=True, kw_only=True):
         """A section of the job; empty if that is none. Figures are folded without asking whether the job is valid."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
+
+    @property
+    def is_bench(self) -> bool:
+        """Whether it only measures: nothing of it is kept, and nobody carries it on."""
+        return self.part_of == BENCH
+
+    @property
+    def sweep(self) -> str:
+        """The name of the sweep whose trial it is; "" if it is none."""
+        return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
 
     @property
     def size(self) -> int:

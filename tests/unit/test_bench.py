@@ -21,13 +21,19 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.throughput import BENCH_DOUBT, speeds
 from spotrun.report.bench import as_json, cost_of, findings, time_of
 from spotrun.report.html.bench import bench_page
+from spotrun.report.unattended import left_alone
+from spotrun.run import events as ev
+from spotrun.run.events import BENCH, SWEEP
 from spotrun.spec.arguments import Script
 from spotrun.spec.kinds import NamedType
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
 from spotrun.store.opening import open_store
-from tests.support.decisions import spec
+from tests.support.called_spotrun import Spotrun
+from tests.support.called_spotrun import spotrun as spotrun
+from tests.support.decisions import decided, events_of, instance, spec
 from tests.support.histories import SPOT, START, History, offering
+from tests.support.stored_runs import store_run
 
 T4, V100 = "T4:1", "V100:1"
 V100_KIND, T4_KIND = Accelerators("V100"), Accelerators("T4")
@@ -305,3 +311,61 @@ def test_a_choice_goes_by_the_bench_until_it_has_measured():
     found = speeds(Facts(state, job, World(offerings=there, instances=()), history.now))
     assert found[V100_KIND].times == pytest.approx(1.25)
     assert found[V100_KIND].spread == BENCH_DOUBT / 2
+
+
+# -- a bench whose command was killed ----------------------------------------------------------------------------------
+
+
+def test_an_instance_of_a_bench_lives_hardly_longer_than_it_and_is_not_replaced():
+    """Of any other run it lives long enough for its successor; and a life of eight minutes would not pay its boot."""
+    wanted = spec(max_duration="5m")
+    (usual,) = events_of(decided(History(), wanted))
+    history = History(part_of=BENCH)
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(usual, ev.LaunchIntended)
+    assert isinstance(intent, ev.LaunchIntended)
+    assert (intent.time_to_live_s, usual.time_to_live_s) == (8 * 60, 20 * 60)
+    number = history.write(intent)
+    history.record(number)
+    history.start(number)
+    history.resume()
+    history.training()
+    here = instance(history, number)
+    history.after(4 * 60 + 50)
+    assert not events_of(decided(history, wanted, [here])), "no other is asked for, although its life nearly ends"
+    history.after(11)
+    (drain,) = events_of(decided(history, wanted, [here]))
+    assert isinstance(drain, ev.DrainRequested)
+    assert drain.reason == "max_duration is over"
+
+
+def test_nobody_is_told_to_resume_a_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun):
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
+    history = History(name="net-bench", part_of=BENCH, spec=spec().to_dict())
+    history.running()
+    store_run(tmp_path, history)
+    for verb in ("status", "why"):
+        said = " ".join(spotrun(verb, "net-bench").out.split())
+        assert "the bench that it measured for is over: `spotrun down net-bench-0123456789` ends it" in said
+        assert "resume" not in said
+    alone = left_alone("net-bench", history.state)
+    assert "i-1" in alone
+    assert alone.endswith("The bench that it measured for is over: `spotrun down net-bench` ends it now")
+    refused = spotrun("resume", "net-bench", "-y")
+    assert refused.code == SpecInvalid.exit_code
+    assert "try: `spotrun down net-bench-0123456789`" in refused.err
+    assert "ResumeRequested" not in spotrun("events", "net-bench").out
+
+
+def test_a_trial_of_a_sweep_is_carried_on_by_the_command_of_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+):
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
+    history = History(name="net-sweep-1", part_of=f"{SWEEP}net-sweep", spec=spec().to_dict())
+    history.running()
+    store_run(tmp_path, history)
+    said = " ".join(spotrun("status", "net-sweep-1").out.split())
+    assert "nobody does this before the command that began the sweep net-sweep is given again" in said
+    assert left_alone("net-sweep-1", history.state).endswith(
+        "The command that began the sweep net-sweep carries it on, `spotrun down net-sweep-1` ends it now"
+    )
