@@ -194,7 +194,8 @@ def assumptions(state: RunState) -> str:
     if lists:
         parts.append(f"prices on demand: {', '.join(sorted(lists))}")
     if any(member.recorded is not None and member.gone is None for member in state.members()):
-        parts.append("instances whose end is not recorded (`spotrun down` sees to it) are billed up to now")
+        verb = "down" if created.is_bench else "resume"
+        parts.append(f"instances whose end is not recorded (`spotrun {verb}` sees to it) are billed up to now")
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
     if len(types := types_trained(state)) > 1:
