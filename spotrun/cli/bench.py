@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from spotrun.bench.result import Row
+    from spotrun.bench.trials import Trial
     from spotrun.spec.kinds import Kind
 
 WITHIN_LEAST = timedelta(minutes=1)
@@ -61,6 +62,17 @@ def bench(
     ] = 60,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
+    ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            "--at-once",
+            metavar="N",
+            min=1,
+            max=64,
+            help="How many are measured at once at most.",
+            show_default="one of each type; 1 where the job trains on this machine",
+        ),
     ] = None,
     within: Annotated[
         str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
@@ -98,9 +110,13 @@ def bench(
     """
     Measure how many samples a second and a dollar a job trains on several types.
 
-    Rents each for some minutes, one after the other, or trains here where the job does. The beginning of each training
-    is left out. What was rented is gone when the command ends. Later runs of the same job know what was measured.
+    Rents all types at once, each for some minutes; or trains here where the job does, one after the other. The
+    beginning of each training is left out. What was rented is gone when the command ends. Later runs of the same job
+    know what was measured.
     """
+    import contextlib
+    import sys
+
     from spotrun import address
     from spotrun.bench.trials import Arguments, spec_of, trials, unnamed_arguments
     from spotrun.cli import benching
@@ -145,21 +161,30 @@ def bench(
         with _about_types(given=bool(types)):
             specs = [spec_of(spec, script, each, names, limit, most) for each in chosen]
             found = list(benching.planned(spec.name, chosen, specs))
-    if cloud_of(spec).here:
+    here = cloud_of(spec).here
+    if here:
         require_framework(spec)
     benching.require_budget(found, most)
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in found])
         for line in unnamed_arguments(spec.train, script, names, devices=devices is not None):
             say(f"note: {line}")
+    if here and (at_once or 1) > 1:
+        say(f"note: {at_once} at once share this machine, and slow each other down")
     confirm(yes, f"Measure {len(found)}?", default=not billed(spec), declined="nothing was rented")
-    rows: list[Row] = []
+    by_trial: dict[Trial, Row] = {}
+    limits = (steps, most, at_once or (1 if here else None))
     try:
-        with report.view() as view:
-            for row in benching.measure(found, steps, most, view.show):
-                rows.append(row)
+        with (
+            contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
+            report.view() as view,
+            benching.measuring(found, *limits, view.show) as measured,
+        ):
+            for row in measured:
+                by_trial[row.trial] = row
                 report.say_row(row)
     finally:  # what was paid for is shown, whatever has ended it
+        rows = [by_trial[each] for each in chosen if each in by_trial]
         if rows:
             _show(rows, spec.name, samples, base, html, as_json=as_json)
     if not any(row.measured for row in rows):

@@ -1,29 +1,38 @@
-"""Runs the trials of a bench, one after the other, and leaves nothing running."""
+"""Runs the trials of a bench, some of them at once, and leaves nothing running."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
+from queue import Empty, Queue
 from typing import NamedTuple
+
+import msgspec
 
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measured, Meter
 from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
 from spotrun.bench.trials import Trial
+from spotrun.bench.turns import next_ones, shares
 from spotrun.cli.asking import say
 from spotrun.cli.before_launch import first_look, no_choice
 from spotrun.cli.down import end_instances, take_down
 from spotrun.cli.interrupts import request_stop, what_is_left
 from spotrun.cli.known import remember
-from spotrun.cli.runs import OpenRun, open_run, who
-from spotrun.cli.signals import undisturbed
-from spotrun.creation import create_run
+from spotrun.cli.runs import OpenRun, open_run, who, writer
+from spotrun.cli.signals import Signalled, undisturbed
+from spotrun.creation import create_run, new_uid
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, keep
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.market.wishes import may_be_asked
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.report.bench import Progress
+from spotrun.run.events import BENCH
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
@@ -32,7 +41,12 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.retrying import persist
 from spotrun.units import count_of, to_the_second
 
-Watch = Callable[[Progress], None]
+LOOK_S = 0.25
+"""System time between two looks at how far the trials are."""
+LEAVE_WITHIN_S = 90.0
+"""System time. What ends a run waits for a minute until its instances are gone."""
+Watch = Callable[[Sequence[Progress]], None]
+"""Is shown how far each trial is that goes on."""
 
 
 class Planned(NamedTuple):
@@ -63,6 +77,7 @@ def planned(job: str, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iter
 def _market_for(spec: RunSpec) -> tuple[Prices, Decimal | None]:
     """What suits a run costs, and the least budget with which it begins."""
     unborn, world = first_look(spec)
+    unborn = msgspec.structs.replace(unborn, created=msgspec.structs.replace(unborn.created, part_of=BENCH))
     asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
     if not asked:
         raise no_choice(spec, world.offerings)
@@ -85,59 +100,166 @@ def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:
             )
 
 
-def measure(trials: Sequence[Planned], steps: int, budget: Decimal | None, watch: Watch) -> Iterator[Row]:
+@contextmanager
+def measuring(
+    trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+) -> Iterator[Iterator[Row]]:
     """
-    A row for each trial, in their order. `budget` is for all together. What was rented for a trial has ended before its
-    row is given, also where Ctrl-C or a signal ends it.
+    The rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` how many of them
+    may be: None is one of each kind. Whatever ends the block, nothing that was rented in it is left running.
     """
-    left = budget
-    for number, each in enumerate(trials):
-        if left is not None and each.least_usd is not None and left < each.least_usd:
-            reason = f"${left:.2f} are left, and ${each.least_usd} are needed to begin"
-            yield Row(trial=each.trial, fate=Fate.NO_MONEY, prices=each.prices, reason=reason)
-            continue
-        limited = each.spec.model_copy(update={"budget": each.spec.budget.model_copy(update={"max_usd": left})})
-        row = _Trial(each, limited, number, len(trials), steps, watch).row()
-        left = None if left is None else max(Decimal(0), left - row.usd)
-        yield row
+    bench = _Bench(trials, steps, budget, at_once, watch)
+    try:
+        yield bench.rows()
+    finally:
+        with undisturbed():
+            bench.leave_nothing()
+
+
+class _Bench:
+    """All trials: those that wait, and those that go on with a share of the budget each."""
+
+    def __init__(
+        self, trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+    ) -> None:
+        self._trials = trials
+        self._steps = steps
+        self._left_usd = budget
+        self._at_once = at_once
+        self._watch = watch
+        self._waiting = list(range(len(trials)))
+        self._going: list[_Trial] = []
+        self._ended: Queue[_Trial] = Queue()
+
+    def rows(self) -> Iterator[Row]:
+        while self._waiting or self._going:
+            if (row := self._begin()) is not None:
+                yield row
+            self._watch([each.progress for each in self._going])
+            with suppress(Empty):
+                ended = self._ended.get(timeout=LOOK_S)
+                self._going.remove(ended)
+                yield self._row(ended)
+
+    def _begin(self) -> Row | None:
+        """Begin those whose turn it is. A row for the first of them, if nothing will ever be left for it."""
+        kinds = [self._trials[number].trial.kind for number in self._waiting]
+        places = next_ones(kinds, [each.kind for each in self._going], self._at_once)
+        turns = [self._waiting[place] for place in places]
+        leasts = [self._trials[number].least_usd for number in turns]
+        budgets = [None for _ in turns] if self._left_usd is None else shares(self._left_usd, leasts)
+        for number, budget_usd in zip(turns, budgets, strict=False):
+            self._start(number, budget_usd)
+        if self._going or not turns:
+            return None
+        self._waiting.remove(turns[0])
+        without = self._trials[turns[0]]
+        reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
+        return Row(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
+
+    def _start(self, number: int, budget_usd: Decimal | None) -> None:
+        trial = _Trial(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
+        self._waiting.remove(number)
+        self._going.append(trial)
+        if self._left_usd is not None and budget_usd is not None:
+            self._left_usd -= budget_usd
+        trial.start()
+
+    def _row(self, ended: _Trial) -> Row:
+        row = ended.row()
+        if self._left_usd is not None and ended.budget_usd is not None:
+            self._left_usd += max(Decimal(0), ended.budget_usd - row.usd)
+        return row
+
+    def leave_nothing(self) -> None:
+        for each in self._going:
+            each.leave()
+        ends_s = time.monotonic() + LEAVE_WITHIN_S
+        for each in self._going:
+            each.join(max(0.0, ends_s - time.monotonic()))
+
+
+class _Left(Exception):
+    """The trial is not wanted any more."""
 
 
 class _Trial:
-    """One run, from its launch until nothing of it is left."""
+    """One run, from its launch until nothing of it is left, in a thread of its own."""
 
-    def __init__(self, planned: Planned, spec: RunSpec, number: int, trials: int, steps: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        planned: Planned,
+        budget_usd: Decimal | None,
+        number: int,
+        trials: int,
+        steps: int,
+        ended: Queue[_Trial],
+    ) -> None:
+        """The run has been created then."""
+        self.budget_usd = budget_usd
+        self.progress = Progress(planned.trial, number, trials, 0, steps, None)
         self._planned = planned
-        self._spec = spec
-        self._number = number
-        self._trials = trials
+        self._spec = planned.spec.model_copy(
+            update={"budget": planned.spec.budget.model_copy(update={"max_usd": budget_usd})}
+        )
         self._steps = steps
         self._meter = Meter(steps)
-        self._watch = watch
+        self._ended = ended
+        self._unwanted = threading.Event()
+        self._failure: BaseException | None = None
+        self._run = _created(self._spec)
+        self._thread = threading.Thread(target=self._attend, name=self._run.id, daemon=True)
 
-    def row(self) -> Row:
-        run = open_run(create_run(self._spec, f"bench:{who()}"), None, "runner")
-        remember(run)
+    @property
+    def kind(self) -> Kind | None:
+        return self._planned.trial.kind
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End it; its runner looks every two seconds."""
+        self._unwanted.set()
+
+    def join(self, within_s: float) -> None:
+        """Until nothing of it is left, or nobody can wait any longer."""
+        if self._thread.ident is None:  # a signal came between its creation and its start
+            _leave_nothing(self._run)
+            return
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            say(what_is_left(self._run))
+
+    def _attend(self) -> None:
         try:
-            run.runner.run(lambda tick: self._look(run, tick))
-        except BaseException:
-            with undisturbed():
-                _leave_nothing(run)
-            raise
-        return self._row(run, run.ledger.state)
+            self._run.runner.run(self._look)
+        except _Left:
+            _leave_nothing(self._run)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self._failure = error
+            _leave_nothing(self._run)
+        finally:
+            self._ended.put(self)
 
-    def _look(self, run: OpenRun, tick: Tick) -> None:
+    def _look(self, tick: Tick) -> None:
+        if self._unwanted.is_set():
+            raise _Left
         if tick.status is not None and not self._meter.enough:
-            self._see(run, tick.status)
-        steps = min(self._meter.steps, self._steps)
-        self._watch(Progress(self._planned.trial, self._number, self._trials, steps, self._steps, tick.waiting_for))
+            self._see(tick.status)
+        done = min(self._meter.steps, self._steps)
+        self.progress = replace(self.progress, steps=done, held_up=tick.waiting_for)
 
-    def _see(self, run: OpenRun, status: AgentStatus) -> None:
+    def _see(self, status: AgentStatus) -> None:
         self._meter.show(status)
         if self._meter.enough:  # its instances first: nobody goes on with a last checkpoint of what was measured
-            end_instances(run)
-            request_stop(run)
+            end_instances(self._run)
+            request_stop(self._run)
 
-    def _row(self, run: OpenRun, state: RunState) -> Row:
+    def row(self) -> Row:
+        """What came out, once it has ended. An error that ended it is raised."""
+        if self._failure is not None:
+            raise self._failure
+        run, state = self._run, self._run.ledger.state
         assert state.terminal is not None
         detail = in_one_line(state.terminal.detail)
         measured, fate, reason = self._meter.measured, Fate.MEASURED, ""
@@ -189,6 +311,19 @@ class _Trial:
             persist(lambda: keep(run.runs, job, found))
         except StoreError as error:
             say(f"later runs will not know it: {error.one_line}")
+
+
+def _created(spec: RunSpec) -> OpenRun:
+    """A new run, of which nothing is left if a signal comes meanwhile."""
+    uid = new_uid()
+    try:
+        run = open_run(create_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH), None, "runner")
+        remember(run)
+        return run
+    except (KeyboardInterrupt, Signalled):
+        with undisturbed(), suppress(SpotrunError):
+            _leave_nothing(OpenRun(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}", writer("runner")))
+        raise
 
 
 def _leave_nothing(run: OpenRun) -> None:

@@ -10,8 +10,9 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.spinner import Spinner
+from rich.text import Text
 
 from spotrun.bench.meter import Measured
 from spotrun.bench.result import Prices, Row, best, cheapest, devices_of, efficiency
@@ -50,27 +51,39 @@ class Progress:
     held_up: str | None
 
 
-def view() -> View[Progress]:
-    """One changing line on a terminal, else a line when a trial begins; on stderr, because stdout is for the result."""
+def view() -> View[Sequence[Progress]]:
+    """
+    A changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr, because
+    stdout is for the result.
+    """
     return _Live() if sys.stderr.isatty() else _Plain()
 
 
-class _Live(Screen[Progress]):
+class _Live(Screen[Sequence[Progress]]):
     def __init__(self) -> None:
         super().__init__(Console(stderr=True), refresh_per_second=8, transient=True)
+        self._spinners: dict[int, Spinner] = {}
 
-    def render(self, update: Progress) -> RenderableType:
-        return Spinner("dots", text=_line(update))
+    def render(self, update: Sequence[Progress]) -> RenderableType:
+        self._spinners = {each.number: self._spinner(each) for each in update}
+        return Group(*self._spinners.values())
+
+    def _spinner(self, each: Progress) -> Spinner:
+        """The same one again turns on: a new one would begin its turn anew."""
+        spinner = self._spinners.get(each.number) or Spinner("dots")
+        spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
+        return spinner
 
 
-class _Plain(View[Progress]):
+class _Plain(View[Sequence[Progress]]):
     def __init__(self) -> None:
-        self._printed: int | None = None
+        self._printed: set[int] = set()
 
-    def show(self, update: Progress) -> None:
-        if update.number != self._printed:
-            self._printed = update.number
-            print(f"{update.number + 1} of {update.trials}: {plain(update.trial.name)}", file=sys.stderr, flush=True)
+    def show(self, update: Sequence[Progress]) -> None:
+        for each in update:
+            if each.number not in self._printed:
+                self._printed.add(each.number)
+                print(f"{each.number + 1} of {each.trials}: {plain(each.trial.name)}", file=sys.stderr, flush=True)
 
 
 def _line(update: Progress) -> str:
@@ -86,7 +99,7 @@ def _priced(title: str, prices: Iterable[Prices]) -> str:
 
 
 def show_plan(trials: Sequence[tuple[Trial, Prices]]) -> None:
-    """What will be rented, one after the other."""
+    """What will be rented."""
     title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
     for trial, prices in trials:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spotrun.cli.runs import OpenRun
+from tests.support import toy_cloud
 from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox
+from tests.support.toy_sandbox import toy_sandbox
 
 NEAR = 0.05
 
@@ -58,3 +65,83 @@ def test_ctrl_c_leaves_nothing_running(sandbox: Sandbox):
     assert sandbox.left_running() == []
     (run,) = (folder.name for folder in sandbox.store.iterdir() if folder.name.startswith("waits-bench-"))
     assert sandbox.state(run).terminal is not None
+
+
+# -- several at once, on a cloud that somebody has brought -------------------------------------------------------------
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    with toy_sandbox(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def on_toys(sandbox: Sandbox) -> Path:
+    job, _ = waiting(sandbox, 0.0)
+    job.write_text(job.read_text().replace("cloud: local", f"cloud: {toy_cloud.NAME}"))
+    return job
+
+
+def measured_for(sandbox: Sandbox) -> list[OpenRun]:
+    """The runs of the bench, by when they were created."""
+    names = [folder.name for folder in sandbox.store.glob("waits-bench-*")]
+    return sorted(map(sandbox.run, names), key=lambda run: run.created.clock_epoch)
+
+
+def two_instances(sandbox: Sandbox, bench: subprocess.Popen[str]) -> list[OpenRun]:
+    """The runs of a bench of two at once, as soon as each has an instance."""
+
+    def both() -> bool:
+        states = [run.ledger.refresh() for run in measured_for(sandbox)]
+        recorded = [launch for state in states for launch in state.launches.values() if launch.recorded is not None]
+        return len(recorded) == 2 or bench.poll() is not None
+
+    eventually(both, within_s=120)
+    assert bench.poll() is None, bench.communicate()[0]
+    return measured_for(sandbox)
+
+
+def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked_for(toys: Sandbox):
+    bench = ("bench", on_toys(toys), "--batch", "4,2000", "--at-once", 2, "--steps", 30, "--budget", 4, "--yes")
+    output = toys.call(*bench, "--json")
+    assert "2 at once share this machine" in output
+    small, large = rows_of(output)
+    assert (small["name"], large["name"]) == ("V100:1, batch 4", "V100:1, batch 2000")
+    assert (small["fate"], large["fate"]) == ("measured", "out of memory")
+    first, second = measured_for(toys)
+    assert {run.created.budget_usd for run in (first, second)} == {Decimal(2)}
+    ended = first.ledger.refresh().terminal
+    assert ended is not None
+    assert second.created.clock_epoch < ended.at, "they were there at once"
+    assert toys.left_running() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: signal.Signals):
+    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--at-once", 2, "--steps", 100_000, "--yes")
+    runs = two_instances(toys, bench)
+    bench.send_signal(number)
+    output, _ = bench.communicate(timeout=120)
+    assert bench.returncode == 128 + number
+    assert output.count("nothing of it is left running") == 2
+    assert toys.left_running() == []
+    assert all(run.ledger.refresh().terminal is not None for run in runs)
+    assert list((toys.folder / "box" / "guards").iterdir()) == []
+
+
+def test_what_a_killed_bench_has_rented_ends_soon_by_itself_and_at_once_by_down(toys: Sandbox):
+    bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--at-once", 2, "--within", "2m", "--yes")
+    runs = two_instances(toys, bench)
+    bench.kill()
+    bench.communicate()
+    guards = [datetime.fromisoformat(path.read_text()) for path in (toys.folder / "box" / "guards").iterdir()]
+    assert len(guards) == 2
+    for run, ends_at in zip(runs, sorted(guards), strict=True):
+        (launch,) = run.ledger.state.launches.values()
+        assert launch.recorded is not None
+        lives = timedelta(seconds=launch.intent.time_to_live_s)
+        assert timedelta(minutes=4) < lives <= timedelta(minutes=5), "two minutes, and three for its last word"
+        assert ends_at - launch.recorded.billed_from <= lives + timedelta(seconds=5)
+        assert f"`spotrun down {run.id}` ends it" in " ".join(toys.call("status", run.id).split())
+        toys.call("down", run.id, "-y")
+    assert toys.left_running() == []
