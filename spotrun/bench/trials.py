@@ -26,6 +26,8 @@ from spotrun.spec.model import (
 from spotrun.spec.values import Accelerators, name_from
 from spotrun.units import Steps
 
+CALM = LocalMarketSpec(boot=timedelta())
+"""A calm market in which a second is a second, and nobody waits for a machine that is simulated."""
 SELDOM = Steps(1_000_000_000)
 """No checkpoint is made while it is measured."""
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
@@ -45,13 +47,18 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """`V100:1, batch 16, 16-mixed`."""
+        kind = "" if self.kind is None else str(self.kind)
+        return ", ".join(filter(None, [kind, self.otherwise])) or "the job"
+
+    @property
+    def otherwise(self) -> str:
+        """In what it is to differ from the job on that kind: `batch 16, 16-mixed`."""
         parts = [
-            *([str(self.kind)] if self.kind is not None else []),
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
             *([self.precision] if self.precision is not None else []),
         ]
-        return ", ".join(parts) or "the job"
+        return ", ".join(parts)
 
     @property
     def _tells_devices(self) -> bool:
@@ -122,7 +129,7 @@ def spec_of(
             "retry": RetrySpec(max_restarts=0),
             "report": ReportSpec(),
             "notify": (),
-            "local": LocalMarketSpec(boot=timedelta()),
+            "local": CALM,
         }
     )
 

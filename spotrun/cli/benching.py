@@ -30,6 +30,7 @@ from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, keep
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.market.wishes import may_be_asked
+from spotrun.policy.changeovers import measured_starts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.report.bench import Progress
 from spotrun.run.events import BENCH
@@ -305,6 +306,11 @@ class _Trial:
             work_s=None if total is None else total * step_s,
             at=run.clock.now(),
             run=run.id,
+            doubt=min(1.0, measured.doubt),
+            start_s=next(reversed(measured_starts(run.ledger.state).values()), None),
+            otherwise=self._planned.trial.otherwise,
+            args=self._spec.train.args,
+            command=self._spec.train.run or "",
         )
         job = self._spec.model_copy(update={"name": self._planned.job})
         try:

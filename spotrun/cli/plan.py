@@ -74,8 +74,8 @@ def plan(
             seed=seed,
             progressed=progressed,
         )
-    if found.benched is not None:
-        say(f"note: how long the work is was measured on {found.benched.at:%Y-%m-%d}, by the bench {found.benched.run}")
+    for line in found.notes:
+        say(f"note: {line}")
     if (home := alone_at_home(found.spec)) is not None:
         say(home)
     if html is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from spotrun.bench.trials import CALM
 from spotrun.cli.before_launch import first_look, no_choice, quotes_of
 from spotrun.cli.options import known_word
 from spotrun.cli.runs import absent, default_store, runs_in
@@ -14,7 +18,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, StoreError
-from spotrun.folder.bench_record import Benched, benched
+from spotrun.folder.bench_record import Benched, benched, benched_otherwise
 from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -22,7 +26,7 @@ from spotrun.policy.deadline import unreachable
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import name_of
-from spotrun.policy.throughput import of_first_choice
+from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
 from spotrun.run.events import RunCreated
 from spotrun.simulation.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.simulation.measured import Measured, measured
@@ -46,8 +50,8 @@ class Planned(NamedTuple):
     created: RunCreated | None
     measured: Measured
     source: Source
-    benched: Benched | None = None
-    """What says how long the work is, if neither the job nor a run of it does."""
+    notes: Sequence[str] = ()
+    """What a bench has told of it, or would have told of a job with other arguments."""
 
 
 def planned(
@@ -71,10 +75,11 @@ def planned(
         CloudError: nothing is offered there.
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
-    known = _measured(spec, store)
-    told_by_bench = None if spec.policy.expected_work or known.work else _benched(spec, store)
-    expected = spec.policy.expected_work or known.work or _work_of(told_by_bench, spec)
+    known, notes = _with_bench(_measured(spec, store), spec, spec_path, store)
+    expected = spec.policy.expected_work or known.work
     if expected is None:
+        if notes:
+            raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
         hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
@@ -105,7 +110,7 @@ def planned(
         created=unborn.created,
         progressed=progressed,
     )
-    return Planned(found, spec, offerings, unborn.created, known, source, told_by_bench)
+    return Planned(found, spec, offerings, unborn.created, known, source, notes)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:
@@ -128,16 +133,53 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
         return Measured()
 
 
-def _benched(spec: RunSpec, store: str | None) -> Benched | None:
-    """What `spotrun bench` has measured on the first of its kinds."""
-    folder = store or spec.checkpoint.uri
-    if absent(folder) or not spec.resources.kinds:
-        return None
-    return benched(open_store(folder), spec).get(str(spec.resources.kinds[0]))
+def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | None) -> tuple[Measured, list[str]]:
+    """
+    What runs tell, and what of the rest `spotrun bench` has measured on the first kind of the job; with what to say of
+    that.
+
+    Raises:
+        StoreError: the store cannot be read, and nobody else says how long the work is.
+    """
+    folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
+    if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
+        return known, []
+    kind = str(spec.resources.kinds[0])
+    try:
+        runs = open_store(folder)
+        found = benched(runs, spec).get(kind)
+        if found is None:
+            other = benched_otherwise(runs, spec, kind)
+            return known, [] if other is None else [_said_of_another(other, spec_path)]
+    except StoreError:
+        if needs_work:
+            raise
+        return known, []
+    told: list[str] = []
+    if needs_work and found.work_s is not None:
+        work = timedelta(seconds=found.work_s * clock_of(spec).scale)
+        doubt = max(BENCH_DOUBT, found.doubt)
+        known = replace(known, work=work, work_doubt=doubt)
+        told.append(f"how long the work is (within {doubt:.0%})")
+    if not known.changeovers_s and found.start_s is not None:
+        known = replace(known, changeovers_s=(_start_s(found.start_s, spec),), by_bench=True)
+        told.append("how long a start takes")
+    on = f"measured on {found.at:%Y-%m-%d}, by the bench {found.run}"
+    return known, [f"{' and '.join(told)} was {on}"] if told else []
 
 
-def _work_of(found: Benched | None, spec: RunSpec) -> timedelta | None:
-    return None if found is None or found.work_s is None else timedelta(seconds=found.work_s * clock_of(spec).scale)
+def _start_s(measured_s: float, spec: RunSpec) -> float:
+    """In the run time of the job: a bench waits for no boot that is simulated, and a second of it is a second."""
+    boot = spec.boot - spec.model_copy(update={"local": CALM}).boot
+    return measured_s * clock_of(spec).scale + boot.total_seconds()
+
+
+def _said_of_another(found: Benched, spec_path: Path) -> str:
+    """Which bench does not count for the job as it is, and what to type for one that it counts for."""
+    said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise}"
+    if found.command:
+        return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
+    return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` goes by it"
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:

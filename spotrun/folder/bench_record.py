@@ -16,19 +16,24 @@ from collections.abc import Iterable
 import msgspec
 
 from spotrun.errors import ObjectMissing
-from spotrun.run.bounds import SMALL_BYTES, Moment, OutOfBounds, Seconds, decode
+from spotrun.run.bounds import SMALL_BYTES, Moment, OutOfBounds, Seconds, Share, decode
 from spotrun.spec.kinds import Kind
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
 """No run's folder has this name: each ends in a uid."""
+OTHERS_MAX = 30
+"""So many are looked at for one with other arguments, the newest first."""
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a job does on a `kind` of instances: seconds of a step, and of the whole training without validations and
-    starts. `samples` are those of a step. None is unknown. `run` is where it was measured.
+    starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the measurement
+    itself tells. `start_s` is from asking for the instance to the first step. None is unknown. `run` is where it was
+    measured. `otherwise` says what the bench had put into the place of what the job says, by these `args` of its script
+    or this `command`.
     """
 
     kind: str
@@ -37,6 +42,11 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     work_s: Seconds | None
     at: Moment
     run: str
+    doubt: Share = 0.0
+    start_s: Seconds | None = None
+    otherwise: str = ""
+    args: tuple[str, ...] = ()
+    command: str = ""
 
 
 def keep(store: Store, spec: RunSpec, found: Benched) -> None:
@@ -59,6 +69,24 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     listed = store.list(_folder(spec))
     found = (_read(store, each.key) for each in listed)
     return {each.kind: each for each in found if each is not None}
+
+
+def benched_otherwise(store: Store, spec: RunSpec, kind: str) -> Benched | None:
+    """
+    The newest measurement on that kind of the same job with other arguments, of those that a bench gives it.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    listed = sorted(store.list(f"{FOLDER}/{spec.name}/"), key=lambda each: each.modified_at, reverse=True)
+    for each in listed[:OTHERS_MAX]:
+        found = _read(store, each.key)
+        if found is None or found.kind != kind or not found.otherwise:
+            continue
+        train = spec.train.model_copy(update={"args": found.args, "run": found.command or None})
+        if each.key.startswith(_folder(spec.model_copy(update={"train": train}))):
+            return found
+    return None
 
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:

@@ -21,6 +21,7 @@ class Measured(msgspec.Struct, frozen=True):
     `changeovers_s` is what each start of all runs took, or would have without a packed set-up;
     `boots_s` the part of each that was not billed yet. `setups_s` is what set-ups took that were packed, `unpacks_s`
     what it took to unpack one. `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
+    `work_doubt` is the share by which the work may be wrong. `by_bench`: changeovers are those of a bench.
     """
 
     work: timedelta | None = None
@@ -30,6 +31,8 @@ class Measured(msgspec.Struct, frozen=True):
     setups_s: tuple[float, ...] = ()
     unpacks_s: tuple[float, ...] = ()
     checkpoint_bytes: int = 0
+    work_doubt: float = assumptions.WORK_DOUBT_MIN
+    by_bench: bool = False
 
     @property
     def changeover_s(self) -> float | None:

@@ -186,7 +186,7 @@ def asked(
         questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
-        doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        doubt=Doubt(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
         standby=_standby(spec, offerings, measured),
     )
 
@@ -216,7 +216,7 @@ def job_for(
         changeover_s=changeover_s,
         tick_s=tick_for(2 * (work_s + changeover_s) if time_left is None else time_left.total_seconds()),
         on_demand_usd_per_hour=min(on_demand, default=inf),
-        margin_s=rework_s + assumptions.WORK_DOUBT_MIN * work_s,
+        margin_s=rework_s + measured.work_doubt * work_s,
     )
 
 
@@ -287,7 +287,8 @@ def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) 
         for seconds in (job.changeover_s, _rework(spec).total_seconds() / 2, job.tick_s)
     )
     starts = len(measured.changeovers_s)
-    known = f"as measured {starts} x in earlier runs" if starts else "not measured yet"
+    runs = "by a bench" if measured.by_bench else f"{starts} x in earlier runs"
+    known = f"as measured {runs}" if starts else "not measured yet"
     doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
     unbilled, later = (
         format_duration(timedelta(seconds=round(seconds)))
@@ -302,6 +303,6 @@ def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) 
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
         f"{doubt}, {known}{unpacked}, and is not billed for its first {unbilled}; "
         f"{1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
-        f"undo {undone}; the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; "
+        f"undo {undone}; the work is known within {measured.work_doubt:.0%}; one decision in {tick}{always}; "
         f"storage, requests and recommendations to rebalance are left out{far}."
     )
