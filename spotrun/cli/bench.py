@@ -160,7 +160,7 @@ def bench(
         base = _base(against, [str(each.kind) for each in chosen])
         with _about_types(given=bool(types)):
             specs = [spec_of(spec, script, each, names, limit, most) for each in chosen]
-            found = list(benching.planned(spec.name, chosen, specs))
+            found = list(benching.planned(spec, chosen, specs))
     here = cloud_of(spec).here
     if here:
         require_framework(spec)

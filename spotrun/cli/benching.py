@@ -27,7 +27,7 @@ from spotrun.cli.runs import OpenRun, open_run, who, writer
 from spotrun.cli.signals import Signalled, undisturbed
 from spotrun.creation import create_run, new_uid
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
-from spotrun.folder.bench_record import Benched, keep
+from spotrun.folder.bench_record import Benched, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.market.wishes import may_be_asked
 from spotrun.policy.changeovers import measured_starts
@@ -51,16 +51,20 @@ Watch = Callable[[Sequence[Progress]], None]
 
 
 class Planned(NamedTuple):
-    """A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins."""
+    """
+    A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins.
+    `job_digest` is that of what the job itself trains.
+    """
 
     job: str
+    job_digest: str
     trial: Trial
     spec: RunSpec
     prices: Prices
     least_usd: Decimal | None
 
 
-def planned(job: str, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
+def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
     """
     See whether there is what the trials of `job` need, which `specs` measure. Nothing is rented. The market of a kind
     is looked at once.
@@ -72,7 +76,7 @@ def planned(job: str, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iter
     for trial, spec in zip(trials, specs, strict=True):
         if trial.kind not in seen:
             seen[trial.kind] = _market_for(spec)
-        yield Planned(job, trial, spec, *seen[trial.kind])
+        yield Planned(job.name, digest_of(job), trial, spec, *seen[trial.kind])
 
 
 def _market_for(spec: RunSpec) -> tuple[Prices, Decimal | None]:
@@ -308,6 +312,7 @@ class _Trial:
             run=run.id,
             doubt=min(1.0, measured.doubt),
             start_s=next(reversed(measured_starts(run.ledger.state).values()), None),
+            job=self._planned.job_digest,
             otherwise=self._planned.trial.otherwise,
             args=self._spec.train.args,
             command=self._spec.train.run or "",

@@ -33,7 +33,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the measurement
     itself tells. `start_s` is from asking for the instance to the first step. None is unknown. `run` is where it was
     measured. `otherwise` says what the bench had put into the place of what the job says, by these `args` of its script
-    or this `command`.
+    or this `command`; and `job` is the digest of that job.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     doubt: Share = 0.0
     start_s: Seconds | None = None
+    job: str = ""
     otherwise: str = ""
     args: tuple[str, ...] = ()
     command: str = ""
@@ -81,10 +82,7 @@ def benched_otherwise(store: Store, spec: RunSpec, kind: str) -> Benched | None:
     listed = sorted(store.list(f"{FOLDER}/{spec.name}/"), key=lambda each: each.modified_at, reverse=True)
     for each in listed[:OTHERS_MAX]:
         found = _read(store, each.key)
-        if found is None or found.kind != kind or not found.otherwise:
-            continue
-        train = spec.train.model_copy(update={"args": found.args, "run": found.command or None})
-        if each.key.startswith(_folder(spec.model_copy(update={"train": train}))):
+        if found is not None and found.kind == kind and found.otherwise and found.job == digest_of(spec):
             return found
     return None
 
@@ -110,8 +108,13 @@ def _read(store: Store, key: str) -> Benched | None:
 
 def _folder(spec: RunSpec) -> str:
     """A run of the same name may train something else, and does with other arguments."""
+    return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
+
+
+def digest_of(spec: RunSpec) -> str:
+    """Of what it trains."""
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
-    return f"{FOLDER}/{spec.name}/{hashlib.sha256(trained).hexdigest()[:16]}/"
+    return hashlib.sha256(trained).hexdigest()[:16]
 
 
 def _named(kind: str) -> str:

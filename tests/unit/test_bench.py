@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import io
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.console import Console
 
 from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measured, Meter
 from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
 from spotrun.bench.trials import Arguments, Trial, spec_of, trials
+from spotrun.bench.turns import AT_ONCE_MAX, CENT, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
-from spotrun.folder.bench_record import FOLDER, Benched, benched, keep, steps_of_the_first
+from spotrun.folder.bench_record import FOLDER, Benched, benched, digest_of, keep, steps_of_the_first
 from spotrun.folder.status_objects import AgentStatus, Gpu, Trained, Usage
 from spotrun.market.world import World
 from spotrun.policy.facts import Facts
 from spotrun.policy.throughput import BENCH_DOUBT, speeds
-from spotrun.report.bench import as_json, cost_of, findings, time_of
+from spotrun.report.bench import Progress, as_json, cost_of, findings, time_of, view
 from spotrun.report.html.bench import bench_page
 from spotrun.report.unattended import left_alone
+from spotrun.report.view import Screen
 from spotrun.run import events as ev
 from spotrun.run.events import BENCH, SWEEP
 from spotrun.spec.arguments import Script
+from spotrun.spec.file import load_spec
 from spotrun.spec.kinds import NamedType
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
@@ -311,6 +319,135 @@ def test_a_choice_goes_by_the_bench_until_it_has_measured():
     found = speeds(Facts(state, job, World(offerings=there, instances=()), history.now))
     assert found[V100_KIND].times == pytest.approx(1.25)
     assert found[V100_KIND].spread == BENCH_DOUBT / 2
+
+
+# -- what plan knows of it ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job that trains with batches of 16, on the local cloud, where time passes twice as fast."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    path = tmp_path / "net.yaml"
+    path.write_text(
+        "name: net\ntrain: {script: train.py, args: [--batch-size, '16']}\ncheckpoint: {uri: runs}\n"
+        "resources: {accelerators: 'V100:1'}\nlocal: {time_scale: 2, boot: 20s}\n"
+    )
+    return path
+
+
+def kept_for(path: Path, batch: int, **facts: Any) -> None:
+    """A bench of the job with that batch."""
+    job = load_spec(path, {}, "runs", ["--batch-size", str(batch)])
+    asked = digest_of(load_spec(path, {}, "runs"))
+    found = replace(known(V100, 0.5), job=asked, otherwise=f"batch {batch}", args=job.train.args, **facts)
+    keep(open_store("runs"), job, found)
+
+
+def test_plan_goes_by_the_start_and_the_doubt_of_a_bench(planned_job: Path, spotrun: Spotrun):
+    kept_for(planned_job, 16, start_s=40.0, doubt=0.23)
+    said = spotrun("plan", "net.yaml", "--lifetimes", 1)
+    assert (
+        f"note: how long the work is (within 23%) and how long a start takes was measured on {START:%Y-%m-%d}, "
+        "by the bench job-bench-0123456789" in said.err
+    )
+    words = " ".join(said.out.split())
+    assert "2h00m of work" in words, "an hour here is two of a run whose time passes twice as fast"
+    assert "a changeover (boot, set-up, restore) takes 1m40s or 1.2 x less or more, as measured by a bench" in words
+    assert "the work is known within 23%" in words
+    kept_for(planned_job, 16, doubt=0.01)
+    words = " ".join(spotrun("plan", "net.yaml", "--lifetimes", 1).out.split())
+    assert "takes 6m or 1.2 x less or more, not measured yet" in words
+    assert f"the work is known within {BENCH_DOUBT:.0%}" in words, "it was one instance, for minutes"
+
+
+def test_a_bench_with_another_batch_is_named_with_what_to_type(planned_job: Path, spotrun: Spotrun):
+    kept_for(planned_job, 64)
+    said = spotrun("plan", "net.yaml")
+    assert said.code == SpecInvalid.exit_code
+    assert "it is not known how long this training takes" in said.err
+    line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` goes by it"
+    assert f"try: {line}; or give --work 3h" in said.err
+    assert "2h00m of work" in spotrun("plan", "net.yaml", "--lifetimes", 1, "--", "--batch-size", 64).out
+    planned_job.write_text(planned_job.read_text().replace("'16'", "'16', --lr, '1'"))
+    assert "batch 64" not in spotrun("plan", "net.yaml").err, "that job trains something else"
+
+
+def test_a_command_that_was_benched_with_another_batch_is_shown(planned_job: Path, spotrun: Spotrun):
+    text, given = planned_job.read_text(), "train: {script: train.py, args: [--batch-size, '16']}"
+    planned_job.write_text(text.replace(given, "train: {run: sh train --batch-size 64}"))
+    job = load_spec(planned_job, {}, "runs")
+    planned_job.write_text(text.replace(given, "train: {run: sh train --batch-size 16}"))
+    asked = digest_of(load_spec(planned_job, {}, "runs"))
+    found = replace(known(V100, 0.5), job=asked, otherwise="batch 64", command=str(job.train.run))
+    keep(open_store("runs"), job, found)
+    said = spotrun("plan", "net.yaml").err
+    assert "with batch 64: it counts for a job with train: {run: 'sh train --batch-size 64'}" in said
+
+
+def test_uneven_blocks_are_a_doubt():
+    even, uneven = Meter(steps=60), Meter(steps=60)
+    seconds = 0.0
+    for steps in range(WARM_UP_STEPS, WARM_UP_STEPS + 61, 5):
+        even.show(status(steps))
+        seconds += 0.5 * (1.5 if steps % 10 else 0.5)
+        uneven.show(replace(status(steps), trained=replace(status(steps).trained, seconds=seconds)))
+    assert even.measured is not None
+    assert uneven.measured is not None
+    assert even.measured.doubt == pytest.approx(0.0, abs=1e-9)
+    assert uneven.measured.doubt == pytest.approx(2 * 0.5 / 12**0.5, rel=0.01), "half of a step, by twelve blocks"
+
+
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+def test_one_of_each_type_is_rented_at_once_unless_told_otherwise():
+    kinds = [T4_KIND, T4_KIND, V100_KIND, V100_KIND]
+    assert next_ones(kinds, [], None) == [0, 2]
+    assert next_ones(kinds[1:], [V100_KIND], None) == [0]
+    assert next_ones([T4_KIND], [T4_KIND], None) == []
+    assert next_ones(kinds, [], 1) == [0]
+    assert next_ones(kinds, [], 3) == [0, 2, 1], "of each type one first"
+    assert next_ones([None, None], [None], 2) == [0]
+    many = [Accelerators("V100", number) for number in range(1, 20)]
+    assert len(next_ones(many, [], None)) == AT_ONCE_MAX
+
+
+@given(
+    left=st.decimals(0, 1000, places=2),
+    leasts=st.lists(st.none() | st.decimals("0.01", 50, places=2), min_size=1, max_size=6),
+)
+def test_what_is_measured_at_once_never_spends_more_than_is_left(left: Decimal, leasts: list[Decimal | None]):
+    found = shares(left, leasts)
+    assert sum(found) <= left
+    assert all(share >= (least or 0) for share, least in zip(found, leasts, strict=False))
+    assert len(found) == len(leasts) or sum(least or CENT for least in leasts[: len(found) + 1]) > left
+
+
+def test_a_dearer_type_gets_more_of_the_budget():
+    assert shares(Decimal(4), [Decimal("0.10"), Decimal("0.30")]) == [Decimal(1), Decimal(3)]
+    assert shares(Decimal("0.35"), [Decimal("0.10"), Decimal("0.30")]) == [Decimal("0.35")]
+    assert shares(Decimal("0.05"), [Decimal("0.10")]) == []
+
+
+def test_each_that_is_measured_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    one = Progress(Trial(kind=T4_KIND), 0, 3, 23, 60, None)
+    other = Progress(Trial(kind=V100_KIND, batch=16), 2, 3, 0, 60, "the instance boots")
+    with view() as plainly:
+        plainly.show([one])
+        plainly.show([one, other])
+    assert capsys.readouterr().err.splitlines() == ["1 of 3: T4:1", "3 of 3: V100:1, batch 16"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    console = Console(width=60, file=io.StringIO())
+    with view() as live:
+        assert isinstance(live, Screen)
+        console.print(live.render([one, other]))
+    assert isinstance(console.file, io.StringIO)
+    shown = [line[2:].rstrip() for line in console.file.getvalue().splitlines()]
+    assert shown == ["1 of 3: T4:1, 23 of 60 steps", "3 of 3: V100:1, batch 16, the instance boots"]
 
 
 # -- a bench whose command was killed ----------------------------------------------------------------------------------
