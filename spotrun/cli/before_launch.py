@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import platform
 import re
 import shlex
@@ -10,9 +11,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.cli.runs import OpenRun, absent, attended, open_each
@@ -36,13 +40,14 @@ from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.market.quotes import Quotes
-from spotrun.market.wishes import not_in_choice, not_listed, too_dear, unmet, wishes_of
+from spotrun.market.wishes import may_be_asked, not_in_choice, not_listed, too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy.least_budget import least_budget_usd
 from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.state import RunState
 from spotrun.secrets.reference import SecretUnreadable
-from spotrun.secrets.values import read_values
+from spotrun.secrets.values import read_values, require_variables
 from spotrun.spec.image import CREDENTIALS, Image
 from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.spec.own_machine import this_host
@@ -174,6 +179,44 @@ def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None
     cloud = cloud_of(spec)
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
     return not_listed(offered, (cloud.name, "instance_types"), types)
+
+
+class Suitable(NamedTuple):
+    """What a run may ask for, and the least budget with which it begins; None if no budget lets it."""
+
+    offerings: Sequence[Offering]
+    least_usd: Decimal | None
+
+
+def suitable_for(spec: RunSpec, part_of: str = "") -> Suitable:
+    """
+    What a run of `spec` finds on the market now. `part_of` is as in RunCreated.
+
+    Raises:
+        SpecInvalid, CloudError: it may ask for nothing that is offered.
+    """
+    unborn, world = first_look(spec)
+    if part_of:
+        unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
+    asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
+    if not asked:
+        raise no_choice(spec, world.offerings)
+    return Suitable(asked, least_budget_usd(unborn, spec, world))
+
+
+def require_job(spec: RunSpec) -> list[str]:
+    """
+    See whether a job has what several runs of it need beside their offerings; what to say of it.
+
+    Raises:
+        SpecInvalid, NotInstalled, SecretUnreadable, StoreError, CloudError: it has not.
+    """
+    here = cloud_of(spec).here
+    notes = [check_script(spec, here=here), left_behind(spec), *unseen(spec)]
+    if here:
+        require_framework(spec)
+    require_variables(spec.secret_references, os.environ)
+    return [each for each in notes if each is not None]
 
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:

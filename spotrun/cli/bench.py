@@ -122,7 +122,7 @@ def bench(
     from spotrun.cli import benching
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.attend import billed
-    from spotrun.cli.before_launch import check_script, require_framework
+    from spotrun.cli.before_launch import require_job
     from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
     from spotrun.report import bench as report
@@ -148,8 +148,7 @@ def bench(
         require_writable(html)
     spec = load_spec(job, overrides, default_store(), arguments or ())
     with placed(job, overrides):
-        check_script(spec, here=cloud_of(spec).here)
-        script = Script(spec)
+        notes, script = require_job(spec), Script(spec)
         chosen = trials(
             spec,
             _kinds(types or []),
@@ -162,15 +161,14 @@ def bench(
             specs = [spec_of(spec, script, each, names, limit, most) for each in chosen]
             found = list(benching.planned(spec, chosen, specs))
     here = cloud_of(spec).here
-    if here:
-        require_framework(spec)
     benching.require_budget(found, most)
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in found])
-        for line in unnamed_arguments(spec.train, script, names, devices=devices is not None):
-            say(f"note: {line}")
+        notes += unnamed_arguments(spec.train, script, names, devices=devices is not None)
     if here and (at_once or 1) > 1:
-        say(f"note: {at_once} at once share this machine, and slow each other down")
+        notes.append(f"{at_once} at once share this machine, and slow each other down")
+    for line in notes:
+        say(f"note: {line}")
     confirm(yes, f"Measure {len(found)}?", default=not billed(spec), declined="nothing was rented")
     by_trial: dict[Trial, Row] = {}
     limits = (steps, most, at_once or (1 if here else None))

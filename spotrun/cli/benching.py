@@ -11,15 +11,13 @@ from decimal import Decimal
 from queue import Empty, Queue
 from typing import NamedTuple
 
-import msgspec
-
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measured, Meter
 from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
 from spotrun.bench.trials import Trial
 from spotrun.bench.turns import next_ones, shares
 from spotrun.cli.asking import say
-from spotrun.cli.before_launch import first_look, no_choice
+from spotrun.cli.before_launch import suitable_for
 from spotrun.cli.down import end_instances, take_down
 from spotrun.cli.interrupts import request_stop, what_is_left
 from spotrun.cli.known import remember
@@ -29,9 +27,7 @@ from spotrun.creation import create_run, new_uid
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
-from spotrun.market.wishes import may_be_asked
 from spotrun.policy.changeovers import measured_starts
-from spotrun.policy.least_budget import least_budget_usd
 from spotrun.report.bench import Progress
 from spotrun.run.events import BENCH
 from spotrun.run.reasons import in_one_line
@@ -75,18 +71,9 @@ def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> 
     seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
     for trial, spec in zip(trials, specs, strict=True):
         if trial.kind not in seen:
-            seen[trial.kind] = _market_for(spec)
+            found = suitable_for(spec, BENCH)
+            seen[trial.kind] = Prices.of(found.offerings, spec.num_nodes), found.least_usd
         yield Planned(job.name, digest_of(job), trial, spec, *seen[trial.kind])
-
-
-def _market_for(spec: RunSpec) -> tuple[Prices, Decimal | None]:
-    """What suits a run costs, and the least budget with which it begins."""
-    unborn, world = first_look(spec)
-    unborn = msgspec.structs.replace(unborn, created=msgspec.structs.replace(unborn.created, part_of=BENCH))
-    asked = [each for each in world.offerings if may_be_asked(each, spec.resources)]
-    if not asked:
-        raise no_choice(spec, world.offerings)
-    return Prices.of(asked, spec.num_nodes), least_budget_usd(unborn, spec, world)
 
 
 def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:

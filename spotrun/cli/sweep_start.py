@@ -19,31 +19,19 @@ from spotrun import address
 from spotrun.cli import attend
 from spotrun.cli.asking import confirm, say
 from spotrun.cli.background import Background, log_named
-from spotrun.cli.before_launch import (
-    check_script,
-    first_look,
-    left_behind,
-    no_choice,
-    require_framework,
-    unseen,
-    with_baseline_price,
-)
+from spotrun.cli.before_launch import require_job, suitable_for, with_baseline_price
 from spotrun.cli.known import require_known
 from spotrun.cli.locks import alone, lock_of
 from spotrun.cli.options import read_flag
 from spotrun.cli.runs import OpenRun, default_store
 from spotrun.cli.sweeping import Sweeping, Wanted
 from spotrun.cli.sweeps import NamedSweep, sweep_named
-from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
-from spotrun.market.wishes import may_be_asked
 from spotrun.notify.sinks import require_sinks
-from spotrun.policy.least_budget import least_budget_usd
 from spotrun.policy.sweeps import LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
 from spotrun.report.sweep import SweepShown, params_in_words
-from spotrun.secrets.values import require_variables
 from spotrun.spec.file import load_spec, placed
 from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import combinations, read_grid, trial_spec, with_params
@@ -244,7 +232,7 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
     wanted = asked.wanted
     spec = with_baseline_price(wanted.spec)
     with placed(spec_path):
-        notes = [check_script(spec, here=cloud_of(spec).here), left_behind(spec)]
+        notes = require_job(spec)
         plan = _with_prices(asked)
         first = with_params(spec, wanted.params[0])
         left = None if deadline_s is None else timedelta(seconds=deadline_s)
@@ -252,12 +240,8 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
         if not begins:
             raise _no_trial(plan, left)
         attend.show_plan(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
-        notes += unseen(spec)
-    if cloud_of(spec).here:
-        require_framework(spec)
     require_sinks(spec)
-    require_variables(spec.secret_references, os.environ)
-    for line in filter(None, notes):
+    for line in notes:
         say(f"note: {line}")
     count = count_of(len(wanted.params), "trial")
     print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
@@ -283,15 +267,11 @@ def _with_prices(asked: Asked) -> SweepPlan:
     """
     plan, spec = asked.wanted.plan, asked.wanted.spec
     trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
-    unborn, world = first_look(trial)
-    prices = [each.price_usd_per_hour for each in world.offerings if may_be_asked(each, spec.resources)]
-    if not prices:
-        raise no_choice(spec, world.offerings)
-    least = least_budget_usd(unborn, trial, world)
+    offerings, least = suitable_for(trial)
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(f"{flag} pays for no trial: one needs ${least} to begin", hint=f"raise it: at least {least}")
-    dearest = max(prices) * spec.num_nodes
+    dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.cli.runs import OpenRun
+from spotrun.cli.runs import OpenRun, runs_in
 from tests.support import toy_cloud
 from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox
@@ -84,8 +84,8 @@ def on_toys(sandbox: Sandbox) -> Path:
 
 def measured_for(sandbox: Sandbox) -> list[OpenRun]:
     """The runs of the bench, by when they were created."""
-    names = [folder.name for folder in sandbox.store.glob("waits-bench-*")]
-    return sorted(map(sandbox.run, names), key=lambda run: run.created.clock_epoch)
+    runs = runs_in(sandbox.uri) if sandbox.store.is_dir() else []
+    return sorted(runs, key=lambda run: run.created.clock_epoch)
 
 
 def two_instances(sandbox: Sandbox, bench: subprocess.Popen[str]) -> list[OpenRun]:
