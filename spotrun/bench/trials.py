@@ -34,6 +34,8 @@ BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
 """What scripts call these arguments, the commonest first; `-` and `_` are the same."""
+GONE = "\0"
+"""A value that no argument has."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,20 @@ def spec_of(
             "local": CALM,
         }
     )
+
+
+def unvaried(spec: RunSpec) -> RunSpec:
+    """The job without its batch size, precision and number of devices, as far as its arguments say them."""
+    train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
+    if train.run is not None:
+        changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
+    else:
+        args = train.args
+        for name in _given(train, names):
+            args = replaced(args, name, GONE) or args
+        kept = [word for word, after in zip(args, (*args[1:], ""), strict=True) if GONE not in (word, after)]
+        changed = {"args": tuple(word for word in kept if not word.endswith(f"={GONE}"))}
+    return spec.model_copy(update={"train": train.model_copy(update=changed)})
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:

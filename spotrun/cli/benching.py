@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measured, Meter
 from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
-from spotrun.bench.trials import Trial
+from spotrun.bench.trials import Trial, unvaried
 from spotrun.bench.turns import next_ones, shares
 from spotrun.cli.asking import say
 from spotrun.cli.before_launch import suitable_for
@@ -49,7 +49,7 @@ Watch = Callable[[Sequence[Progress]], None]
 class Planned(NamedTuple):
     """
     A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins.
-    `job_digest` is that of what the job itself trains.
+    `job_digest` is that of the job without all that a bench varies.
     """
 
     job: str
@@ -73,7 +73,7 @@ def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> 
         if trial.kind not in seen:
             found = suitable_for(spec, BENCH)
             seen[trial.kind] = Prices.of(found.offerings, spec.num_nodes), found.least_usd
-        yield Planned(job.name, digest_of(job), trial, spec, *seen[trial.kind])
+        yield Planned(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
 
 
 def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:

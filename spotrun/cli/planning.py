@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.bench.trials import CALM
+from spotrun.bench.trials import CALM, unvaried
 from spotrun.cli.before_launch import first_look, no_choice, quotes_of
 from spotrun.cli.options import known_word
 from spotrun.cli.runs import absent, default_store, runs_in
@@ -18,7 +18,7 @@ from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, StoreError
-from spotrun.folder.bench_record import Benched, benched, benched_otherwise
+from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
 from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
@@ -149,7 +149,7 @@ def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | No
         runs = open_store(folder)
         found = benched(runs, spec).get(kind)
         if found is None:
-            other = benched_otherwise(runs, spec, kind)
+            other = benched_otherwise(runs, spec.name, digest_of(unvaried(spec)), kind)
             return known, [] if other is None else [_said_of_another(other, spec_path)]
     except StoreError:
         if needs_work:
@@ -176,7 +176,7 @@ def _start_s(measured_s: float, spec: RunSpec) -> float:
 
 def _said_of_another(found: Benched, spec_path: Path) -> str:
     """Which bench does not count for the job as it is, and what to type for one that it counts for."""
-    said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise}"
+    said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
     return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` goes by it"

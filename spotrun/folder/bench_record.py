@@ -33,7 +33,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the measurement
     itself tells. `start_s` is from asking for the instance to the first step. None is unknown. `run` is where it was
     measured. `otherwise` says what the bench had put into the place of what the job says, by these `args` of its script
-    or this `command`; and `job` is the digest of that job.
+    or this `command`. `job` is the digest of the job without all that a bench varies; "" in an older record.
     """
 
     kind: str
@@ -72,17 +72,17 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     return {each.kind: each for each in found if each is not None}
 
 
-def benched_otherwise(store: Store, spec: RunSpec, kind: str) -> Benched | None:
+def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched | None:
     """
-    The newest measurement on that kind of the same job with other arguments, of those that a bench gives it.
+    The newest measurement on that kind of the job of that name and digest, with whatever a bench varies.
 
     Raises:
         StoreError: the store cannot be read.
     """
-    listed = sorted(store.list(f"{FOLDER}/{spec.name}/"), key=lambda each: each.modified_at, reverse=True)
+    listed = sorted(store.list(f"{FOLDER}/{name}/"), key=lambda each: each.modified_at, reverse=True)
     for each in listed[:OTHERS_MAX]:
         found = _read(store, each.key)
-        if found is not None and found.kind == kind and found.otherwise and found.job == digest_of(spec):
+        if found is not None and (found.kind, found.job) == (kind, job):
             return found
     return None
 

@@ -137,7 +137,7 @@ def test_what_a_killed_bench_has_rented_ends_soon_by_itself_and_at_once_by_down(
     guards = [datetime.fromisoformat(path.read_text()) for path in (toys.folder / "box" / "guards").iterdir()]
     assert len(guards) == 2
     for run, ends_at in zip(runs, sorted(guards), strict=True):
-        (launch,) = run.ledger.state.launches.values()
+        (launch,) = run.ledger.refresh().launches.values()
         assert launch.recorded is not None
         lives = timedelta(seconds=launch.intent.time_to_live_s)
         assert timedelta(minutes=4) < lives <= timedelta(minutes=5), "two minutes, and three for its last word"

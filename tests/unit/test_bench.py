@@ -16,7 +16,7 @@ from rich.console import Console
 
 from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measured, Meter
 from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
-from spotrun.bench.trials import Arguments, Trial, spec_of, trials
+from spotrun.bench.trials import Arguments, Trial, spec_of, trials, unvaried
 from spotrun.bench.turns import AT_ONCE_MAX, CENT, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
@@ -340,7 +340,7 @@ def planned_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept_for(path: Path, batch: int, **facts: Any) -> None:
     """A bench of the job with that batch."""
     job = load_spec(path, {}, "runs", ["--batch-size", str(batch)])
-    asked = digest_of(load_spec(path, {}, "runs"))
+    asked = digest_of(unvaried(job))
     found = replace(known(V100, 0.5), job=asked, otherwise=f"batch {batch}", args=job.train.args, **facts)
     keep(open_store("runs"), job, found)
 
@@ -379,11 +379,17 @@ def test_a_command_that_was_benched_with_another_batch_is_shown(planned_job: Pat
     planned_job.write_text(text.replace(given, "train: {run: sh train --batch-size 64}"))
     job = load_spec(planned_job, {}, "runs")
     planned_job.write_text(text.replace(given, "train: {run: sh train --batch-size 16}"))
-    asked = digest_of(load_spec(planned_job, {}, "runs"))
+    asked = digest_of(unvaried(job))
     found = replace(known(V100, 0.5), job=asked, otherwise="batch 64", command=str(job.train.run))
     keep(open_store("runs"), job, found)
     said = spotrun("plan", "net.yaml").err
     assert "with batch 64: it counts for a job with train: {run: 'sh train --batch-size 64'}" in said
+
+
+def test_jobs_that_differ_by_what_a_bench_varies_are_one(tmp_path: Path):
+    for args in (["--batch-size", "16"], ["--batch_size=8"], ["data.batch_size=8", "--gpus", "2"], []):
+        assert unvaried(script_job(tmp_path, ["--lr", "1", *args, "--quick"])).train.args == ("--lr", "1", "--quick")
+    assert unvaried(spec(train={"run": "sh a --bs 4 --lr 1"})).train.run == "sh a  --lr 1"
 
 
 def test_uneven_blocks_are_a_doubt():
