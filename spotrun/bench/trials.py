@@ -26,8 +26,6 @@ from spotrun.spec.model import (
 from spotrun.spec.values import Accelerators, name_from
 from spotrun.units import Steps
 
-CALM = LocalMarketSpec(boot=timedelta())
-"""A calm market in which a second is a second, and nobody waits for a machine that is simulated."""
 SELDOM = Steps(1_000_000_000)
 """No checkpoint is made while it is measured."""
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
@@ -131,7 +129,7 @@ def spec_of(
             "retry": RetrySpec(max_restarts=0),
             "report": ReportSpec(),
             "notify": (),
-            "local": CALM,
+            "local": LocalMarketSpec(boot=timedelta()),
         }
     )
 

@@ -299,6 +299,7 @@ class _Trial:
             run=run.id,
             doubt=min(1.0, measured.doubt),
             start_s=next(reversed(measured_starts(run.ledger.state).values()), None),
+            usual_boot_s=self._spec.boot.total_seconds(),
             job=self._planned.job_digest,
             otherwise=self._planned.trial.otherwise,
             args=self._spec.train.args,

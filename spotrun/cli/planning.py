@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.bench.trials import CALM, unvaried
+from spotrun.bench.trials import unvaried
 from spotrun.cli.before_launch import first_look, no_choice, quotes_of
 from spotrun.cli.options import known_word
 from spotrun.cli.runs import absent, default_store, runs_in
@@ -162,16 +162,15 @@ def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | No
         known = replace(known, work=work, work_doubt=doubt)
         told.append(f"how long the work is (within {doubt:.0%})")
     if not known.changeovers_s and found.start_s is not None:
-        known = replace(known, changeovers_s=(_start_s(found.start_s, spec),), by_bench=True)
+        known = replace(known, changeovers_s=(_start_s(found, found.start_s, spec),), by_bench=True)
         told.append("how long a start takes")
     on = f"measured on {found.at:%Y-%m-%d}, by the bench {found.run}"
     return known, [f"{' and '.join(told)} was {on}"] if told else []
 
 
-def _start_s(measured_s: float, spec: RunSpec) -> float:
+def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
     """In the run time of the job: a bench waits for no boot that is simulated, and a second of it is a second."""
-    boot = spec.boot - spec.model_copy(update={"local": CALM}).boot
-    return measured_s * clock_of(spec).scale + boot.total_seconds()
+    return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
 def _said_of_another(found: Benched, spec_path: Path) -> str:
