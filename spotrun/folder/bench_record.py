@@ -31,8 +31,8 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a job does on a `kind` of instances: seconds of a step, and of the whole training without validations and
     starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the measurement
-    itself tells. `start_s` is from asking for the instance to the first step, and `usual_boot_s` the part of it that was
-    expected of a boot. None is unknown. `run` is where it was measured.
+    itself tells. `start_s` is from asking for the instance to the first step, and `usual_boot_s` the part of it that a
+    boot was expected to take. None is unknown. `run` is where it was measured.
 
     `otherwise` says what the bench had put into the place of what the job says, by these `args` of its script or this
     `command`. `job` is the digest of the job without all that a bench varies; "" in an older record.
