@@ -10,6 +10,7 @@ new container.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -27,14 +28,8 @@ from spotrun.container.engine import (
     remember,
     remove_remembered,
 )
-from spotrun.container.registry import (
-    Credentials,
-    ImageRefused,
-    RegistryUnavailable,
-    credentials_of,
-    find,
-    this_machine,
-)
+from spotrun.container.logins import login_to
+from spotrun.container.registry import NotForThisUser, RegistryUnavailable, find, this_machine
 from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
@@ -184,26 +179,29 @@ def _engine() -> Engine:
 def _pull(node: Node, engine: Engine, image: Image) -> None:
     if engine.has(image):
         return
-    credentials = credentials_of(node.spec.envs, node.secrets.values)
     began_s = time.monotonic()
     for pause_s in (*PAUSES_S, None):
         try:
-            engine.pull(image, credentials)
-        except EngineFailed as error:
-            _refuse_if_final(image, credentials)
+            _pull_once(node, engine, image)
+        except (EngineFailed, RegistryUnavailable) as error:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
-            time.sleep(pause_s)
+        except NotForThisUser as error:
+            # the identity is as new as the run, and its cloud needs a while until all its servers know what it may do
+            if pause_s is None:
+                raise ImageUnusable(error.message, hint=error.hint) from error
         else:
             node.note(f"{image} was pulled by {engine.name} in {time.monotonic() - began_s:.1f} s")
             return
+        time.sleep(pause_s)
 
 
-def _refuse_if_final(image: Image, credentials: Credentials | None) -> None:
+def _pull_once(node: Node, engine: Engine, image: Image) -> None:
     """Engines say in many words why they could not pull; the registry says it in one."""
+    login = login_to(image, node.spec.envs, node.secrets.values)
     try:
-        find(image, credentials, this_machine())
-    except ImageRefused as error:
-        raise ImageUnusable(error.message, hint=error.hint) from error
-    except RegistryUnavailable:
-        return
+        engine.pull(image, login)
+    except EngineFailed:
+        with contextlib.suppress(RegistryUnavailable):
+            find(image, login, this_machine())
+        raise

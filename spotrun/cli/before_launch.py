@@ -21,8 +21,18 @@ from msgspec.structs import replace
 from spotrun import address
 from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
+from spotrun.container import hosts
 from spotrun.container.engine import find_engine
-from spotrun.container.registry import Credentials, RegistryUnavailable, credentials_of, find, this_machine
+from spotrun.container.logins import login_to
+from spotrun.container.registry import (
+    Credentials,
+    ImageRefused,
+    NotForThisUser,
+    RegistryUnavailable,
+    credentials_of,
+    find,
+    this_machine,
+)
 from spotrun.creation import benched_steps, clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
@@ -60,6 +70,7 @@ SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", 
 """What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
 INSTANCES = "x86_64"
 """The processors of all that the clouds rent out to us."""
+_WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
 
@@ -316,6 +327,17 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not image.digest:
             raise
         return spec, [f"the image was not looked at: {error.one_line}"]
+    except NotForThisUser as error:
+        if here:
+            raise
+        if not _logs_in(spec, image):
+            hint = f"instances on {spec.resources.cloud} have no identity there: name an image of another registry"
+            raise ImageRefused(error.message, hint=hint, key=error.key) from error
+        # instances have another identity than whoever launches them
+        if not image.digest:
+            hint = f"{error.hint}; or {_WRITE_DIGEST}"
+            raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
+        return spec, [f"the image was not looked at: {error.message}"]
     size = "" if found.size_bytes is None else f", {found.size_bytes / 1e6:,.0f} MB to pull"
     return spec.with_image(image.with_digest(found.digest)), [f"image {image.name} is {found.digest}{size}"]
 
@@ -340,21 +362,33 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials | None, str]:
     """
-    The user at the registry; or why it cannot be read from here, where only instances may read it.
+    The user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own login
+    counts only if instances have one too.
 
     Raises:
-        RegistryUnavailable: that, for a tag.
+        RegistryUnavailable: that, for a tag; or nobody knows.
+        NotForThisUser: nobody is logged in here.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}
+    image, here = spec.image, cloud_of(spec).here
+    assert image is not None
     try:
-        return credentials_of(spec.envs, read_values(references, environment)), ""
+        values = read_values(references, environment)
     except (SecretUnreadable, StoreUnavailable) as error:
-        if cloud_of(spec).here:
+        if here:
             raise
-        if spec.image is not None and not spec.image.digest:
-            hint = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
-            raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
+        if not image.digest:
+            what = f"the digest of the image is not known: {error.message}"
+            raise RegistryUnavailable(what, hint=_WRITE_DIGEST) from error
         return None, error.message
+    if here or _logs_in(spec, image):
+        return login_to(image, spec.envs, values), ""
+    return credentials_of(spec.envs, values), ""
+
+
+def _logs_in(spec: RunSpec, image: Image) -> bool:
+    """Whether instances have an identity of the cloud whose registry it is."""
+    return spec.resources.cloud == hosts.cloud_of(image.host)
 
 
 def require_framework(spec: RunSpec) -> None:

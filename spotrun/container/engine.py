@@ -12,7 +12,6 @@ If that process dies, however it dies, the input ends; then the container ends, 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -336,10 +335,9 @@ def _login(
         yield (), {}, ()
         return
     host = "https://index.docker.io/v1/" if engine == "docker" and image.host == "docker.io" else image.host
-    login = base64.b64encode(":".join(credentials).encode()).decode()
     memory = os.memfd_create("spotrun-login")
     try:
-        os.write(memory, json.dumps({"auths": {host: {"auth": login}}}).encode())
+        os.write(memory, json.dumps({"auths": {host: {"auth": credentials.encoded}}}).encode())
         os.lseek(memory, 0, os.SEEK_SET)
         if engine == "podman":
             yield ("--authfile", f"/proc/self/fd/{memory}"), {}, (memory,)

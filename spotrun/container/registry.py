@@ -19,6 +19,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from spotrun.container.hosts import AWS, RIGHTS, cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
@@ -39,10 +40,16 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """Of a user at a registry. Nobody shows one."""
+    """Of a user at a registry, or of an identity of the cloud `of_cloud`. Nobody shows one."""
 
     username: str
     password: str
+    of_cloud: str = ""
+
+    @property
+    def encoded(self) -> str:
+        """As HTTP and engines want them."""
+        return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def __repr__(self) -> str:
         return "Credentials(…)"
@@ -50,6 +57,10 @@ class Credentials(NamedTuple):
 
 class ImageRefused(SpecInvalid):
     """There is no such image, or not for this user: nobody has to try again."""
+
+
+class NotForThisUser(ImageRefused):
+    """A registry of a cloud does not let this identity pull: another one may, or this one when its rights are known."""
 
 
 class RegistryUnavailable(SpotrunError):
@@ -156,7 +167,7 @@ class _Asked:
             if scheme.lower() == "basic":
                 if self._credentials is None:
                     raise self._wants_login()
-                return _basic(self._credentials)
+                return f"Basic {self._credentials.encoded}"
         raise RegistryUnavailable(f"the registry {self._image.host} asks for a login of a kind that is not known")
 
     def _token(self, challenge: Mapping[str, str]) -> str:
@@ -165,8 +176,9 @@ class _Asked:
             raise RegistryUnavailable(f"the registry {self._image.host} names no safe place for a token")
         query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         url = f"{realm.geturl()}{'&' if realm.query else '?'}{urlencode(query)}"
+        login = "" if self._credentials is None else f"Basic {self._credentials.encoded}"
         try:
-            _, data = self._ask(url, "" if self._credentials is None else _basic(self._credentials), "application/json")
+            _, data = self._ask(url, login, "application/json")
             answer = json.loads(data)
             return str(answer.get("token") or answer["access_token"])
         except urllib.error.HTTPError as error:
@@ -179,6 +191,10 @@ class _Asked:
         if error.code in (401, 403):
             if self._credentials is None:
                 return self._wants_login()
+            if of_cloud := self._credentials.of_cloud:
+                who = f"this identity of {'AWS' if of_cloud == AWS else 'Google Cloud'}"
+                what = f"{image.host} does not let {who} pull {image.path}"
+                return NotForThisUser(what, hint=f"correct the name, or {RIGHTS[of_cloud]}", key=KEY)
             return ImageRefused(
                 f"{image.host} does not let the user {self._credentials.username} pull {image.path}",
                 hint=f"see {USERNAME} and {PASSWORD}, and whether that user may pull it",
@@ -192,8 +208,11 @@ class _Asked:
         return RegistryUnavailable(f"the registry {image.host} answered {error.code}")
 
     def _wants_login(self) -> ImageRefused:
+        what = f"{self._image.host} has no {self._image.path} for everybody"
+        if cloud_of(self._image.host):
+            return NotForThisUser(what, hint="correct the name, or log in to that cloud", key=KEY)
         return ImageRefused(
-            f"{self._image.host} has no {self._image.path} for everybody",
+            what,
             hint=f"correct the name, or write envs: {{{USERNAME}: NAME}} and secrets: [{PASSWORD}]",
             key=KEY,
         )
@@ -201,7 +220,3 @@ class _Asked:
 
 def _scheme(image: Image) -> str:
     return "http" if image.is_local else "https"
-
-
-def _basic(credentials: Credentials) -> str:
-    return "Basic " + base64.b64encode(":".join(credentials).encode()).decode()

@@ -4,6 +4,7 @@ the one that nothing disturbs and that has none; and whether a container is left
 
     make containers                                                    6 trainings with the engine of this machine
     python -m tests.batteries.containers --trainings 1 --seed SEED     one of them again
+    python -m tests.batteries.containers --trainings 2 --members 2     of gangs, each member in a container of its own
 
 The image is made of this machine's own Python (tests/support/container_image.py), and nothing is pulled. It takes root,
 and docker or podman that runs containers here.
@@ -40,9 +41,9 @@ class InContainer(chaos.Size):
         return path
 
 
-def one(folder: Path, seed: int, wanted: chaos.Straight, image: str, engine: Engine) -> chaos.Outcome:
+def one(folder: Path, seed: int, wanted: chaos.Straight, image: str, engine: Engine, members: int = 1) -> chaos.Outcome:
     """One training through the kills of `seed`. A container that is left makes it wrong."""
-    size = InContainer()
+    size = InContainer(members)
     object.__setattr__(size, "image", image)
     with tempfile.TemporaryDirectory(prefix="spotrun-containers-", dir=SHARED) as shared:
 
@@ -65,13 +66,14 @@ def containers(engine: Engine) -> list[str]:
 def main(
     trainings: Annotated[int, typer.Option(help="How many of them.")] = 6,
     seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
+    members: Annotated[int, typer.Option(min=1, help="Instances that train together.")] = 1,
 ) -> None:
     outcomes: list[chaos.Outcome] = []
     engine = find_engine()
     with tempfile.TemporaryDirectory(prefix="spotrun-containers-") as name, imported(engine, TRAINING) as image:
-        wanted = chaos.undisturbed(Path(name, "calm"))
+        wanted = chaos.undisturbed(Path(name, "calm"), chaos.Size(members))
         for number in range(seed, seed + trainings):
-            outcomes.append(one(Path(name, str(number)), number, wanted, PREFIX + image, engine))
+            outcomes.append(one(Path(name, str(number)), number, wanted, PREFIX + image, engine, members))
             print(f"{len(outcomes):3}/{trainings}  {chaos._line(outcomes[-1])}", flush=True)
     kills = Counter(kill.target for outcome in outcomes for kill in outcome.kills)
     same = sum(not outcome.wrong for outcome in outcomes)

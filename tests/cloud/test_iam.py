@@ -41,7 +41,9 @@ ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instanc
 OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
 NODE_POLICY = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node"
 BOUND, GIVEN = {"iam:PermissionsBoundary": NODE_POLICY}, {"iam:PolicyARN": NODE_POLICY}
-TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder", "spotrun:secret-1", "spotrun:secret-20")}
+TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder", "spotrun:image", "spotrun:secret-1", "spotrun:secret-20")}
+IMAGES = f"arn:aws:ecr:{REGION}:{ACCOUNT}:repository"
+PULLING = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 SECRETS = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun"
 OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
 TO_EC2, TO_SCHEDULER = {"iam:PassedToService": "ec2.amazonaws.com"}, {"iam:PassedToService": "scheduler.amazonaws.com"}
@@ -65,7 +67,7 @@ OF_NODE = {
 }
 NAMING = {"aws:PrincipalTag/spotrun:secret-1": "team/hf", "aws:PrincipalTag/spotrun:secret-2": "wandb"}
 TAGS_OF = {
-    "node": OF_NODE | NAMING,
+    "node": OF_NODE | NAMING | {"aws:PrincipalTag/spotrun:image": "team/train"},
     "node without secrets": OF_NODE,
     "node elsewhere": OF_NODE,
     "node of a folder elsewhere": OF_NODE | {"aws:PrincipalTag/spotrun:folder": "elsewhere/resnet50-0123456789"},
@@ -98,6 +100,11 @@ ALLOWED = [
         for kind in ("Control", "Data")
     ),
     ("node", Asked("ssm:UpdateInstanceInformation")),
+    ("node", Asked("ecr:GetAuthorizationToken")),
+    *(("node", Asked(action, f"{IMAGES}/team/train")) for action in PULLING),
+    *(("node", Asked(action, "arn:aws:ecr:eu-west-1:763104351884:repository/team/train")) for action in PULLING),
+    ("runner", Asked("ecr:GetAuthorizationToken")),
+    ("runner", Asked("ecr:BatchGetImage", f"{IMAGES}/team/train")),
     ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
     ("guard", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
@@ -180,6 +187,16 @@ DENIED = [
         )
     ),
     ("node without tags", Asked("ssm:UpdateInstanceInformation")),
+    ("node without secrets", Asked("ecr:GetAuthorizationToken")),
+    *(("node without secrets", Asked(action, f"{IMAGES}/{name}")) for action in PULLING for name in ("team/train", "")),
+    *(
+        ("node", Asked(action, f"{IMAGES}/{name}"))
+        for action in PULLING
+        for name in ("team", "team/train/more", "team/train2", "*")
+    ),
+    *(("node", Asked(f"ecr:{verb}", f"{IMAGES}/team/train")) for verb in ("PutImage", "DescribeImages", "ListImages")),
+    ("runner", Asked("ecr:GetDownloadUrlForLayer", f"{IMAGES}/team/train")),
+    ("runner", Asked("ecr:PutImage", f"{IMAGES}/team/train")),
     *(
         ("node", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN | TO_EC2 | TAGGED))
         for action in ("CreateRole", "TagRole", "AttachRolePolicy", "PassRole", "GetRole", "PutRolePolicy")

@@ -14,7 +14,7 @@ import pytest
 from moto.iam.models import iam_backends
 
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
+from spotrun.clouds.aws.run_role import FOLDER, IMAGE, POLICY, RunRoles
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.run import events as ev
@@ -247,6 +247,32 @@ def test_a_role_that_names_other_secrets_is_not_used(account: GuardedAccount, jo
         roles(*job).make(UID, URI)
     roles().remove(UID)
     assert made() is None
+
+
+# -- the image of its job --------------------------------------------------------------------------------------------
+
+
+def with_image(repository: str, *secrets: str) -> RunRoles:
+    clock = ManualClock()
+    named = [Reference(PARAMETER, path) for path in secrets]
+    return RunRoles(Region(REGION, clock), clock, secrets=named, repository=repository)
+
+
+def test_a_role_names_the_repository_of_its_image(account: GuardedAccount) -> None:
+    for _ in range(2):
+        with_image("team/train").make(UID, URI)
+    assert made() == WHOLE | {"tags": {**WHOLE["tags"], IMAGE: "team/train"}}
+    assert count(account, "TagRole") == 0
+    with pytest.raises(CloudError, match="other tags"):
+        with_image("team/another").make(UID, URI)
+
+
+def test_a_role_with_secrets_that_an_earlier_spotrun_made_learns_its_image(account: GuardedAccount) -> None:
+    roles(*NAMED).make(UID, URI)
+    for _ in range(2):
+        with_image("team/train", *NAMED).make(UID, URI)
+    assert made() == WHOLE | {"tags": {**WITH_SECRETS, IMAGE: "team/train"}}
+    assert count(account, "TagRole") == 1
 
 
 # -- until EC2 knows it ----------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from spotrun.clouds.local.records import CloudLog, Places
 from spotrun.clouds.local.settling import bury
 from spotrun.container import engine as engines
 from spotrun.container.engine import FILE, EngineFailed, find_engine, remember
+from spotrun.container.registry import Credentials, NotForThisUser
 from spotrun.errors import NotInstalled
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
@@ -126,6 +127,40 @@ def test_a_login_reaches_the_engine_and_no_file(
     assert not any(name in environment_of(node) for name in (PASSWORD,))
     prepare(node)
     assert len(stand_in.calls("pull")) == 1, "what is there is not pulled again"
+
+
+@as_root
+def test_an_identity_whose_rights_are_not_known_yet_is_tried_again_with_a_login_made_anew(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a run on AWS, whose role is a minute old."""
+    logins: list[Credentials | NotForThisUser] = [
+        NotForThisUser("not yet"),
+        NotForThisUser("not yet"),
+        Credentials("AWS", "of-now", "aws"),
+    ]
+
+    def login_to(*_: object) -> Credentials:
+        found = logins.pop(0)
+        if isinstance(found, NotForThisUser):
+            raise found
+        return found
+
+    monkeypatch.setattr(agents_container, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(agents_container, "login_to", login_to)
+    stand_in.say("images")
+    host = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
+    run = Machines(tmp_path, monkeypatch, resources={"image_id": f"docker:{host}/team/image@{DIGEST}"}, setup=None)
+    node = run.another()
+    prepare(node)
+    assert node.container is not None
+    node.container.close()
+    assert [json.loads(each) for each in stand_in.logins] == [{"auths": {host: {"auth": "QVdTOm9mLW5vdw=="}}}]
+    logins += [NotForThisUser("never", hint="grant it")] * 3
+    stand_in.say("images")
+    with pytest.raises(ImageUnusable, match="never"):
+        prepare(run.another())
+    assert len(stand_in.calls("pull")) == 1
 
 
 # -- on an instance ----------------------------------------------------------------------------------------------------

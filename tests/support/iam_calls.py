@@ -120,6 +120,8 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             if action in ("CreateSchedule", "UpdateSchedule"):
                 role = call.parameters["RoleArn"]
                 yield Asked("iam:PassRole", role, {"iam:PassedToService": "scheduler.amazonaws.com"})
+        case "ecr", "GetAuthorizationToken":
+            yield Asked("ecr:GetAuthorizationToken")
         case "events", "PutRule":
             yield Asked("events:PutRule", f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{call.parameters['Name']}")
         case "pricing", "GetProducts":

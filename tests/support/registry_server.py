@@ -20,8 +20,9 @@ ONE = "application/vnd.oci.image.manifest.v1+json"
 class RegistryServer(AbstractContextManager["RegistryServer"]):
     """`asked` has the path and the kind of login of each request. `fails` is what it answers in place of a manifest."""
 
-    def __init__(self, login: Literal["", "basic", "bearer"] = "") -> None:
+    def __init__(self, login: Literal["", "basic", "bearer"] = "", user: str = USER, word: str = WORD) -> None:
         self._login = login
+        self._known = "Basic " + base64.b64encode(f"{user}:{word}".encode()).decode()
         self._manifests: dict[str, tuple[str, bytes]] = {}
         self.asked: list[tuple[str, str]] = []
         self.fails: int | None = None
@@ -60,7 +61,7 @@ class RegistryServer(AbstractContextManager["RegistryServer"]):
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         login = request.headers.get("Authorization", "")
         self.asked.append((request.path, login.partition(" ")[0]))
-        known = login == "Basic " + base64.b64encode(f"{USER}:{WORD}".encode()).decode()
+        known = login == self._known
         if urlsplit(request.path).path == "/token":
             scope = parse_qs(urlsplit(request.path).query)["scope"][0]
             token = f"of {scope}" if known else "of nobody"

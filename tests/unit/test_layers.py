@@ -98,9 +98,9 @@ ONLY_IN = {
     "prometheus_client": ("report/metrics.py", "cli/metrics_endpoint.py"),
     "pyarrow": ("bill/",),
     "optuna": ("policy/sweeps.py",),
-    "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
-    "botocore": ("store/s3", "clouds/aws/", "secrets/parameter_store.py"),
-    "google": ("store/gcs.py", "clouds/gcp/"),
+    "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py", "container/ecr.py"),
+    "botocore": ("store/s3", "clouds/aws/", "secrets/parameter_store.py", "container/ecr.py"),
+    "google": ("store/gcs.py", "clouds/gcp/", "container/artifact_registry.py"),
     "requests": ("clouds/gcp/",),
     "google_crc32c": ("store/http.py",),
 }

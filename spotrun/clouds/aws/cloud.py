@@ -23,6 +23,7 @@ from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
+from spotrun.container.hosts import repository_of
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, CloudNotInstalled, StoreError, needs_extra
 from spotrun.instance import Instance
@@ -30,6 +31,7 @@ from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
 from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, PARAMETERS, Reference, resolved
+from spotrun.spec.image import PASSWORD
 from spotrun.spec.model import AwsSpec, RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
@@ -107,7 +109,7 @@ class Aws(Cloud):
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
         if spec.aws.instance_profile is not None:
             return NoIdentities()
-        return _identities(self.regions(spec, Wish()), clock, spec.secret_references.values())
+        return _identities(self.regions(spec, Wish()), clock, spec.secret_references.values(), _repository(spec))
 
     def require_identity(self, spec: RunSpec) -> None:
         if spec.aws.instance_profile is not None:
@@ -218,7 +220,8 @@ class Aws(Cloud):
         config = config_of(wanted, _around(spec, wish))
         self._require(config.regions)
         for region in config.regions:
-            for finding in AwsDoctor(Region(region, clock), config, wanted, clock, secrets).findings():
+            doctor = AwsDoctor(Region(region, clock), config, wanted, clock, secrets, _repository(spec))
+            for finding in doctor.findings():
                 where = "" if len(config.regions) == 1 else f" in {region}"
                 yield replace(finding, name=f"{finding.name}{where}")
 
@@ -273,12 +276,21 @@ def _guards(regions: Sequence[str], clock: Clock) -> Guards:
     return AwsGuards(regions, clock)
 
 
-def _identities(regions: Sequence[str], clock: Clock, secrets: Iterable[Reference] = ()) -> Identities:
+def _identities(
+    regions: Sequence[str], clock: Clock, secrets: Iterable[Reference] = (), repository: str = ""
+) -> Identities:
     with _sdk():
         from spotrun.clouds.aws.calls import Region
         from spotrun.clouds.aws.run_role import RunRoles
     first, *others = (Region(name, clock) for name in regions)
-    return RunRoles(first, clock, others, secrets)
+    return RunRoles(first, clock, others, secrets, repository)
+
+
+def _repository(spec: RunSpec | None) -> str:
+    """The repository of ECR that instances read with their own identity; "" if there is none."""
+    if spec is None or spec.image is None or PASSWORD in spec.secrets:
+        return ""
+    return repository_of(spec.image)
 
 
 def _around(spec: RunSpec | None, wish: Wish) -> AwsSpec:

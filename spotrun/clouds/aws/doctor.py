@@ -44,7 +44,7 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 class AwsDoctor:
     """
     One region of an account, and what a job wants of it. `wanted` need not name anything; `secrets` are those of the
-    job, by the names of their variables.
+    job, by the names of their variables, and `repository` is that of its image in ECR.
     """
 
     def __init__(
@@ -54,8 +54,10 @@ class AwsDoctor:
         wanted: ResourcesSpec,
         clock: Clock,
         secrets: Mapping[str, Reference] | None = None,
+        repository: str = "",
     ) -> None:
         self.region = region.name
+        self._repository = repository
         self._secrets = secrets or {}
         self._region = region
         self._config = config
@@ -145,7 +147,7 @@ class AwsDoctor:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
-        roles = RunRoles(self._region, self._clock, secrets=self._secrets.values())
+        roles = RunRoles(self._region, self._clock, secrets=self._secrets.values(), repository=self._repository)
         with _trial_role(roles, self._clock) as uid:
             yield from self._made(roles, uid)
             if rehearse:

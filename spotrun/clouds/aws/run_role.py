@@ -29,6 +29,8 @@ from spotrun.secrets.reference import Reference
 
 POLICY = "spotrun-node"
 """infra/aws makes it."""
+IMAGE = "spotrun:image"
+"""The tag that names the repository of ECR where the container image of its job is."""
 FOLDER = "spotrun:folder"
 """The tag that says where the run's folder is: the names of its objects begin with its value."""
 _DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
@@ -43,18 +45,25 @@ class RunRoles:
     See Identities. The role is made first and removed last, so that the role finds whatever is left of a run.
 
     IAM is the same in all regions, so one region is enough to ask it. `others` may be asked for the account. `secrets`
-    are those of the job: a role that is made may read these and no others.
+    are those of the job, and `repository` is that of its image, "" for none in ECR: a role that is made may read these
+    and no others.
     """
 
     noun = "role"
 
     def __init__(
-        self, region: Region, clock: Clock, others: Sequence[Region] = (), secrets: Iterable[Reference] = ()
+        self,
+        region: Region,
+        clock: Clock,
+        others: Sequence[Region] = (),
+        secrets: Iterable[Reference] = (),
+        repository: str = "",
     ) -> None:
         self._region = region
         self._others = others
         self._clock = clock
         self._secrets = secret_tags(secrets)
+        self._image = {IMAGE: repository} if repository else {}
         self._policy = ""
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
@@ -92,7 +101,7 @@ class RunRoles:
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
             "PermissionsBoundary": self._policy_arn,
             "Description": "What the instances of one run of spotrun may do.",
-            "Tags": _as_list({**tags, **self._secrets}),
+            "Tags": _as_list({**tags, **self._secrets, **self._image}),
         }
         try:
             self._ask("make a role", "create_role", **asked)
@@ -107,7 +116,7 @@ class RunRoles:
 
     def _made_before(self, name: str, tags: Mapping[str, str]) -> datetime:
         role = self._known_role(name, tags)
-        self._have_secrets(role)
+        self._have_what_it_reads(role)
         made_at: datetime = role["CreateDate"]
         return made_at.astimezone(UTC)
 
@@ -122,20 +131,23 @@ class RunRoles:
             raise _not_ours(name)
         return role
 
-    def _have_secrets(self, role: Any) -> None:
+    def _have_what_it_reads(self, role: Any) -> None:
         """
-        The role that an earlier spotrun made names no secrets, and gets these tags now. An account whose policies are
-        of that time too refuses them, but there a role reads its secrets without.
+        The role that an earlier spotrun made names no secrets or no image, and gets these tags now. An account whose
+        policies are of that time too refuses them, but there a role reads its secrets without.
 
         Raises:
             CloudError: it names others.
         """
-        named = {key: text for key, text in _tags_of(role).items() if key.startswith(SECRET)}
-        if named and named != self._secrets:
+        tags = _tags_of(role)
+        secrets = {key: text for key, text in tags.items() if key.startswith(SECRET)}
+        image = {key: text for key, text in tags.items() if key == IMAGE}
+        if (secrets and secrets != self._secrets) or (image and image != self._image):
             raise _not_ours(role["RoleName"])
-        if named != self._secrets:
+        wanted = {**self._secrets, **self._image}
+        if wanted != {**secrets, **image}:
             with contextlib.suppress(AccessDenied):
-                self._ask("tag a role", "tag_role", RoleName=role["RoleName"], Tags=_as_list(self._secrets))
+                self._ask("tag a role", "tag_role", RoleName=role["RoleName"], Tags=_as_list(wanted))
 
     def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
         """Whether it was made just now."""

@@ -1,0 +1,38 @@
+"""
+Logins to Google's registries of images, made of the login at hand: on an instance that of its service account.
+
+The password is an access token, which lasts for an hour:
+https://cloud.google.com/artifact-registry/docs/docker/authentication#token
+"""
+
+from __future__ import annotations
+
+import google.auth
+from google.auth import exceptions as auth
+from google.auth.transport.requests import Request
+
+from spotrun.container.hosts import GOOGLE
+from spotrun.container.registry import Credentials, RegistryUnavailable
+
+USERNAME = "oauth2accesstoken"
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def login(host: str) -> Credentials | None:
+    """
+    None where nobody is logged in to Google, or no longer: some repositories are for everybody.
+
+    Raises:
+        RegistryUnavailable: Google gives no token just now.
+    """
+    try:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+        if not credentials.valid:
+            credentials.refresh(Request())  # type: ignore[no-untyped-call]
+    except auth.DefaultCredentialsError:
+        return None
+    except auth.GoogleAuthError as error:
+        if isinstance(error, auth.TransportError) or error.retryable:
+            raise RegistryUnavailable(f"Google gives no token for {host}: {error}") from error
+        return None
+    return Credentials(USERNAME, str(credentials.token), GOOGLE)

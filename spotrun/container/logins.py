@@ -1,0 +1,39 @@
+"""Who may pull an image: the user whose password a job names, or the identity of a cloud in that cloud's registries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spotrun.container.hosts import AWS, ECR_PUBLIC, GOOGLE, cloud_of
+from spotrun.container.registry import KEY, Credentials, NotForThisUser, credentials_of
+from spotrun.errors import command_for
+from spotrun.spec.image import Image
+
+
+def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
+    """
+    The login to its registry; None for one that everybody may ask. `secrets` are the values of the job's.
+
+    A cloud's own is made anew at each call: it lasts for an hour, or for some.
+
+    Raises:
+        NotForThisUser: this machine has no identity for that registry.
+        RegistryUnavailable: that cloud gives no answer just now.
+    """
+    if (stored := credentials_of(envs, secrets)) is not None:
+        return stored
+    try:
+        if cloud_of(image.host) == AWS:
+            from spotrun.container import ecr
+
+            return ecr.login(image.host)
+        if cloud_of(image.host) == GOOGLE:
+            from spotrun.container import artifact_registry
+
+            return artifact_registry.login(image.host)
+    except ImportError as error:
+        if image.host == ECR_PUBLIC or cloud_of(image.host) == GOOGLE:
+            return None
+        what = f"a login to {image.host} needs boto3, which is not installed"
+        raise NotForThisUser(what, hint=command_for("aws"), key=KEY) from error
+    return None
