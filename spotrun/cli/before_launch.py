@@ -70,6 +70,7 @@ SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", 
 """What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
 INSTANCES = "x86_64"
 """The processors of all that the clouds rent out to us."""
+NOT_LOOKED_AT = "the image was not looked at"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 RUNS_MAX = 10
 """This many runs of the name are looked at, the newest first."""
@@ -310,23 +311,25 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
     Raises:
         SpecInvalid: there is no such image, or not for this user, or not for the processors of instances.
-        NotInstalled: this machine would run it, and has no engine for that.
+        NotInstalled: this machine would run it, or does so while it is free, and has no engine for that.
         RegistryUnavailable: nobody knows which digest a tag has.
     """
     image, here = spec.image, cloud_of(spec).here
     if image is None:
         return spec, []
+    if spec.resources.home is not None:
+        find_engine()
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
     try:
         login, why_not = _login(spec, environment)
         if image.digest and why_not:
-            return spec, [f"the image was not looked at: {why_not}"]
+            return spec, [f"{NOT_LOOKED_AT}: {why_not}"]
         found = find(image, login, this_machine() if here else INSTANCES)
     except RegistryUnavailable as error:
         if not image.digest:
             raise
-        return spec, [f"the image was not looked at: {error.one_line}"]
+        return spec, [f"{NOT_LOOKED_AT}: {error.one_line}"]
     except NotForThisUser as error:
         if here:
             raise
@@ -337,7 +340,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
-        return spec, [f"the image was not looked at: {error.message}"]
+        return spec, [f"{NOT_LOOKED_AT}: {error.message}"]
     size = "" if found.size_bytes is None else f", {found.size_bytes / 1e6:,.0f} MB to pull"
     return spec.with_image(image.with_digest(found.digest)), [f"image {image.name} is {found.digest}{size}"]
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from spotrun import address
+from spotrun.cli.before_launch import NOT_LOOKED_AT, with_image
 from spotrun.cli.runs import default_store, look_in, require_store
 from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud, Wish
 from spotrun.clouds.local.cloud import CLOUD
-from spotrun.clouds.registry import cloud_named
+from spotrun.clouds.registry import cloud_named, cloud_of
+from spotrun.container.engine import find_engine
+from spotrun.container.facts import INSTALL, facts_of
 from spotrun.doctor import machine
 from spotrun.doctor.facts import fact_findings
-from spotrun.doctor.finding import Finding, failed, findings_of, ok
+from spotrun.doctor.finding import Finding, Verdict, failed, findings_of, ok, unknown
 from spotrun.doctor.trial import Trial
-from spotrun.errors import LedgerDamaged, SpecInvalid
+from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
 from spotrun.spec.clouds import known_clouds
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
@@ -43,6 +47,8 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
         yield from _here(spec, uri)
     else:
         yield from _on(cloud_named(named), spec, wish, uri)
+    if spec is not None and spec.image is not None:
+        yield from _container(spec)
 
 
 def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
@@ -57,6 +63,44 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Fi
     yield from cloud.findings(spec, wish._replace(store=uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
+
+
+def _container(spec: RunSpec) -> Iterator[Finding]:
+    """Of a job with an image: the engine, where this machine trains, and the image."""
+    if cloud_of(spec).here or spec.resources.home is not None:
+        engine = list(findings_of("container engine", _engine))
+        yield from engine
+        if any(each.verdict is Verdict.FAILED for each in engine):
+            return
+    yield from findings_of("container image", lambda: _image(spec))
+
+
+def _engine() -> Iterator[Finding]:
+    """
+    Raises:
+        NotInstalled, EngineFailed: nothing here runs containers.
+    """
+    engine = find_engine()
+    found = facts_of(engine)
+    if found.rootless:
+        what = f"{engine.name} {found.version} runs rootless: a training could not enter its containers"
+        raise NotInstalled(what, hint="use the engine of root, without DOCKER_HOST and DOCKER_CONTEXT")
+    yield ok("container engine", f"{engine.name} {found.version} answers, and is root's")
+    if found.gpus is None:
+        yield ok("container gpus", "this machine has none of Nvidia's")
+    elif found.gpus:
+        yield ok("container gpus", f"{engine.name} knows how they get into a container")
+    else:
+        what = f"{engine.name} does not know how they get into a container"
+        yield failed("container gpus", NotInstalled(what, hint=INSTALL[engine.name]))
+
+
+def _image(spec: RunSpec) -> Iterator[Finding]:
+    found, notes = with_image(spec, os.environ)
+    for note in notes:
+        yield unknown("container image", note) if NOT_LOOKED_AT in note else ok("container image", note)
+    if not notes and found.image is not None:
+        yield ok("container image", f"{found.image.pinned} is on this machine")
 
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:

@@ -210,6 +210,10 @@ class Engine(NamedTuple):
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
 
+    def info(self) -> subprocess.CompletedProcess[str]:
+        """What it says of itself, as JSON."""
+        return self._ask("info", "--format", "{{json .}}")
+
 
 def find_engine() -> Engine:
     """

@@ -32,6 +32,8 @@ from tests.support.manual_clock import ManualClock
 NOT_OF_A_RUN = {
     "ec2:GetConsoleOutput": "a person reads it",
     "s3:AbortMultipartUpload": "spotrun makes none",
+    "ecr:GetAuthorizationToken": "the check of a job's image names it: tests/cloud/test_image_logins.py",
+    "ecr:BatchGetImage": "the same",
 }
 """Rights that the doctor may be silent on."""
 IN_OTHER_WORDS = {

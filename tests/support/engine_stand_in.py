@@ -34,6 +34,8 @@ match words[0]:
         if silent := lines("silent"):
             sys.exit(silent[0])
         print("27.0")
+    case "info":
+        print("\n".join(lines("info")) or "{{}}")
     case "image":
         if words[-1] not in lines("images"):
             sys.exit("Error: No such image: " + words[-1])

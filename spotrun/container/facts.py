@@ -1,0 +1,59 @@
+"""What is known of the engine of this machine before it runs anything. Nothing is pulled, no container is started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spotrun.container.engine import GPU, Engine, EngineFailed
+
+CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where engines find how a device gets into a container."""
+KIND = "nvidia.com/gpu"
+HOOK = "nvidia-container-runtime-hook"
+"""The program of nvidia-container-toolkit that `docker run --gpus` calls."""
+INSTALL: Mapping[str, str] = {
+    "docker": "install nvidia-container-toolkit, `nvidia-ctk runtime configure --runtime=docker`, and restart docker",
+    "podman": "install nvidia-container-toolkit, and `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+}
+
+
+class EngineFacts(NamedTuple):
+    """`rootless`: its containers are those of another user than root. `gpus`: they get them; None if there are none."""
+
+    version: str
+    rootless: bool
+    gpus: bool | None
+
+
+def facts_of(engine: Engine) -> EngineFacts:
+    """
+    Raises:
+        EngineFailed: it does not say.
+    """
+    told = _info(engine)
+    if engine.name == "docker":
+        rootless = "name=rootless" in told.get("SecurityOptions", ())
+        gpus = "nvidia" in told.get("Runtimes", {}) or shutil.which(HOOK) is not None
+    else:
+        rootless = bool(told.get("host", {}).get("security", {}).get("rootless"))
+        gpus = any(KIND in path.read_text(errors="replace") for folder in CDI for path in _files(folder))
+    return EngineFacts(engine.version().stdout.strip(), rootless, gpus if GPU.exists() else None)
+
+
+def _info(engine: Engine) -> dict[str, Any]:
+    done = engine.info()
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise EngineFailed(f"{engine.name} info says nothing that can be read: {done.stderr.strip()[-200:]}")
+    return told
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if path.suffix in (".yaml", ".json")] if folder.is_dir() else []
