@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import spotrun
+from spotrun.agent.inside import write_entrance
 from spotrun.agent.node import Node
 from spotrun.container.engine import (
     Container,
@@ -82,6 +83,7 @@ def start(node: Node) -> None:
         _pull(node, engine, image)
         remember(node.assignment.container_mark, engine, name_of(node))
         node.container = engine.start(image, name_of(node), node.assignment.run_uid, mounts_of(node.assignment.folder))
+        write_entrance(node.assignment.folder)
     except (NoImageNow, ImageUnusable):
         raise
     except SpotrunError as error:

@@ -20,6 +20,7 @@ from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.leftovers import Leftovers, NoLeftovers
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
+from spotrun.container import ENTRANCE
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.instance import Instance
@@ -90,6 +91,12 @@ class Shell(NamedTuple):
 
         there = "" if self.folder is None else f"cd {shlex.quote(str(self.folder))} && "
         return there + shlex.join(self.command)
+
+
+def way_inside(spec: RunSpec) -> str:
+    """What to say before a shell opens on a rented instance, beside its container; "" if it has none."""
+    place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
+    return "" if spec.image is None else f"the training is in a container: {place} opens a shell there\n"
 
 
 class Forward(NamedTuple):

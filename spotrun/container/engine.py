@@ -265,7 +265,7 @@ class Container:
         self.name = name
         self._process = process
         self._holder = _mark(pid)
-        self.variables = _variables(pid)
+        self.variables = variables_of(pid)
         """The environment that image and engine give to a process."""
         if self.variables.pop(MARK, None) != name or self._holder is None:
             self.close()
@@ -283,8 +283,7 @@ class Container:
         Its environment is the one that it is started with.
         """
         assert self._holder is not None
-        enter = [str(shutil.which("nsenter")), "--target", str(self._holder.pid), "--mount", "--root"]
-        return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
+        return entering(self._holder.pid, command, folder)
 
     def close(self) -> None:
         """Idempotent. The container is gone then."""
@@ -298,6 +297,12 @@ class Container:
             self._process.wait()
         with contextlib.suppress(SpotrunError):
             self.engine.remove(self.name)
+
+
+def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
+    """See Container.within. `holder` is the process that a container is there for."""
+    enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
+    return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -315,6 +320,13 @@ def remember(file: Path, engine: Engine, name: str) -> None:
     temporary.replace(file)
 
 
+def remembered(file: Path) -> Remembered | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Remembered)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
 def remove_remembered(file: Path) -> None:
     """
     Harmless if nothing is remembered there, or left.
@@ -322,9 +334,7 @@ def remove_remembered(file: Path) -> None:
     Raises:
         EngineFailed: it is still there.
     """
-    try:
-        left = msgspec.json.decode(file.read_bytes(), type=Remembered)
-    except (FileNotFoundError, msgspec.DecodeError):
+    if (left := remembered(file)) is None:
         return
     Engine(left.engine, left.path).remove(left.name)
     file.unlink(missing_ok=True)
@@ -371,7 +381,8 @@ def _mark(pid: int) -> ProcessMark | None:
     return None if found is None or found.ended else found.mark
 
 
-def _variables(pid: int) -> dict[str, str]:
+def variables_of(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty if it is gone."""
     try:
         read = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

@@ -149,6 +149,25 @@ def test_on_the_local_cloud_it_is_a_shell_in_the_work_folder(tmp_path: Path, mon
     assert done.stdout.strip() == str(work)
 
 
+def test_where_a_run_is_in_a_container_the_shell_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    run = OpenRun(AgentRun(tmp_path).store.uri, "test")
+    assert isinstance(run.driver, LocalDriver)
+    folder = run.driver.folder(an_instance().instance_id)
+    (folder / "work").mkdir(parents=True)
+    program(folder / "enter", "true")
+    assert run.cloud.shell(run.spec, an_instance()).command == (str(folder / "enter"),)
+
+
+def test_a_shell_on_a_rented_instance_says_how_to_get_into_its_container() -> None:
+    resources = {"cloud": "aws", "image_id": f"docker:registry.example/train@sha256:{'1' * 64}"}
+    checkpoint = {"uri": "s3://bucket/runs"}
+    told = find_cloud("aws").shell(read_spec(resources=resources, checkpoint=checkpoint), an_instance()).advice
+    assert told.splitlines()[0] == "the training is in a container: `sudo /var/lib/spotrun/enter` opens a shell there"
+    without = read_spec(resources={"cloud": "aws"}, checkpoint=checkpoint)
+    assert "container" not in find_cloud("aws").shell(without, an_instance()).advice
+
+
 @pytest.mark.parametrize(("named", "project"), [("acme-training", "acme-training"), (None, "of-the-login")])
 def test_on_google_cloud_the_session_names_the_project_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, project: str

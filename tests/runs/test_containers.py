@@ -24,6 +24,7 @@ from spotrun.agent.setup import prepare
 from spotrun.agent.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.clouds.local.records import CloudLog, Places
 from spotrun.clouds.local.settling import bury
+from spotrun.container import ENTRANCE
 from spotrun.container import engine as engines
 from spotrun.container.engine import FILE, EngineFailed, find_engine, remember
 from spotrun.container.registry import Credentials, NotForThisUser
@@ -267,7 +268,7 @@ def test_a_daemon_that_has_not_started_yet_fails_no_run(
 def test_containers_of_another_machine_are_refused(
     stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_variables", lambda _: {})
+    monkeypatch.setattr(engines, "variables_of", lambda _: {})
     with pytest.raises(ImageUnusable, match="are not on this machine"):
         prepare(machines(setup=None).another())
     assert stand_in.containers == []
@@ -294,6 +295,33 @@ def test_the_end_of_a_local_instance_removes_its_container(stand_in: StandIn, tm
         bury(folder, CloudLog(places.log), record, None, EndedBy.CLOUD)  # type: ignore[arg-type]
     assert stand_in.containers == []
     assert not (folder.disk / FILE).exists()
+
+
+@as_root
+def test_a_shell_in_the_container_has_the_environment_of_the_training_and_is_not_of_it(
+    stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF", "a-word-that-nobody-knows")
+    monkeypatch.setenv("TERM", "dumb")
+    node = machines(setup=None, secrets={"HF": "env:HF"}, train={"run": "exec sleep 600"}).another()
+    entrance = node.assignment.folder / ENTRANCE
+    prepare(node)
+    inside = [str(entrance), "/bin/sh", "-c", "echo $OF_IMAGE $HF $TERM $SPOTRUN_AGENT $SPOTRUN_TRAINER; pwd"]
+    work = str(node.assignment.work)
+
+    def said_inside() -> list[str]:
+        return subprocess.run(inside, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+    assert said_inside() == ["yes dumb", work], "before the training has begun it has the image's"
+    process = start_trainer(node, 0)
+    eventually(lambda: said_inside() == ["yes a-word-that-nobody-knows dumb", work], WITHIN_S)
+    process.kill()
+    assert process.wait(60)
+    assert "a-word" not in entrance.read_text()
+    assert node.container is not None
+    node.container.close()
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (1, "error: no container of this instance runs")
 
 
 # -- by the engine of this machine, or the stand-in --------------------------------------------------------------------

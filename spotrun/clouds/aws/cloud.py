@@ -17,7 +17,7 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws import secret_tags
 from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, way_inside, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
@@ -160,7 +160,7 @@ class Aws(Cloud):
                 "aws": "pip install awscli, or see https://aws.amazon.com/cli/",
                 PLUGIN: f"see {PLUGIN_HELP}",
             },
-            advice="not connected? deploy infra/aws/account.yaml with SessionManager=enabled",
+            advice=way_inside(spec) + "not connected? deploy infra/aws/account.yaml with SessionManager=enabled",
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:

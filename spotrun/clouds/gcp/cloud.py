@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, zone_elsewhere
+from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, way_inside, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.gcp.config import GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
@@ -128,7 +128,7 @@ class Gcp(Cloud):
         return Shell(
             ("gcloud", "compute", "ssh", *place, "--tunnel-through-iap"),
             needs={"gcloud": "see https://cloud.google.com/sdk/docs/install"},
-            advice="not connected? see `gcloud auth list`, and ssh_members of infra/gcp",
+            advice=way_inside(spec) + "not connected? see `gcloud auth list`, and ssh_members of infra/gcp",
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:

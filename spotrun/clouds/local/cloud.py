@@ -11,6 +11,7 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.notices import Ec2Notices
 from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, refuse_regions, zone_elsewhere
 from spotrun.clouds.notices import NoticeSource
+from spotrun.container import ENTRANCE
 from spotrun.doctor.finding import Finding, findings_of, ok
 from spotrun.errors import CloudError
 from spotrun.instance import Instance
@@ -88,9 +89,11 @@ class Local(Cloud):
         return [Ec2Notices.of(environment, clock)]  # the metadata service of a local instance speaks as EC2's does
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
+        """In its container, if it has one."""
         folder = self._everything().folder(instance.instance_id)
-        work = folder / "work"
-        return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder)
+        work, entrance = folder / "work", folder / ENTRANCE
+        shell = str(entrance) if entrance.exists() else os.environ.get("SHELL") or "sh"
+        return Shell((shell,), work if work.is_dir() else folder)
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         there = some_of([f"127.0.0.1:{one.there}" for one in forwards])

@@ -1,0 +1,92 @@
+"""
+A shell in the container of an instance, with the environment of the training there.
+
+    sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
+    sudo FOLDER/enter COMMAND …        another command in its place
+
+It is beside the training, not of it: it connects to no agent, and lives on when the trainer ends. It ends with its
+instance.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from spotrun import proc
+from spotrun.agent import groups
+from spotrun.container import ENTRANCE
+from spotrun.container.engine import FILE, MARK, entering, remembered, variables_of
+from spotrun.errors import NotInstalled, SpotrunError
+from spotrun.proc import ProcessMark
+from spotrun.run.bounds import OutOfBounds, decode
+from spotrun.trainer_link import AGENT
+
+TRAINER = "trainer.json"
+"""See Assignment.trainer_mark, and spotrun/agent/groups.py."""
+SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
+NOT_ITS_OWN = (AGENT, groups.TRAINER_VARIABLE, MARK)
+"""By these a process is taken for the training, and ended with it."""
+OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
+
+
+class Entry(NamedTuple):
+    command: list[str]
+    environment: dict[str, str]
+
+
+def write_entrance(folder: Path) -> None:
+    """For people: the secrets of the training are not in it, but read when it is called."""
+    path = folder / ENTRANCE
+    python = shlex.join([sys.executable, "-P", "-m", __name__, str(folder)])
+    path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    path.chmod(0o755)
+
+
+def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> Entry:
+    """
+    What runs that command in the container of the instance with that folder. `outside` is the environment of who asks.
+
+    Raises:
+        NotInstalled: whoever asks is not root.
+        SpotrunError: no container runs there.
+    """
+    if os.geteuid() != 0:
+        raise NotInstalled("only root enters a container", hint=f"sudo {folder / ENTRANCE}")
+    left = remembered(folder / FILE)
+    holders = [] if left is None else proc.started_with(MARK, left.name)
+    if not holders:
+        raise SpotrunError("no container of this instance runs", hint="wait until its image is pulled")
+    trainer = _trainer(folder / TRAINER)
+    environment = variables_of(holders[0] if trainer is None else trainer)
+    environment = {name: value for name, value in environment.items() if name not in NOT_ITS_OWN}
+    environment |= {name: outside[name] for name in OF_THE_TERMINAL if name in outside}
+    work = folder / "work"
+    return Entry(entering(holders[0], command, work if work.is_dir() else folder), environment)
+
+
+def _trainer(remembered_at: Path) -> int | None:
+    """The process of the training, if it lives."""
+    try:
+        mark = decode(remembered_at.read_bytes(), ProcessMark)
+    except (OSError, OutOfBounds):
+        return None
+    return mark.pid if groups.mark(mark.pid) == mark else None
+
+
+def main(folder: str, *command: str) -> NoReturn:
+    """Becomes it; or says why not, as a shell does."""
+    try:
+        found = entry(Path(folder), command or SHELL, os.environ)
+    except SpotrunError as error:
+        print(f"error: {error.message}\n  try: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    os.execve(found.command[0], found.command, found.environment)  # noqa: S606  each word is one
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
