@@ -26,7 +26,7 @@ from spotrun.clouds.local.records import CloudLog, Places
 from spotrun.clouds.local.settling import bury
 from spotrun.container import ENTRANCE
 from spotrun.container import engine as engines
-from spotrun.container.engine import FILE, EngineFailed, find_engine, remember
+from spotrun.container.engine import FILE, EngineFailed, find_engine, remember, remove_remembered
 from spotrun.container.registry import Credentials, NotForThisUser
 from spotrun.errors import NotInstalled
 from spotrun.instance import EndedBy
@@ -34,9 +34,10 @@ from spotrun.run import events as ev
 from spotrun.spec.image import PASSWORD, USERNAME, image_of
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.container_image import imported, said
-from tests.support.engine_stand_in import StandIn
+from tests.support.engine_stand_in import OF_IMAGE, StandIn
 from tests.support.eventually import eventually
 from tests.support.registry_server import USER, WORD, RegistryServer
+from tests.support.repository import ROOT
 from tests.support.setups import Machines, log
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -183,6 +184,9 @@ def test_what_runs_in_a_container_has_the_variables_of_its_image(
     assert training_command(node.spec, node.assignment.folder, "/image/python")[0] == "/image/python"
     done = subprocess.run(in_container(node, ["pwd"]), env=seen, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(node.assignment.work)
+    there = in_container(node, ["cat", str(OF_IMAGE)])
+    assert subprocess.run(there, capture_output=True, text=True, check=True).stdout == "yes\n"
+    assert not OF_IMAGE.exists(), "outside there are other files"
     assert stand_in.containers == [f"spotrun-{UID}-{node.assignment.instance_id}"]
     assert mounts_of(node.assignment.folder, {})[str(node.assignment.folder)] == "rw"
     node.container.close()
@@ -349,22 +353,29 @@ def real() -> Iterator[Engine]:
 
 
 @pytest.fixture(params=["stand-in", "real"])
-def run(request: pytest.FixtureRequest) -> Iterator[tuple[AgentRun, Engine]]:
-    """In memory that a container shares with this machine: there its training can write down its steps."""
+def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "real":
-        engine = request.getfixturevalue("real")
-    else:
-        stand_in = request.getfixturevalue("stand_in")
-        engine = Engine(IMAGE, lambda: stand_in.containers)
+        found: Engine = request.getfixturevalue("real")
+        return found
+    stand_in = request.getfixturevalue("stand_in")
+    return Engine(IMAGE, lambda: stand_in.containers)
+
+
+@pytest.fixture
+def shared(engine: Engine) -> Iterator[Path]:
+    """Memory that a container shares with this machine: there its training can write down its steps."""
     with tempfile.TemporaryDirectory(prefix="spotrun-containers-", dir="/dev/shm") as name:
-        made = AgentRun(Path(name), {"step_s": 0.02}, resources={"image_id": engine.image})
-        try:
-            yield made, engine
-        finally:
-            made.close()
-            for left in engine.containers():
-                with contextlib.suppress(EngineFailed, NotInstalled):
-                    find_engine().remove(left)
+        yield Path(name)
+        for left in engine.containers():
+            with contextlib.suppress(EngineFailed, NotInstalled):
+                find_engine().remove(left)
+
+
+@pytest.fixture
+def run(engine: Engine, shared: Path) -> Iterator[tuple[AgentRun, Engine]]:
+    made = AgentRun(shared, {"step_s": 0.02}, resources={"image_id": engine.image})
+    yield made, engine
+    made.close()
 
 
 @pytest.mark.timeout(1800)
@@ -402,4 +413,38 @@ def test_a_notice_is_heard_in_a_container(run: tuple[AgentRun, Engine]) -> None:
     node.powers_off(WITHIN_S)
     commit = made.wait_for(ev.CheckpointCommitted, count=len(made.seen(ev.CheckpointCommitted)))
     assert commit.final or commit.step == made.steps_done()[-1][1]
+    assert engine.containers() == []
+
+
+@pytest.mark.timeout(1800)
+@as_root
+def test_each_member_of_a_gang_has_a_container_of_its_own_and_who_is_left_trains_on(
+    engine: Engine, shared: Path
+) -> None:
+    job = {"steps": 60, "epoch_steps": 30, "step_s": 0.05, "trace": str(shared / "trace")}
+    made = AgentRun(
+        shared,
+        scale=10.0,
+        files={"gang_trainer.py": (ROOT / "tests" / "support" / "gang_trainer.py").read_text()},
+        train={"script": "gang_trainer.py", "args": [json.dumps(job)]},
+        num_nodes=2,
+        checkpoint={"every": "5 steps"},
+        resources={"image_id": engine.image},
+    )
+    try:
+        first, second = made.launch_members(2)
+        made.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
+        assert {*engine.containers()} == {f"spotrun-{UID}-{node.instance_id}" for node in (first, second)}
+        second.is_taken()
+        remove_remembered(second.folder / FILE)  # as the local cloud does, and a machine that is gone need not
+        made.lost(second)
+        assert engine.containers() == [f"spotrun-{UID}-{first.instance_id}"]
+        (third,) = made.launch_members(1)
+        for node in (first, third):
+            node.powers_off(WITHIN_S)
+        assert made.wait_for(ev.RunCompleted).step == 60
+        assert len(made.seen(ev.AttemptStarted)) == 2
+        assert {step for _, step in made.steps_done()} == {*range(1, 61)}
+    finally:
+        made.close()
     assert engine.containers() == []

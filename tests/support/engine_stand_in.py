@@ -1,5 +1,6 @@
 """
-A docker that writes down its arguments, and whose containers have the files of this machine: for where no engine runs.
+A docker that writes down its arguments, and whose containers have the files of this machine, but for those below /mnt,
+in a mount namespace of their own: for where no engine runs.
 
 It is a program (`StandIn.install` puts it into PATH), keeps what it knows in its folder, and speaks of containers and
 images as docker does. Which images there are is in `images`, a line each, and what a container has changed in `diff`.
@@ -63,7 +64,8 @@ match words[0]:
             os.setsid()
             os.dup2(reading, 0)
             os.close(writing)
-            os.execve("/bin/sh", ["sh", *words[-2:]], variables)
+            alone = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", {image!r}]
+            os.execvpe("unshare", [*alone, "/bin/sh", *words[-2:]], variables)
         os.close(reading)
         open(folder + "/containers/" + name, "w").write(str(holder))
         if os.fork() == 0:  # as a daemon does, this outlives who asked, and hears that its input has ended
@@ -100,6 +102,11 @@ match words[0]:
 """
 
 
+IMAGE = 'mount -t tmpfs none /mnt && echo yes > /mnt/of-image && exec "$0" "$@"'
+OF_IMAGE = Path("/mnt/of-image")
+"""A file that is there in its containers alone."""
+
+
 class StandIn:
     """`asked` are the arguments of all its calls so far."""
 
@@ -110,7 +117,9 @@ class StandIn:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         program = self.folder / "bin" / "docker"
-        program.write_text(PROGRAM.format(python=os.path.realpath(sys.executable), folder=str(self.folder)))
+        program.write_text(
+            PROGRAM.format(python=os.path.realpath(sys.executable), folder=str(self.folder), image=IMAGE)
+        )
         program.chmod(0o755)
         patch.setenv("PATH", os.pathsep.join([str(program.parent), os.environ["PATH"]]))
 
