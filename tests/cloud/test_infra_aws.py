@@ -21,7 +21,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.request import RUN
-from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
+from spotrun.clouds.aws.run_role import FOLDER, IMAGE, POLICY, RunRoles
 from spotrun.clouds.aws.secret_tags import KEY as SECRET
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
@@ -204,7 +204,7 @@ def in_words_of_the_api(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 SESSIONS = {"SessionManager": "enabled"}
 DOCUMENTS = Template("account", **SESSIONS).documents()
 WITHOUT_RESOURCES = {
-    *("ec2:Describe", "iam:ListRoles", "pricing:", "servicequotas:"),
+    *("ec2:Describe", "ecr:GetAuthorizationToken", "iam:ListRoles", "pricing:", "servicequotas:"),
     *("ssm:DescribeParameters", "ssm:UpdateInstanceInformation", "ssmmessages:"),
 }
 
@@ -260,6 +260,6 @@ def test_the_policies_know_the_names_and_tags_of_the_roles_of_runs() -> None:
         "iam:PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}"
     }
     tags = runners["TagRolesOfRuns"]["Condition"]["ForAllValues:StringLike"]["aws:TagKeys"]
-    assert tags == [RUN, FOLDER, f"{SECRET}*"]
-    read = {RUN, FOLDER, *(f"{SECRET}{number}" for number in range(1, SECRETS_MAX + 1))}
+    assert tags == [RUN, FOLDER, IMAGE, f"{SECRET}*"]
+    read = {RUN, FOLDER, IMAGE, *(f"{SECRET}{number}" for number in range(1, SECRETS_MAX + 1))}
     assert read == {*re.findall('aws:PrincipalTag/([^}"]+)', json.dumps(DOCUMENTS[POLICY]))}
