@@ -84,6 +84,8 @@ def start(node: Node) -> None:
         remember(node.assignment.container_mark, engine, name_of(node))
         node.container = engine.start(image, name_of(node), node.assignment.run_uid, mounts_of(node.assignment.folder))
         write_entrance(node.assignment.folder)
+        if node.spec.train.run is None:
+            python_in(node.container)  # else each trainer would fail, on this instance and on the next ones
     except (NoImageNow, ImageUnusable):
         raise
     except SpotrunError as error:

@@ -288,11 +288,16 @@ def _started_for(address: str) -> list[int]:
 
 
 def _command(node: Node) -> list[str]:
-    """A container that is gone takes this agent with it. The next one begins with a new one."""
+    """
+    A container that is gone takes this agent with it. The next one begins with a new one. A command of the user's
+    needs no Python in it.
+    """
     folder, container = node.assignment.folder, node.container
     if container is None:
         return training_command(node.spec, folder)
     assert container.is_alive, f"the container {container.name} has ended"
+    if node.spec.train.run is not None:
+        return in_container(node, training_command(node.spec, folder))
     return in_container(node, training_command(node.spec, folder, python_in(container)))
 
 

@@ -257,6 +257,25 @@ def test_what_an_engine_cannot_start_is_said_with_what_to_install(
 
 
 @as_root
+@pytest.mark.parametrize("train", [{"script": "agent_trainer.py"}, {"run": "echo done > done.txt"}])
+def test_an_image_without_python_fails_a_script_before_it_starts_and_runs_a_command(
+    stand_in: StandIn, machines: Callable[..., Machines], tmp_path: Path, train: dict[str, str]
+) -> None:
+    shell = tmp_path / "shell"
+    shell.mkdir()
+    shell.joinpath("bash").symlink_to(str(shutil.which("bash")))
+    stand_in.say("path", str(shell))
+    node = machines(setup=None, train=train).another()
+    if "script" in train:
+        with pytest.raises(ImageUnusable, match="the image has no Python in its PATH"):
+            prepare(node)
+        return
+    prepare(node)
+    assert start_trainer(node, 0).wait(60)
+    assert (node.assignment.work / "done.txt").read_text() == "done\n"
+
+
+@as_root
 def test_a_daemon_that_has_not_started_yet_fails_no_run(
     stand_in: StandIn, machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@ A docker that writes down its arguments, and whose containers have the files of 
 in a mount namespace of their own: for where no engine runs.
 
 It is a program (`StandIn.install` puts it into PATH), keeps what it knows in its folder, and speaks of containers and
-images as docker does. Which images there are is in `images`, a line each, and what a container has changed in `diff`.
+images as docker does. Which images there are is in `images`, a line each, what a container has changed in `diff`, and
+the PATH of an image in `path`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ match words[0]:
         if refused := lines("fails"):
             sys.exit("docker: Error response from daemon: " + refused[0] + "\nSee 'docker run --help'.")
         name = value("--name")
-        variables = {{"PATH": os.environ["PATH"], "HOME": "/root", "OF_IMAGE": "yes"}}
+        variables = {{"PATH": (lines("path") or [os.environ["PATH"]])[0], "HOME": "/root", "OF_IMAGE": "yes"}}
         for number, word in enumerate(words):
             if word == "--env":
                 key, _, text = words[number + 1].partition("=")
