@@ -55,6 +55,8 @@ def _show(reading: Reading) -> None:
 
 
 def _require_room(path: Path, write: Path) -> None:
+    if str(write) == "-":
+        raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
         hint = "name a file in the folder of the other: a run uploads the folder of its job"
         raise SpecInvalid(f"--write: {write} is not beside {path}", hint=hint)

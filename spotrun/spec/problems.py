@@ -90,6 +90,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
     "utilization_policy": ("a training without progress is ended by policy.hang_after", "write policy.hang_after: 5m"),
     "type": ("every job is a training", "remove it"),
+    "inputs": ("a job says how much it reads, not what", "write data: {gb: 40}, or remove it"),
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }

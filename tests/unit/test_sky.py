@@ -252,7 +252,8 @@ def test_a_command_may_have_a_default_for_what_is_not_here_and_write_a_dollar_fo
     path.write_text(
         "envs: {SKYPILOT_MINE: 1}\nsecrets: [HF_TOKEN]\n"
         "setup: 'test -z ${HF_TOKEN:-} && echo $SKYPILOT_TASK_ID'\n"
-        "run: 'echo ${SKYPILOT_JOB_RANK:-0} ${SKYPILOT_JOB_RANK+x} \\$SKYPILOT_LATER $SKYPILOT_MINE $HF_TOKEN'\n"
+        "run: |\n  # cd ~/sky_workdir; echo $SKYPILOT_IN_A_COMMENT\n"
+        "  echo ${SKYPILOT_JOB_RANK:-0} ${SKYPILOT_JOB_RANK+x} \\$SKYPILOT_LATER $SKYPILOT_MINE $HF_TOKEN\n"
     )
     assert read_sky(path, STORE).spec is not None
 
@@ -294,6 +295,7 @@ def test_a_hostile_file_is_refused_at_once(spotrun: Spotrun, tmp_path: Path, tex
     said = spotrun("validate", "--from", "sky", path)
     assert said.code == 2
     assert "Traceback" not in said.err
+    assert "taken as" not in said.out, "nothing is known of a key before the text is read to its end"
 
 
 _WORDS = st.sampled_from(
@@ -334,6 +336,7 @@ def test_the_command_shows_rows_notes_and_writes_the_job(
     again = spotrun("validate", "--from", "sky", task, "--write", tmp_path / "job.yaml")
     assert again.code == 2
     assert "exists already" in again.err
+    assert "--write names a file" in spotrun("validate", "--from", "sky", task, "--write", "-").err
     elsewhere = spotrun("validate", "--from", "sky", task, "--write", tmp_path.parent / "job.yaml")
     assert "is not beside" in elsewhere.err
     assert not (tmp_path.parent / "job.yaml").exists()

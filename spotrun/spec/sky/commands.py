@@ -11,6 +11,8 @@ SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK",
 """Of its variables, those that a training finds (spotrun/agent/place_in_gang.py), beside the one below."""
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+"""A line that a shell leaves out. Behind other words it needs a shell to tell."""
 _WITH_DEFAULT = ("-", ":-", "+", ":+")
 
 
@@ -21,7 +23,7 @@ def look_into_commands(found: Translation) -> None:
     for name in ("setup", "run"):
         text = found.data.get(name)
         if isinstance(text, str):
-            for message, suggestion in _unmet(name, text, given, hidden):
+            for message, suggestion in _unmet(name, _COMMENT.sub("", text), given, hidden):
                 found.refuse((name,), message, suggestion)
 
 

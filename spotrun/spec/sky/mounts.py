@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from shlex import quote
 
 from spotrun.spec.values import kind_of
@@ -10,7 +12,10 @@ from spotrun.units import Unreadable, shown
 COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
 """What copies a bucket to a folder, on the images of its cloud."""
 _CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
+_KEYS = ("name", "source", "store", "mode", "persistent", "config")
 _MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
+_REMOTE = re.compile(r"[\w.-]+@[\w.-]+:")
+"""So begin addresses of ssh and git."""
 _KEPT = "what the job writes into workdir is stored in the run's folder (`spotrun fetch`)"
 
 
@@ -20,6 +25,10 @@ def no_mount(target: str, source: object) -> Unreadable:
         return _no_copy(target, source)
     if not isinstance(source, dict):
         return Unreadable(f"must be a path, an address or a mapping, not {kind_of(source)}", "remove it")
+    if wrong := next((name for name in source if name not in _KEYS), None):
+        nearest = get_close_matches(str(wrong), _KEYS, 1)
+        advice = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(_KEYS)}"
+        return Unreadable("unknown key", advice, at=(wrong,))
     mode = str(source.get("mode", _MODES[0])).upper()
     if mode not in _MODES:
         return Unreadable(f"{shown(mode)} is no way to mount", f"write one of {', '.join(_MODES)}", at=("mode",))
@@ -44,6 +53,8 @@ def _no_copy(target: str, source: str) -> Unreadable:
         return Unreadable("no bucket is copied", f"write {copied}") if copied else _out_of_reach(source)
     if any(name in f"/{source.removeprefix('~/')}" for name in _CREDENTIALS):
         return Unreadable("credentials are no files here", "remove it, and write secrets: [NAME] for what is needed")
+    if _REMOTE.match(source):
+        return Unreadable("nothing is cloned or copied from another machine", "put it into workdir")
     return Unreadable(
         "only workdir is uploaded", f"put {_told(source)} into workdir, and read it there in place of {_told(target)}"
     )

@@ -107,7 +107,7 @@ def _has_row(draft: Draft, key: Key) -> bool:
 def _rows(draft: Draft, written: dict[Key, Position]) -> tuple[Row, ...]:
     problems = draft.placed()
     found: list[tuple[int, int, Row]] = []
-    for key, at in written.items():
+    for key, at in written.items() if not draft.hopeless() else ():
         name = dotted(key)
         if not any(_is_below(problem.key, name) for problem in problems):
             found.append((at.line, at.column, Row(at.line, name, draft.taken.get(key, AS_IT_IS))))

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from spotrun.spec.clouds import BUILT_IN, find_cloud
+from spotrun.spec.image import PREFIX, image_of
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import Key, keys_of
 from spotrun.spec.sky.candidates import OWN, Candidates, Wish, read_place
@@ -25,6 +26,9 @@ RECOVERS = "spotrun always recovers from an interruption"
 ENDS = "spotrun ends each instance as soon as its run is over"
 _RESOURCES = "resources"
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(?:([kmgtp])i?b?)?(\+?)", re.ASCII | re.IGNORECASE)
+_TAGS_OF_SKYPILOT = "skypilot:"
+"""So begin the names that SkyPilot gives to machine images of its own."""
+_BEFORE_A_NAME = re.compile(r"docker:(//)?|docker-image://", re.IGNORECASE)
 _KIB_IN: dict[str, int] = {unit: 1024**power for power, unit in enumerate("kmgtp")}
 
 
@@ -100,7 +104,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
     if isinstance(value, dict):
         _take_image_of_region(found, key, resources, value)
         return
-    if not isinstance(value, str) or value.startswith("docker:"):
+    if not isinstance(value, str) or value.startswith(PREFIX):
         return
     for pattern, cloud, ours in (("ami-", "aws", "image_id"), ("projects/", "gcp", "image")):
         if value.startswith(pattern):
@@ -110,10 +114,24 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
             elif found.put((cloud, ours), value, key):
                 found.say(key, f"{cloud}.{ours}")
             return
-    if ":" in value or value.startswith("ocid1."):
+    if (container := _container_of(value)) is not None:
+        del resources["image_id"]
+        found.refuse(key, f"{shown(value)} is no machine image", f"write {container} for that container image")
+    elif ":" in value or value.startswith("ocid1."):
         del resources["image_id"]
         advice = "remove it: instances get an image with drivers and PyTorch; or name yours, like ami-…"
         found.refuse(key, f"{shown(value)} is no image that spotrun can start", advice)
+
+
+def _container_of(value: str) -> str | None:
+    """The container image that a text names without `docker:` before it; None if it names none."""
+    if value.startswith(_TAGS_OF_SKYPILOT):
+        return None
+    try:
+        image_of(container := PREFIX + _BEFORE_A_NAME.sub("", value))
+    except Unreadable:
+        return None
+    return container
 
 
 def _rents_elsewhere(resources: dict[str, Any], cloud: str) -> bool:
