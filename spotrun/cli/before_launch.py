@@ -312,7 +312,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     Raises:
         SpecInvalid: there is no such image, or not for this user, or not for the processors of instances.
         NotInstalled: this machine would run it, or does so while it is free, and has no engine for that.
-        RegistryUnavailable: nobody knows which digest a tag has.
+        RegistryUnavailable: nobody knows which digest a tag has, or this machine, which would train in it, has neither
+            the image nor its registry.
     """
     image, here = spec.image, cloud_of(spec).here
     if image is None:
@@ -327,6 +328,9 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
             return spec, [f"{NOT_LOOKED_AT}: {why_not}"]
         found = find(image, login, this_machine() if here else INSTANCES)
     except RegistryUnavailable as error:
+        if here and (image.is_local or not image.digest):
+            hint = f"build or pull it here, as {image.name}, or see whether the registry runs"
+            raise RegistryUnavailable(f"this machine has no {image}, and {error.message}", hint=hint) from error
         if not image.digest:
             raise
         return spec, [f"{NOT_LOOKED_AT}: {error.one_line}"]

@@ -153,7 +153,8 @@ class _Asked:
             raise
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-            raise RegistryUnavailable(f"the registry {self._image.host} gives no answer: {reason}") from None
+            hint = "try again, or write the digest: docker:REPO/NAME@sha256:…"
+            raise RegistryUnavailable(f"the registry {self._image.host} gives no answer: {reason}", hint=hint) from None
         if len(data) > MANIFEST_MAX_BYTES:
             raise RegistryUnavailable(f"{self._image.host} answers with more than {MANIFEST_MAX_BYTES >> 20} MiB")
         return kind, data

@@ -161,3 +161,15 @@ def test_an_image_of_this_machine_need_be_in_no_registry(tmp_path: Path, monkeyp
     engine.say("digest", digest)
     found, notes = with_image(spec("docker:localhost/image:1", "local"), {})
     assert (found.image, notes) == (image_of(f"docker:localhost/image:1@{digest}"), [])
+
+
+@pytest.mark.parametrize("named", [":1", f"@sha256:{'1' * 64}"])
+def test_an_image_that_this_machine_can_have_from_nowhere_is_refused(
+    server: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    StandIn(tmp_path).install(monkeypatch)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    server.fails = 500
+    with pytest.raises(RegistryUnavailable, match=r"this machine has no docker:127\.0\.0\.1.* and the registry") as caught:
+        with_image(spec(f"docker:{server.host}/team/image{named}", "local"), {})
+    assert f"build or pull it here, as {server.host}/team/image" in str(caught.value.hint)
