@@ -25,7 +25,7 @@ from spotrun.agent import container, diff_archive, environment, groups
 from spotrun.agent.container import ContainerEffects
 from spotrun.agent.node import Node
 from spotrun.agent.side_effects import SideEffects
-from spotrun.agent.trainer_process import environment_of, in_container
+from spotrun.agent.trainer_process import NEVER_STARTS, environment_of, in_container, not_started
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
@@ -234,6 +234,10 @@ def _failure_of(node: Node, command: str) -> str:
             stderr=output,
             start_new_session=True,
         )
+    except OSError as error:
+        if error.errno not in NEVER_STARTS:
+            raise
+        return f"did not begin: {not_started('bash', error)}"
     finally:
         os.close(output)
     watchdog = threading.Timer(SETUP_MAX_S, groups.kill_group, (process.pid,))

@@ -5,6 +5,7 @@ One trainer process: started in a session of its own, listened to, and ended wit
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -36,9 +37,17 @@ READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
 LOOK_S = 0.05
 """System time between two looks whether a command has ended that got SIGTERM."""
+NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
+"""What the system says of a program that the job's own words, its `PATH` above all, keep from starting anywhere."""
+NOT_FOUND = 127
+"""The exit code by which shells say so."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
 """The same through all attempts. Scripts that were written for SkyPilot name their folders and logs by it."""
+
+
+def not_started(program: str, error: OSError) -> str:
+    return f"{program} cannot be started: {error.strerror}; see PATH and the other envs of the job"
 
 
 def training_command(spec: RunSpec, instance_dir: Path, python: str = sys.executable) -> list[str]:
@@ -163,9 +172,14 @@ class TrainerProcess:
                 stderr=output,
                 start_new_session=True,
             )
-        except OSError:
+        except OSError as error:
             entrance.close()
-            raise
+            if error.errno not in NEVER_STARTS:
+                raise
+            os.write(output, f"{not_started(command[0], error)}\n".encode())
+            self._gone.set()
+            self._inbox.put(Exited(self.incarnation, NOT_FOUND, self._clock.now()))
+            return
         if (mark := groups.mark(process.pid)) is not None:
             groups.remember(places.trainer_mark, mark)
         entrance.open(process.pid, self._lead)

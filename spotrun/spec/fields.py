@@ -65,7 +65,7 @@ _SCALAR = {"type": ["string", "number", "boolean"]}
 # --- texts --------------------------------------------------------------------------------------------------
 
 Text = Annotated[str, PlainValidator(clean_text), _TEXT]
-Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT]
+Command = Annotated[str, PlainValidator(values.read_command), _TEXT]
 NotifyCommand = Annotated[str, PlainValidator(values.read_notify_command), _TEXT]
 ScriptPath = Annotated[str, PlainValidator(values.read_script), _TEXT]
 StatePath = Annotated[str, PlainValidator(values.read_state_path), _TEXT]

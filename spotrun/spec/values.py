@@ -52,6 +52,8 @@ COMPARED_NAMES = (
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
 """Strategies that only simulations know (`spotrun.simulation.baselines`). Old ledgers have runs by them."""
+WORD_MAX_BYTES = (128 << 10) - 1
+"""What Linux takes as one argument or variable of a program (MAX_ARG_STRLEN in execve(2)), without the end of it."""
 STORED = "stored"
 """The context in which a spec that a ledger holds is read."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
@@ -200,6 +202,18 @@ def read_state_path(value: object) -> str:
     return f"{path}/" if text.endswith("/") else str(path)
 
 
+def read_command(value: object) -> str:
+    text = clean_text(value, lines=True)
+    return _fits_a_word(text, "put it into a script in workdir, and write run: bash SCRIPT")
+
+
+def _fits_a_word(text: str, suggestion: str, at: tuple[str | int, ...] = ()) -> str:
+    if (size_bytes := len(text.encode())) > WORD_MAX_BYTES:
+        reason = f"has {size_bytes:,} bytes, and a program starts with at most {WORD_MAX_BYTES:,} in one text"
+        raise Unreadable(reason, suggestion, at=at)
+    return text
+
+
 def read_args(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         words = value.split() if isinstance(value, str) else []
@@ -213,9 +227,10 @@ def _arg(value: object, index: int) -> str:
     if is_plain(value) and not isinstance(value, bool):
         return f"{value:f}" if isinstance(value, Decimal) else str(value)
     try:
-        return clean_text(str(value).lower() if isinstance(value, bool) else value, lines=True)
+        text = clean_text(str(value).lower() if isinstance(value, bool) else value, lines=True)
     except Unreadable as error:
         raise Unreadable(error.message, error.suggestion, at=(index,)) from error
+    return _fits_a_word(text, "put it into a file in workdir", at=(index,))
 
 
 def read_envs(value: object) -> dict[str, str]:
@@ -277,9 +292,11 @@ def _env_value(name: str, value: object) -> str:
     if is_plain(value):
         return str(float(value) if isinstance(value, Decimal) else value)
     try:
-        return value if value == "" and isinstance(value, str) else clean_text(value, lines=True)
+        text = value if value == "" and isinstance(value, str) else clean_text(value, lines=True)
     except Unreadable as error:
         raise Unreadable(error.message, error.suggestion, at=(name,)) from error
+    _fits_a_word(f"{name}={text}", "put it into a file in workdir", at=(name,))
+    return text
 
 
 def read_workdir(value: object) -> Path:

@@ -540,6 +540,15 @@ def test_a_setup_that_fails_is_told(start: Start):
     assert "no such package" in ended.detail
 
 
+@pytest.mark.parametrize("job", [{"train": {"run": "true"}}, {"setup": "true"}])
+def test_a_path_without_a_shell_fails_the_run_and_no_agent(start: Start, job: dict[str, Any]):
+    run = start(envs={"PATH": "/nowhere"}, **job)
+    run.launch().powers_off()
+    ended = run.wait_for(ev.AttemptEnded)
+    assert ended.cause is Cause.USER_ERROR
+    assert "bash cannot be started: No such file or directory; see PATH" in ended.detail
+
+
 def test_checkpoints_beyond_the_kept_ones_are_retired_and_deleted(start: Start):
     run = start({"steps": 150, "epoch_steps": 30}, checkpoint={"every": "30s", "keep_last": 2})
     run.launch().powers_off()

@@ -29,7 +29,7 @@ from spotrun.spec.market_script import Action, After, EpochAt, UploadAt, parse_t
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import keys_of
 from spotrun.spec.schema import json_schema
-from spotrun.spec.values import NEWS_KINDS, Accelerators
+from spotrun.spec.values import NEWS_KINDS, WORD_MAX_BYTES, Accelerators
 from spotrun.units import (
     Amount,
     Steps,
@@ -290,6 +290,23 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert str(found[0]) in error.message
     assert len(error.problems) == 1, error.message
     assert error.message.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("run: {}", "run"),
+        ("run: a\nsetup: {}", "setup"),
+        ("run: a\nenvs: {{A: {}}}", "envs.A"),
+        ("train: {{script: train.py, args: [{}]}}", "train.args[0]"),
+    ],
+)
+def test_what_no_program_can_be_started_with_is_refused(folder: Path, text: str, key: str) -> None:
+    most = WORD_MAX_BYTES - (2 if key == "envs.A" else 0)
+    load_spec(write(folder, text.format("x" * most)))
+    (problem,) = refused(write(folder, text.format("x" * (most + 1)))).problems
+    assert problem.key == key
+    assert "has 131,072 bytes, and a program starts with at most 131,071 in one text" in str(problem)
 
 
 @pytest.mark.parametrize(("key", "line", "says", "text"), [each for each in BAD_SPECS if "gcp" in each[3]])
