@@ -77,8 +77,8 @@ def user_environment(
         inherited = variables(container, inherited)
     return {
         **names_for_loggers(run_uid),
-        TASK_ID: f"{spec.name}-{run_uid}",
         **inherited,
+        TASK_ID: f"{spec.name}-{run_uid}",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         "PATH": os.pathsep.join(_path(instance_dir, container)),

@@ -452,7 +452,8 @@ def test_a_standby_takes_over_only_after_its_predecessor_has_drained(start: Star
     assert steps_of(run) == list(range(1, len(steps_of(run)) + 1))
 
 
-def test_a_plain_command_runs_and_completes(start: Start):
+def test_a_plain_command_runs_and_completes(start: Start, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "of the machine that launches")
     knows = "echo $SKYPILOT_NUM_NODES $SKYPILOT_NODE_RANK $SKYPILOT_NODE_IPS $SKYPILOT_NUM_GPUS_PER_NODE"
     command = f"echo $GREETING | tee said; python -c 'print(1+1)'; {knows}; echo $SKYPILOT_TASK_ID"
     run = start(train={"run": command}, envs={"GREETING": "hello"})
