@@ -247,6 +247,22 @@ def test_an_odd_value_is_refused_at_its_line(tmp_path: Path, line: int, key: str
     assert words in told[(line, key)], told
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("resources: {infra: aws}", True),
+        ("resources: {infra: aws}\naws: {instance_profile: reads-data}", False),
+        ("resources: {infra: local}", False),
+    ],
+)
+def test_a_copy_from_a_bucket_asks_for_a_role_that_reads_it(tmp_path: Path, text: str, told: bool) -> None:
+    path = tmp_path / "task.yaml"
+    path.write_text(f"{text}\nfile_mounts: {{/data: s3://acme/data}}\nrun: 'true'\n")
+    (row,) = [row for row in read_sky(path, STORE).rows if row.problem is not None]
+    assert "write `aws s3 sync s3://acme/data /data` into run" in str(row)
+    assert ("aws: {instance_profile: NAME} of a role that reads it" in str(row)) == told
+
+
 def test_a_command_may_have_a_default_for_what_is_not_here_and_write_a_dollar_for_later(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     path.write_text(

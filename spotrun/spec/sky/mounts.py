@@ -19,8 +19,19 @@ _REMOTE = re.compile(r"[\w.-]+@[\w.-]+:")
 _KEPT = "what the job writes into workdir is stored in the run's folder (`spotrun fetch`)"
 
 
-def no_mount(target: str, source: object) -> Unreadable:
-    """The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about."""
+def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
+    """
+    The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: what runs
+    there reads no bucket of S3's unless the job says more.
+    """
+    refused = _no_mount(target, source)
+    if own_role and COPIES["s3"] in refused.suggestion:
+        more = f"{refused.suggestion}, and aws: {{instance_profile: NAME}} of a role that reads it"
+        return Unreadable(refused.message, more, at=refused.at)
+    return refused
+
+
+def _no_mount(target: str, source: object) -> Unreadable:
     if isinstance(source, str):
         return _no_copy(target, source)
     if not isinstance(source, dict):
