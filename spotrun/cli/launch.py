@@ -53,7 +53,7 @@ def launch(
     from shlex import quote
 
     from spotrun import address
-    from spotrun.cli import attend, nights
+    from spotrun.cli import attend
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
     from spotrun.cli.before_launch import (
@@ -66,6 +66,7 @@ def launch(
         with_image,
     )
     from spotrun.cli.known import remember
+    from spotrun.cli.nightly import attend_tonight
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.cli.signals import Signalled
     from spotrun.clouds.registry import cloud_of
@@ -126,7 +127,7 @@ def launch(
             attend.show_start(start)
 
     if nightly and not dry_run:
-        nights.attend_tonight(spec, show, create)
+        attend_tonight(spec, show, create)
         return
     show()
     if dry_run:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.account.outcome import status_word
-from spotrun.cli.nights import may_carry_on
+from spotrun.cli.nightly import may_carry_on
 from spotrun.cli.runs import OpenRun, attended, open_each, writer
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.nights import Alarm

@@ -41,6 +41,7 @@ from spotrun.units import Unreadable, shown
 _FLAGS = {
     "resources.max_price": "--max-price",
     "budget.max_usd": "--budget",
+    "checkpoint.uri": "--store",
     "max_duration": "--max-duration",
     "num_nodes": "--num-nodes",
 }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotrun.cli.nights import one_at_a_time
+from spotrun.cli.nightly import one_at_a_time
 from spotrun.spec.file import load_spec
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox

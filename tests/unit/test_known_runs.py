@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli import nights
+from spotrun.cli import nightly
 from spotrun.cli.known import is_known, remember
 from spotrun.cli.runs import open_run
 from spotrun.errors import NightUnderWay
@@ -80,7 +80,7 @@ def test_a_night_does_not_carry_on_what_another_has_planted(runs: Path) -> None:
     planted(runs)
     spec = RunSpec.from_dict(job("demo") | {"checkpoint": {"uri": str(runs)}})
     with pytest.raises(NightUnderWay, match="created elsewhere or from another job"):
-        nights.attend_tonight(spec, lambda: None, _no_new_one)
+        nightly.attend_tonight(spec, lambda: None, _no_new_one)
     assert not (runs.parent / CANARY).exists()
 
 
@@ -89,10 +89,10 @@ def test_a_scheduler_on_a_new_machine_carries_on_its_own_job_if_it_runs_elsewher
     cloud: str, carried: bool, runs: Path
 ) -> None:
     run = open_run(planted(runs, cloud=cloud), None)
-    assert nights.may_carry_on(run, run.spec.model_copy(update={"workdir": "/elsewhere"})) is carried
+    assert nightly.may_carry_on(run, run.spec.model_copy(update={"workdir": "/elsewhere"})) is carried
     other = run.spec.model_copy(update={"notify": ()})
     assert is_known(run) is carried
-    assert nights.may_carry_on(open_run(planted(runs, uid="9876543210", cloud=cloud), None), other) is False
+    assert nightly.may_carry_on(open_run(planted(runs, uid="9876543210", cloud=cloud), None), other) is False
 
 
 def _no_new_one() -> object:
