@@ -54,10 +54,11 @@ def install(
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.before_launch import check_script, left_behind, unseen, with_baseline_price
     from spotrun.cli.night_rows import HOURS, NIGHTS_A_MONTH
-    from spotrun.cli.night_times import next_due, read_at, read_days, winter_offset_s
+    from spotrun.cli.night_times import next_due, read_at, read_days, shortest_gap, winter_offset_s
     from spotrun.cli.runs import default_store
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_of
+    from spotrun.errors import CloudUnavailable, SpotrunError
     from spotrun.folder.night_record import Night, NightRecord
     from spotrun.report.tables import dollars
     from spotrun.spec.file import load_spec, placed
@@ -78,6 +79,7 @@ def install(
         regions = of_cloud.regions(spec, Wish())
         nights = of_cloud.nights(regions[0] if regions else "")
         _refuse_what_needs_a_machine(spec)
+        nights.require(spec.name, spec.checkpoint.uri)
         unread = check_script(spec, here=False)
         staying = left_behind(spec)
         attend.show_plan(spec)
@@ -92,6 +94,8 @@ def install(
         f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
         f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
     )
+    if timedelta(hours=hours) > shortest_gap(on_days):
+        say("note: a night may last until the next one is due, which then begins no run and carries this one on")
     confirm(yes, "Install?", default=False, declined="nothing was installed")
     function = nights.build()
     record = NightRecord(spec.checkpoint.uri, spec.name)
@@ -108,8 +112,16 @@ def install(
         installed_at=now,
         spotrun=__version__,
     )
+    before = record.known()
     record.install(night)
-    nights.install(night, spec.checkpoint.uri, function, say)
+    try:
+        nights.install(night, spec.checkpoint.uri, function, say)
+    except CloudUnavailable:
+        raise  # it may still come about
+    except SpotrunError:
+        record.put_back(before)
+        raise
+    nights.look(night.name)
     due = next_due(night, now)
     print(f"installed {night.name}" + ("" if due is None else f"; the next night is due at {due:%Y-%m-%d %H:%M} UTC"))
 
@@ -186,7 +198,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
             f"`spotrun resume {last.typed}` attends to it, `spotrun down {last.typed}` ends it now"
         )
     confirm(yes, f"Remove the night {name}?", default=False, declined="nothing was removed")
-    nights.remove(night.name)
+    nights.remove(night.name, folder)
     NightRecord(folder, name).remove()
     print(f"removed {name}")
 

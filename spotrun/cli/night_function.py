@@ -29,7 +29,7 @@ from spotrun.clouds.registry import cloud_named
 from spotrun.creation import create_run, new_uid
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
 from spotrun.folder.keys import KeyMissing
-from spotrun.folder.night_record import Begun, Night, NightRecord, Numbered
+from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
@@ -115,7 +115,7 @@ class Attendant:
         self._night = None  # it may have been installed anew
         night, now = self._installed, self._clock.now()
         by_hand = event.get("by_hand")
-        due = f"by-hand-{by_hand}" if by_hand else night.due(_moment(event.get("due"), now))
+        due = f"{BY_HAND}{by_hand}" if by_hand else night.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
             known = self._record.newest()
             self._newest = known[-1] if known else None

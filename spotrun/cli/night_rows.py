@@ -15,7 +15,7 @@ from spotrun.cli.runs import OpenRun
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import CloudError, RunNotFound, StoreError
-from spotrun.folder.night_record import Night, NightRecord
+from spotrun.folder.night_record import BY_HAND, Night, NightRecord
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
 
 NIGHTS_A_MONTH = 22
@@ -49,7 +49,7 @@ def row_of(folder: str, name: str, now: datetime) -> Row:
     record = NightRecord(folder, name)
     night, newest = record.read(), record.newest()
     nights = cloud_named(night.cloud).nights(night.region)
-    trouble = _trouble(nights, night)
+    trouble = _trouble(nights, night, folder)
     last = newest[-1].begun if newest else None
     run = newest_run(folder, name)
     state = None if run is None else run.ledger.refresh()
@@ -72,13 +72,11 @@ def row_of(folder: str, name: str, now: datetime) -> Row:
     )
 
 
-def _trouble(nights: Nights, night: Night) -> str:
+def _trouble(nights: Nights, night: Night, folder: str) -> str:
     try:
-        if nights.is_installed(night.name):
-            return ""
+        return nights.wrong(night, folder)
     except CloudError as error:
         return error.one_line
-    return "what calls it is gone: `spotrun night install` makes it anew, `spotrun night rm` removes the rest"
 
 
 def newest_run(folder: str, name: str) -> OpenRun | None:
@@ -92,6 +90,12 @@ def newest_run(folder: str, name: str) -> OpenRun | None:
         return None
 
 
+def _evening(due: str) -> str:
+    """A night that a person has begun has no evening of its own, and is known by when that was."""
+    asked = due.removeprefix(BY_HAND)
+    return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
+
+
 def show(rows: Sequence[Row]) -> None:
     table = FiguresTable("", _HEADS, texts=(0, 1, 2, 3, 4, 5, 6), gap=2)
     for row in rows:
@@ -101,7 +105,7 @@ def show(rows: Sequence[Row]) -> None:
                 "daily" if len(row.days) == len(DAYS) else ",".join(row.days),
                 f"{row.at} {row.zone}",
                 NOTHING if row.next_due is None else f"{row.next_due:%Y-%m-%d %H:%M}",
-                NOTHING if row.last is None else row.last + (" (carried on)" if row.carried else ""),
+                NOTHING if row.last is None else _evening(row.last) + (" (carried on)" if row.carried else ""),
                 row.run or NOTHING,
                 row.state or NOTHING,
                 dollars(row.cost_usd),

@@ -14,6 +14,8 @@ from spotrun.units import shown
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
+_OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
+"""Files that lie beside the zones, and are none that a cloud would know."""
 _AHEAD = timedelta(days=16)
 """A night of one day in the week whose time a clock change leaves out is due a week later."""
 
@@ -35,7 +37,7 @@ def read_at(text: str) -> tuple[str, str]:
 
 
 def _known_zone(name: str) -> str:
-    known = available_timezones()
+    known = available_timezones() - _OF_THIS_MACHINE
     if name in known:
         return name
     by_letters = {each.casefold(): each for each in known}
@@ -65,6 +67,13 @@ def read_days(text: str) -> tuple[str, ...]:
         begin, count = DAYS.index(first), (DAYS.index(last or first) - DAYS.index(first)) % len(DAYS) + 1
         found |= {DAYS[(begin + each) % len(DAYS)] for each in range(count)}
     return tuple(day for day in DAYS if day in found)
+
+
+def shortest_gap(days: Sequence[str]) -> timedelta:
+    """The shortest time from one night to the next."""
+    numbers = [DAYS.index(day) for day in days]
+    following = [*numbers[1:], numbers[0] + len(DAYS)]
+    return timedelta(days=min(later - day for day, later in zip(numbers, following, strict=True)))
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:

@@ -48,17 +48,31 @@ class Nights(Protocol):
             NotInstalled: it cannot be made of what is installed here.
         """
 
+    def require(self, name: str, store: str) -> None:
+        """
+        See whether a night of this name can be installed, before anything is written.
+
+        Raises:
+            SpecInvalid: the name is too long, or another store has a night of that name here.
+        """
+
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
-        """Make all that calls the runner of `night`, or change what is there, and call it once to see that it runs."""
+        """
+        Make all that calls the runner of `night`, or change what is there. What is there and is not whole is removed
+        before, and what another installation has begun is waited for.
+        """
+
+    def look(self, name: str) -> None:
+        """Call the runner once, to see that it runs. It goes on with a run that lives."""
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
         """Call the runner for a night that is due now. What it answers."""
 
-    def is_installed(self, name: str) -> bool:
-        """Whether what calls the runner is there."""
+    def wrong(self, night: Night, store: str) -> str:
+        """What is wrong with what calls the runner, in a sentence; "" if all is as it was installed."""
 
-    def remove(self, name: str) -> None:
-        """Remove all that `install` made."""
+    def remove(self, name: str, store: str) -> None:
+        """Remove all that `install` made for a night of this store."""
 
     def alarm(self, name: str) -> Alarm:
         """For the runner itself."""

@@ -31,6 +31,8 @@ from spotrun.store.retrying import persist
 FOLDER = "nights"
 """No run's folder has this name: each ends in a uid."""
 BYTES_MAX = 1 << 20
+BY_HAND = "by-hand-"
+"""What is due because a person asked for it is called by this and the moment."""
 DUE_AGAIN = 8
 """So many of the newest records are searched for a night that is due again: its call came twice, or late."""
 _LATE = timedelta(hours=6)
@@ -96,6 +98,20 @@ class NightRecord:
     def install(self, night: Night) -> None:
         """Its work folder is there already: see `upload`."""
         persist(lambda: self._store.put(_NIGHT, msgspec.json.encode(night)))
+
+    def known(self) -> Night | None:
+        """What is installed, if that can be read."""
+        try:
+            return self.read()
+        except (RunNotFound, StoreError):
+            return None
+
+    def put_back(self, night: Night | None) -> None:
+        """What was `known` before is installed again."""
+        if night is None:
+            self.remove()
+        else:
+            self.install(night)
 
     def upload(self, folder: Path) -> str:
         """Keep a work folder for the nights to come; its sha256."""

@@ -11,7 +11,7 @@ import pytest
 
 from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
-from spotrun.clouds.aws import nights
+from spotrun.clouds.aws import night_stack, nights
 from spotrun.clouds.aws.function_zip import SIZE_MAX_BYTES, function_of_this_installation
 from spotrun.clouds.aws.night_alarm import WARNING
 from spotrun.clouds.nights import Function
@@ -36,7 +36,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Function)
     with NightAccount(ScaledClock(datetime.now(UTC), 1.0), tmp_path / "function") as account:
         account.reach(monkeypatch)
         monkeypatch.setattr(nights, "function_of_this_installation", lambda: function)
-        monkeypatch.setattr(nights, "POLL_S", 0.01)
+        monkeypatch.setattr(night_stack, "POLL_S", 0.01)
         account.furnish()
         with account.as_administrator():
             boto3.client("s3").create_bucket(Bucket=BUCKET)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.night_times import DAYS, next_due, read_at, read_days
+from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
 from spotrun.clouds.aws.control_plane import BEGIN, Asked, prices, usd_of_a_night
 from spotrun.clouds.aws.control_plane import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
@@ -257,12 +257,21 @@ def test_times_and_days_are_read_as_people_write_them() -> None:
         ("25:00 UTC", "is not a time with its zone"),
         ("22:00 Europe/Berln", "did you mean Europe/Berlin?"),
         ("22:00 berlin", "did you mean Europe/Berlin?"),
+        ("22:00 localtime", "there is no time zone 'localtime'"),
+        ("22:00 Factory", "there is no time zone 'Factory'"),
     ],
 )
 def test_a_time_that_is_none_is_refused_with_what_to_write(text: str, words: str) -> None:
     with pytest.raises(SpecInvalid) as refused:
         read_at(text)
     assert words in refused.value.one_line
+
+
+def test_the_shortest_time_between_two_nights_is_known() -> None:
+    assert shortest_gap(DAYS) == timedelta(days=1)
+    assert shortest_gap(("mon", "wed", "sun")) == timedelta(days=1)
+    assert shortest_gap(("mon", "thu")) == timedelta(days=3)
+    assert shortest_gap(("fri",)) == timedelta(days=7)
 
 
 def test_a_day_that_is_none_is_refused() -> None:

@@ -169,7 +169,7 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys((_INVALID, "InvalidParameterCombination", "InvalidParameter"), (BadSurroundings, None)),
     "IdempotentParameterMismatch": (TokenReused, None),
     "OperationNotPermitted": (CloudError, _PROTECTED),
-    **dict.fromkeys(("ConflictException", "EntityAlreadyExists"), (AlreadyThere, None)),
+    **dict.fromkeys(("ConflictException", "EntityAlreadyExists", "AlreadyExistsException"), (AlreadyThere, None)),
     **dict.fromkeys(("ResourceNotFoundException", "NoSuchEntity"), (NotThere, None)),
     "LimitExceeded": (QuotaExceeded, None),
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),

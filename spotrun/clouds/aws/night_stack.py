@@ -1,0 +1,203 @@
+"""
+The CloudFormation stack of a night: made, changed, looked at and removed, whatever state somebody has left it in.
+
+https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
+https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
+from spotrun.clouds.aws.night_alarm import TICK, name_of
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+
+POLL_S = 3.0
+DEPLOYED_WITHIN = timedelta(minutes=15)
+RACES_MAX = 5
+SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+"""What can be updated. All else that has come to rest is removed and made anew."""
+SCHEDULES = ("begin", "begin-again", TICK)
+_DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
+_TAG = "spotrun:night"
+_RIGHT = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+_RIGHTS = "infra/aws/README.md, under Nights, has what a person needs who installs one"
+
+
+def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
+    """
+    As `Region.ask`.
+
+    Raises:
+        AccessDenied: with the right that is missing.
+    """
+    try:
+        return region.ask(action, call)
+    except AccessDenied as error:
+        right = _RIGHT.search(error.message)
+        hint = f"ask for {right[1]}; {_RIGHTS}" if right else error.hint
+        raise AccessDenied(error.message, hint=hint) from error
+
+
+def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", ())}
+
+
+class NightStack:
+    """The stack of the night `name`, which may not be there."""
+
+    def __init__(self, region: Region, name: str, clock: Clock) -> None:
+        self._region, self._clock = region, clock
+        self._night = name
+        self.name = name_of(name)
+
+    def described(self) -> Mapping[str, Any] | None:
+        """None if there is none."""
+        return self._described(self.name)
+
+    def deploy(self, parameters: Mapping[str, str], say: Callable[[str], None]) -> None:
+        """
+        CloudFormation restores nothing that somebody has deleted by hand, so such a stack is made anew.
+
+        Raises:
+            CloudError: it came to another end; with the first reason, as AccessDenied if a right is missing.
+            CloudUnavailable: it is still under way.
+        """
+        stack = self.name
+        asked: dict[str, Any] = {
+            "StackName": stack,
+            "TemplateBody": files(__package__).joinpath("night.yaml").read_text(),
+            "Parameters": [{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
+            "Capabilities": ["CAPABILITY_NAMED_IAM"],
+            "Tags": [{"Key": _TAG, "Value": self._night}],
+        }
+        for _ in range(RACES_MAX):
+            found = self._at_rest()
+            missing = [] if found is None else self.missing()
+            if found is not None and (missing or found["StackStatus"] not in SOUND):
+                why = f"{', '.join(missing)} is gone" if missing else f"it is {found['StackStatus']}"
+                say(f"removing the stack {stack} first, because {why}")
+                self.delete(found)
+                found = None
+            if self._create(asked) if found is None else self._update(asked):
+                return
+        raise CloudUnavailable(f"others change the stack {stack} too", hint="see CloudFormation's console")
+
+    def _create(self, asked: Mapping[str, Any]) -> bool:
+        """False: another installation has begun to make it."""
+        create = partial(self._region.stacks.create_stack, **asked, OnFailure="DELETE")
+        try:
+            made = ask(self._region, f"create the stack {asked['StackName']}", create)
+        except AlreadyThere:
+            return False
+        self._wait(str(made["StackId"]), wanted=("CREATE_COMPLETE",))
+        return True
+
+    def _update(self, asked: Mapping[str, Any]) -> bool:
+        """False: another installation changes it."""
+        update = partial(self._region.stacks.update_stack, **asked)
+        try:
+            changed = ask(self._region, f"update the stack {asked['StackName']}", update)
+        except CloudError as error:
+            if "_IN_PROGRESS state" in error.message:
+                return False
+            if "No updates are to be performed" not in error.message:
+                raise
+            return True
+        self._wait(str(changed["StackId"]), wanted=("UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"))
+        return True
+
+    def delete(self, found: Mapping[str, Any]) -> None:
+        stack = str(found["StackId"])
+        ask(self._region, f"delete the stack {stack}", lambda: self._region.stacks.delete_stack(StackName=stack))
+        self._wait(stack, wanted=("DELETE_COMPLETE",))
+
+    def _at_rest(self) -> Mapping[str, Any] | None:
+        """The stack, once what another installation does with it is over: that may have been cut off here."""
+        until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
+        while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):
+            self._sleep(found, until_s)
+        return found
+
+    def missing(self) -> list[str]:
+        """What somebody has deleted by hand, of all that a night cannot do without."""
+        name, region = self.name, self._region
+        parts: dict[str, Callable[[], Any]] = {
+            "the function": lambda: region.functions.get_function(FunctionName=name),
+            "the rule": lambda: region.events.describe_rule(Name=name),
+            **{f"the role {role}": partial(_role, region, role) for role in (name, f"spotrun-clock-{self._night}")},
+            **{f"the schedule {each}": partial(_schedule, region, name, each) for each in SCHEDULES},
+        }
+        return [part for part, look in parts.items() if not self._is_there(part, look)]
+
+    def _is_there(self, part: str, look: Callable[[], Any]) -> bool:
+        try:
+            ask(self._region, f"look at {part}", look)
+        except NotThere:
+            return False
+        except AccessDenied:
+            return True  # whoever may not look has to believe the stack
+        return True
+
+    def _wait(self, stack: str, wanted: tuple[str, ...]) -> None:
+        """
+        Raises:
+            CloudError: the stack came to another end; with the first reason, as AccessDenied if a right is missing.
+            CloudUnavailable: it is still under way.
+        """
+        until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
+        while (found := self._described(stack) or _DELETED)["StackStatus"] not in wanted:
+            if not found["StackStatus"].endswith("_IN_PROGRESS"):
+                raise self._failure(stack)
+            self._sleep(found, until_s)
+
+    def _sleep(self, found: Mapping[str, Any], until_s: float) -> None:
+        """
+        Raises:
+            CloudUnavailable: no time is left for it.
+        """
+        if self._clock.monotonic() >= until_s:
+            what = f"the stack {found['StackId']} is still {found['StackStatus']}"
+            raise CloudUnavailable(what, hint="see CloudFormation's console")
+        self._clock.sleep(POLL_S)
+
+    def _described(self, stack: str) -> Mapping[str, Any] | None:
+        """None if there is no such stack."""
+        describe = partial(self._region.stacks.describe_stacks, StackName=stack)
+        try:
+            found: Mapping[str, Any] = ask(self._region, f"look at the stack {stack}", describe)["Stacks"][0]
+        except CloudError as error:
+            if "does not exist" not in error.message:
+                raise
+            return None
+        return None if found["StackStatus"] == "DELETE_COMPLETE" and not stack.startswith("arn:") else found
+
+    def _failure(self, stack: str) -> CloudError:
+        """The first thing that went wrong: all others follow from it."""
+        events = self._region.pages(self._region.stacks, "describe_stack_events", "StackEvents", StackName=stack)
+        failed = [each for each in events if each["ResourceStatus"].endswith("_FAILED")]
+        first = min(failed, key=lambda each: each["Timestamp"], default=None)
+        if first is None:
+            return CloudError(f"the stack {stack} failed", hint="see CloudFormation's console")
+        reason = str(first.get("ResourceStatusReason", "no reason given"))
+        what = f"{first['LogicalResourceId']} ({first['ResourceType']}) could not be deployed: {reason}"
+        right = _RIGHT.search(reason)
+        if right is None:
+            return CloudError(what, hint="infra/aws/account.yaml and region.yaml have to be deployed before")
+        return AccessDenied(f"{what}", hint=f"ask for {right[1]}; {_RIGHTS}")
+
+
+def _role(region: Region, name: str) -> Any:
+    return region.iam.get_role(RoleName=name)
+
+
+def _schedule(region: Region, group: str, name: str) -> Any:
+    return region.scheduler.get_schedule(Name=name, GroupName=group)

@@ -1,0 +1,183 @@
+"""A stack of a night in whatever state somebody has left it: cut off, half deleted, or of another store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.night_stack import NightStack
+from spotrun.clouds.aws.nights import AwsNights
+from spotrun.errors import CloudUnavailable, SpecInvalid
+from spotrun.folder.night_record import Night, NightRecord
+from spotrun.store import opening
+from tests.support.aws_templates import REGION
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+from tests.support.plain_aws import refusal
+
+STORE = "s3://bucket/runs"
+TIMES = {"Expression": "cron(0 22 ? * FRI *)", "ExpressionAgain": "cron(0,15,30,45 23 ? * FRI *)", "Zone": "UTC"}
+PARAMETERS = {"Store": STORE, **TIMES}
+NIGHT = Night(
+    name="resnet50",
+    spec={},
+    workdir_sha256="",
+    at="22:00",
+    zone="UTC",
+    days=("fri",),
+    winter_offset_s=0,
+    cloud="aws",
+    region=REGION,
+    installed_at=datetime(2026, 11, 27, tzinfo=UTC),
+    spotrun="0",
+)
+
+
+class Stacks:
+    """CloudFormation with at most one stack, and what is beside it. Each look at a stack brings it one state on."""
+
+    def __init__(self, *states: str, store: str = STORE, gone: tuple[str, ...] = ()) -> None:
+        self.states, self.gone = [*states], {*gone}
+        self.parameters = {**PARAMETERS, "Store": store}
+        self.done: list[str] = []
+
+    def describe_stacks(self, StackName: str) -> dict[str, Any]:
+        if not self.states:
+            raise refusal("ValidationError", words=f"Stack with id {StackName} does not exist")
+        state = self.states[0] if len(self.states) == 1 else self.states.pop(0)
+        known = [{"ParameterKey": key, "ParameterValue": text} for key, text in self.parameters.items()]
+        return {"Stacks": [{"StackId": "arn:stack", "StackStatus": state, "Parameters": known}]}
+
+    def create_stack(self, **_: Any) -> dict[str, str]:
+        self.done.append("create")
+        if self.states and self.states[0] != "DELETE_COMPLETE":
+            raise refusal("AlreadyExistsException", words="Stack [x] already exists")
+        self.states, self.gone = ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"], set()
+        return {"StackId": "arn:stack"}
+
+    def update_stack(self, **_: Any) -> dict[str, str]:
+        self.done.append("update")
+        self.states = ["UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"]
+        return {"StackId": "arn:stack"}
+
+    def delete_stack(self, StackName: str) -> None:
+        self.done.append("delete")
+        self.states = ["DELETE_IN_PROGRESS", "DELETE_COMPLETE"]
+
+    def get_function(self, FunctionName: str) -> dict[str, Any]:
+        return self._part("function")
+
+    def describe_rule(self, Name: str) -> dict[str, Any]:
+        return self._part("rule")
+
+    def get_role(self, RoleName: str) -> dict[str, Any]:
+        return self._part("role", "NoSuchEntity")
+
+    def get_schedule(self, Name: str, GroupName: str) -> dict[str, Any]:
+        return self._part(Name)
+
+    def _part(self, name: str, code: str = "ResourceNotFoundException") -> dict[str, Any]:
+        if name in self.gone:
+            raise refusal(code, 404, words=f"{name} is not there")
+        return {}
+
+
+def reach(monkeypatch: pytest.MonkeyPatch, stacks: Stacks) -> AwsNights:
+    monkeypatch.setattr(Region, "_client", lambda *_: stacks)
+    return AwsNights(Region(REGION, ManualClock()), ManualClock())
+
+
+def deploy(monkeypatch: pytest.MonkeyPatch, stacks: Stacks) -> list[str]:
+    """What was said meanwhile."""
+    said: list[str] = []
+    reach(monkeypatch, stacks)
+    NightStack(Region(REGION, ManualClock()), "resnet50", ManualClock()).deploy(PARAMETERS, said.append)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("states", "done"),
+    [
+        ((), ["create"]),
+        (("CREATE_COMPLETE",), ["update"]),
+        (("CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE"), ["update"]),
+        (("UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"), ["update"]),
+        (("ROLLBACK_COMPLETE",), ["delete", "create"]),
+        (("UPDATE_ROLLBACK_FAILED",), ["delete", "create"]),
+        (("DELETE_FAILED",), ["delete", "create"]),
+    ],
+)
+def test_a_stack_is_deployed_whatever_became_of_the_last_installation(
+    monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], done: list[str]
+) -> None:
+    stacks = Stacks(*states)
+    deploy(monkeypatch, stacks)
+    assert stacks.done == done
+
+
+def test_a_stack_that_another_installation_has_begun_meanwhile_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Stacks):
+        def create_stack(self, **asked: Any) -> dict[str, str]:
+            self.states = ["CREATE_IN_PROGRESS", "CREATE_COMPLETE"]
+            return super().create_stack(**asked)
+
+    stacks = Other()
+    deploy(monkeypatch, stacks)
+    assert stacks.done == ["create", "update"]
+
+
+def test_a_stack_that_others_never_stop_changing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CloudUnavailable, match="is still UPDATE_IN_PROGRESS"):
+        deploy(monkeypatch, Stacks("UPDATE_IN_PROGRESS"))
+
+
+@pytest.mark.parametrize("part", ["function", "rule", "role", "begin", "begin-again", "tick"])
+def test_what_somebody_deletes_by_hand_is_told_and_made_anew(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    stacks = Stacks("CREATE_COMPLETE", gone=(part,))
+    wrong = reach(monkeypatch, stacks).wrong(NIGHT, STORE)
+    assert part in wrong
+    assert "`spotrun night install` makes it anew" in wrong
+    (said,) = deploy(monkeypatch, stacks)
+    assert part in said
+    assert stacks.done == ["delete", "create"]
+    assert reach(monkeypatch, stacks).wrong(NIGHT, STORE) == ""
+
+
+def test_a_night_of_another_store_is_neither_taken_over_nor_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = Stacks("CREATE_COMPLETE", store="s3://bucket/other")
+    nights = reach(monkeypatch, stacks)
+    with pytest.raises(SpecInvalid, match="has a night resnet50 already, of the store s3://bucket/other"):
+        nights.require("resnet50", STORE)
+    nights.remove("resnet50", STORE)
+    assert stacks.done == []
+    assert "calls a night of s3://bucket/other" in nights.wrong(NIGHT, STORE)
+    nights.require("resnet50", "s3://bucket/other/")
+    nights.remove("resnet50", "s3://bucket/other/")
+    assert stacks.done == ["delete"]
+
+
+def test_a_night_that_is_called_at_other_times_than_are_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = Stacks("CREATE_COMPLETE")
+    stacks.parameters["Zone"] = "Europe/Berlin"
+    assert "at other times than it should" in reach(monkeypatch, stacks).wrong(NIGHT, STORE)
+
+
+def test_what_is_put_back_after_a_refusal_is_what_was_known_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(opening, "_open_s3", lambda _: store)
+    record = NightRecord(STORE, "resnet50")
+    before = record.known()
+    record.install(NIGHT)
+    assert record.known() == NIGHT
+    record.put_back(before)
+    assert [*store.objects] == []
+    record.install(NIGHT)
+    record.install(replace(NIGHT, at="23:00"))
+    record.put_back(NIGHT)
+    assert record.read() == NIGHT
