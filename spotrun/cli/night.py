@@ -77,7 +77,7 @@ def install(
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
         of_cloud = cloud_of(spec)
         regions = of_cloud.regions(spec, Wish())
-        nights = of_cloud.nights(regions[0] if regions else "")
+        nights = of_cloud.nights(regions[0] if regions else "", spec)
         _refuse_what_needs_a_machine(spec)
         nights.require(spec.name, spec.checkpoint.uri)
         unread = check_script(spec, here=False)
@@ -205,11 +205,11 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
 
 def _installed(name: str, store: str | None) -> tuple[Night, Nights]:
     from spotrun.cli.runs import default_store
-    from spotrun.clouds.registry import cloud_named
+    from spotrun.clouds.registry import nights_of
     from spotrun.folder.night_record import NightRecord
 
     night = NightRecord(store or default_store(), name).read()
-    return night, cloud_named(night.cloud).nights(night.region)
+    return night, nights_of(night)
 
 
 app = typer.Typer(

@@ -25,7 +25,7 @@ from spotrun.cli.nightly import may_carry_on
 from spotrun.cli.runs import OpenRun, attended, open_each, writer
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.nights import Alarm
-from spotrun.clouds.registry import cloud_named
+from spotrun.clouds.registry import nights_of
 from spotrun.creation import create_run, new_uid
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
 from spotrun.folder.keys import KeyMissing
@@ -277,8 +277,7 @@ class Attendant:
     @property
     def _alarm(self) -> Alarm:
         if self._own_alarm is None:
-            night = self._installed
-            self._own_alarm = cloud_named(night.cloud).nights(night.region).alarm(night.name)
+            self._own_alarm = nights_of(self._installed).alarm(self._name)
         return self._own_alarm
 
 

@@ -13,7 +13,7 @@ from spotrun.account.summary import summarise
 from spotrun.cli.night_times import DAYS, next_due
 from spotrun.cli.runs import OpenRun
 from spotrun.clouds.nights import Nights
-from spotrun.clouds.registry import cloud_named
+from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
 from spotrun.folder.night_record import BY_HAND, Night, NightRecord
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def row_of(folder: str, name: str, now: datetime) -> Row:
     record = NightRecord(folder, name)
     night, newest = record.read(), record.newest()
-    nights = cloud_named(night.cloud).nights(night.region)
+    nights = nights_of(night)
     trouble = _trouble(nights, night, folder)
     last = newest[-1].begun if newest else None
     run = newest_run(folder, name)

@@ -262,9 +262,9 @@ class Cloud(CloudRules[RunSpec], Protocol):
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         """What `doctor` finds out about the account, and about what a job or its user wants of it."""
 
-    def nights(self, region: str) -> Nights:
+    def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        What begins nights in this region and attends to them with no machine of the user.
+        What begins nights of a job in this region and attends to them with no machine of the user.
 
         Raises:
             SpecInvalid: the cloud has no such thing.

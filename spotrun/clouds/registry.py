@@ -14,6 +14,8 @@ and `spotrun reap --cloud acme` find it here. The tests bring a whole one in one
 from __future__ import annotations
 
 from spotrun.clouds.cloud import Cloud
+from spotrun.clouds.nights import Nights
+from spotrun.folder.night_record import Night
 from spotrun.spec.clouds import find_cloud
 from spotrun.spec.model import RunSpec
 
@@ -35,3 +37,8 @@ def cloud_of(spec: RunSpec) -> Cloud:
     from spotrun.clouds.at_home import AtHome
 
     return AtHome(rented)
+
+
+def nights_of(night: Night) -> Nights:
+    """What calls the runner of a night that is installed."""
+    return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

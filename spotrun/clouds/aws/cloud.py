@@ -231,7 +231,7 @@ class Aws(Cloud):
         found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
         return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
 
-    def nights(self, region: str) -> Nights:
+    def nights(self, region: str, spec: RunSpec) -> Nights:
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.nights import AwsNights
