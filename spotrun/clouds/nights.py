@@ -9,6 +9,37 @@ from typing import Any, NamedTuple, Protocol
 
 from spotrun.folder.night_record import Night
 
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+AGAIN_EVERY_MIN = 15
+
+
+class Due(NamedTuple):
+    """When a schedule fires: at these minutes of an hour, on these days, by the clock of the night's time zone."""
+
+    minutes: tuple[int, ...]
+    hour: int
+    days: tuple[str, ...]
+
+
+def when_due(night: Night) -> Due:
+    hour, minute = _time_of(night)
+    return Due((minute,), hour, night.days)
+
+
+def when_due_again(night: Night) -> Due:
+    """
+    Every quarter of the hour that follows that of the night: the call for a night which could not begin, or whose time
+    a clock change left out, so that the schedule did not fire.
+    """
+    hour, minute = _time_of(night)
+    days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
+    return Due(tuple(range(minute % AGAIN_EVERY_MIN, 60, AGAIN_EVERY_MIN)), (hour + 1) % 24, days)
+
+
+def _time_of(night: Night) -> tuple[int, int]:
+    hours, _, minutes = night.at.partition(":")
+    return int(hours), int(minutes)
+
 
 class Alarm(Protocol):
     """

@@ -24,7 +24,7 @@ from spotrun.clouds.aws.error_codes import NotThere
 from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
 from spotrun.clouds.aws.night_stack import SOUND, NightStack, ask, parameters_of
-from spotrun.clouds.nights import Alarm, Function
+from spotrun.clouds.nights import Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import Patience
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.night_record import FOLDER, Night
@@ -32,11 +32,9 @@ from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
 from spotrun.units import shown
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 NAME_MAX = 48
 """A role's name has 64 characters at most, `spotrun-night-` among them."""
 MACHINES = ("x86_64",)
-AGAIN_EVERY_MIN = 15
 FUNCTION_S = 300.0
 """Its time-out in night.yaml."""
 _PATIENT = Patience(connect_s=10.0, read_s=FUNCTION_S + 30.0, tries_for_s=20.0)
@@ -45,28 +43,16 @@ _ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the r
 
 def expression(night: Night) -> str:
     """When a night is due, for EventBridge Scheduler, in the night's own time zone."""
-    hours, minutes = _time_of(night)
-    return _cron(str(minutes), hours, night.days)
+    return _cron(when_due(night))
 
 
 def expression_again(night: Night) -> str:
-    """
-    Every quarter of the hour that follows that of the night: the call for a night which could not begin, or whose time
-    a clock change left out, so that the schedule did not fire.
-    """
-    hours, minutes = _time_of(night)
-    first = minutes % AGAIN_EVERY_MIN
-    days = night.days if hours < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
-    return _cron(",".join(str(first + each) for each in range(0, 60, AGAIN_EVERY_MIN)), (hours + 1) % 24, days)
+    """When it is called again."""
+    return _cron(when_due_again(night))
 
 
-def _time_of(night: Night) -> tuple[int, int]:
-    hours, _, minutes = night.at.partition(":")
-    return int(hours), int(minutes)
-
-
-def _cron(minutes: str, hours: int, days: tuple[str, ...]) -> str:
-    return f"cron({minutes} {hours} ? * {','.join(day.upper() for day in days)} *)"
+def _cron(due: Due) -> str:
+    return f"cron({','.join(map(str, due.minutes))} {due.hour} ? * {','.join(day.upper() for day in due.days)} *)"
 
 
 def _times(night: Night) -> dict[str, str]:
