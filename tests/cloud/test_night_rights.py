@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from spotrun.clouds.archive import glibc_of
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.function_zip import _glibc_of
 from spotrun.clouds.aws.night_alarm import INSTANCES_MAX, pattern
 from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
 from spotrun.clouds.nights import Function
@@ -237,4 +237,4 @@ def test_a_name_that_is_too_long_for_a_role_is_refused(monkeypatch: pytest.Monke
     [("manylinux_2_34_x86_64", (2, 34)), ("manylinux2014_x86_64", (2, 17)), ("linux_x86_64", None), ("any", None)],
 )
 def test_the_oldest_linux_of_a_wheel_is_read_off_its_tag(tag: str, glibc: tuple[int, int] | None) -> None:
-    assert _glibc_of(tag) == glibc
+    assert glibc_of(tag) == glibc

@@ -1,0 +1,169 @@
+"""
+An archive of this very spotrun, with what it needs for a cloud. PyTorch is not among that.
+
+It is made of what is installed here, so that what runs elsewhere is what was tested here. A package that was installed
+for a newer Linux than the other one's is fetched by pip in the same version, and has to be one that the lock knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.resources import files
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from spotrun.boot.wheel import own_wheel
+from spotrun.clouds.nights import Function
+from spotrun.errors import NotInstalled
+
+Glibc = tuple[int, int]
+_NO_NEED = {"nvidia-ml-py"}
+"""Nothing of it is called where no GPU is."""
+_LEFT_OUT = re.compile(
+    r"(^|/)(__pycache__|tests?)/|\.(pyc|pyo|pyi|c|h|pxd)$|^\.\./|\.dist-info/(RECORD|INSTALLER|REQUESTED)$"
+)
+_OLDEST = (1980, 1, 1, 0, 0, 0)
+_MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
+_OLDER_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+
+
+def _whatever(_: str) -> bool:
+    return True
+
+
+class Place(NamedTuple):
+    """
+    Where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has, the glibc
+    of its Linux. `calls` says which files of packages are ever asked for there.
+    """
+
+    name: str
+    extra: str
+    glibc_of: dict[tuple[int, int], Glibc]
+    size_max_bytes: int
+    calls: Callable[[str], bool] = _whatever
+
+    @property
+    def glibc(self) -> Glibc:
+        """
+        Of the Python that runs here.
+
+        Raises:
+            NotInstalled: that place does not have it.
+        """
+        known = self.glibc_of.get(sys.version_info[:2])
+        if known is None:
+            names = " or ".join("{}.{}".format(*each) for each in self.glibc_of)
+            raise NotInstalled(f"{self.name} has no Python {platform.python_version()}", hint=f"use Python {names}")
+        return known
+
+
+def archive_for(place: Place, *, portable: bool = True) -> Function:
+    """
+    Without `portable` it may run on this machine alone: nothing is fetched then.
+
+    Raises:
+        NotInstalled: a package is missing, or there is none of it that runs there.
+    """
+    glibc = place.glibc  # also where it is not asked for: a Python that is not there would not run this
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for name, data in sorted(_contents(place, glibc if portable else None).items()):
+            entry = zipfile.ZipInfo(name, _OLDEST)
+            entry.external_attr = 0o644 << 16  # whoever runs it must be able to read it
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
+    size = raw.tell()
+    if size > place.size_max_bytes:
+        raise NotInstalled(f"the function would have {size / 1e6:.0f} MB", hint=f"install spotrun[{place.extra}] alone")
+    return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
+
+
+def _contents(place: Place, glibc: Glibc | None) -> dict[str, bytes]:
+    def belongs(name: str) -> bool:
+        return place.calls(name) and not _LEFT_OUT.search(name)
+
+    found = _unzipped(own_wheel().data)
+    for each in _needed(place, "spotrun", {place.extra}, set()):
+        if glibc is not None and not _runs_there(each, glibc):
+            fetched = _unzipped(_fetched(each, place, glibc))
+            found |= {name: data for name, data in fetched.items() if belongs(name)}
+            continue
+        names = ((PurePosixPath(file).as_posix(), Path(str(file.locate()))) for file in each.files or ())
+        found.update((name, path.read_bytes()) for name, path in names if belongs(name))
+    return found
+
+
+def _unzipped(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist() if not name.endswith("/")}
+
+
+def _needed(place: Place, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
+    """What a package needs here, whatever that needs, and so on."""
+    for text in distribution(name).requires or ():
+        wanted = Requirement(text)
+        needed = canonicalize_name(wanted.name)
+        applies = wanted.marker is None or any(wanted.marker.evaluate({"extra": each}) for each in extras or {""})
+        if not applies or needed in known | _NO_NEED:
+            continue
+        known.add(needed)
+        try:
+            found = distribution(needed)
+        except PackageNotFoundError:
+            raise NotInstalled(f"{needed} is not installed", hint=f"pip install 'spotrun[{place.extra}]'") from None
+        yield found
+        yield from _needed(place, needed, set(wanted.extras), known)
+
+
+def _runs_there(found: Distribution, glibc: Glibc) -> bool:
+    tags = re.findall(r"^Tag: \S+-(\S+)$", found.read_text("WHEEL") or "", re.MULTILINE)
+    return any(tag == "any" or (glibc_of(tag) or (99, 0)) <= glibc for tag in tags)
+
+
+def _fetched(found: Distribution, place: Place, glibc: Glibc) -> bytes:
+    """
+    The wheel of the same version for a Linux as old as that one.
+
+    Raises:
+        NotInstalled: pip is missing or finds none, or it is none of the lock's.
+    """
+    wanted = f"{found.name}=={found.version}"
+    platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in range(17, glibc[1] + 1)]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command += ["--dest", folder, "--python-version", "{}.{}".format(*sys.version_info)]
+        command += [part for each in platforms for part in ("--platform", each)]
+        done = subprocess.run([*command, wanted], capture_output=True, text=True)
+        wheels = [*Path(folder).glob("*.whl")]
+        if done.returncode or not wheels:
+            why = (done.stderr.strip().splitlines() or ["nothing was fetched"])[-1]
+            newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
+            raise NotInstalled(
+                f"{wanted} is installed for a newer Linux than that of {place.name}, and no other was found: {why}",
+                hint=f"install the night with Python {newer}, which is on a newer Linux there" if newer else None,
+            )
+        data = wheels[0].read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    lock = files("spotrun.boot").joinpath("lock.txt").read_text()
+    if wanted in lock and f"sha256:{digest}" not in lock:
+        raise NotInstalled(f"{wheels[0].name} is not what the lock names: sha256 {digest}", hint="look at pip's index")
+    return data
+
+
+def glibc_of(tag: str) -> Glibc | None:
+    """The glibc that a platform's tag of a wheel asks for."""
+    if found := _MANYLINUX.match(tag):
+        return int(found[1]), int(found[2])
+    return _OLDER_NAMES.get(tag.partition("_")[0])
