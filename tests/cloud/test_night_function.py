@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
-from spotrun.clouds.aws.control_plane import BEGIN, Asked, prices, usd_of_a_night
-from spotrun.clouds.aws.control_plane import TICK as OF_A_TICK
+from spotrun.clouds.aws.control_plane import prices, usd_of_a_night
+from spotrun.clouds.night_requests import BEGIN, Asked
+from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
 from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
