@@ -42,9 +42,10 @@ def live(
     start: datetime,
     at: str = "22:00",
     share: float = 1.0,
+    of: type[NightWorld] = NightWorld,
 ) -> Results:
     """`share` of the nights have something happen to them, most of these several things."""
-    world = NightWorld(monkeypatch, folder, start, seed=seed)
+    world = of(monkeypatch, folder, start, seed=seed)
     world.install(at=at, budget={"max_usd": "60"})
     dice, faults, trouble, hours = random.Random(seed), Counter[str](), [], 0.0
     begun_before = 0
@@ -144,7 +145,7 @@ def _broken(world: NightWorld) -> list[str]:
     found += [f"{uid} was recorded, and not created" for uid in {e.run for e in world.nights()} - {*world.uids()}]
     if world.most_alive > 1:
         found.append(f"{world.most_alive} instances at once")
-    if world.aws.minutes != "DISABLED" or world.aws.listens:
+    if world.is_called_each_minute or world.is_told_of_instances:
         found.append("the function is called although nothing runs")
     found += world.misbooked()
     for uid in world.uids():
@@ -154,5 +155,5 @@ def _broken(world: NightWorld) -> list[str]:
             found.append(f"{uid} missed its deadline")
     found += [f"{uid} is of no night" for uid in {*world.uids()} - {each.run for each in world.nights()}]
     world.clock.advance(LIVES_MAX.total_seconds())
-    found += [f"{left} is left" for left in (*world.aws.left, *world.aws.identities_left)]
+    found += [f"{left} is left" for left in (*world.account.left, *world.account.identities_left)]
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.clouds.aws.night_alarm import TICK, WARNING, AwsAlarm, name_of
 from spotrun.clouds.aws.nights import FUNCTION_S, expression, expression_again
+from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_record import Begun, Night, NightRecord
@@ -42,7 +43,7 @@ from spotrun.store import opening
 from spotrun.store.port import StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
-from tests.support.plain_run import LivedClock
+from tests.support.plain_run import Account, LivedClock
 from tests.support.played_agent import Agent
 from tests.support.world.faults import Killed
 
@@ -155,9 +156,17 @@ class Call:
 
 class NightWorld:
     """
-    `work_hours` is how long a training takes without interruptions. `answers` are those of all calls that came to an
-    end; `said` what went wrong in the others. `asked` counts the requests of the function to the store.
+    On AWS. `work_hours` is how long a training takes without interruptions. `answers` are those of all calls that came
+    to an end; `said` what went wrong in the others. `asked` counts the requests of the function to the store.
     """
+
+    store, cloud, region = STORE, "aws", REGION
+    where: Mapping[str, Any] = {
+        "aws": {"regions": [REGION], "instance_types": [TYPE], "image_parameter": "/spotrun/image"}
+    }
+    """What the job says of it."""
+    account: Account
+    """What it has of the runs, and what it charges."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path, start: datetime, work_hours: float = 6.0, seed: int = 0
@@ -166,8 +175,6 @@ class NightWorld:
         self.clock.others = self._agents_act
         self.random = random.Random(seed)
         self.work = timedelta(hours=work_hours)
-        self.aws = CallingAws(self.clock)
-        self.aws.fault = lambda operation: self._meet("aws", operation)
         self._objects = MemoryStore(self.clock)
         self.folder = folder
         self.asked: Counter[str] = Counter()
@@ -195,13 +202,58 @@ class NightWorld:
         self._ledgers: dict[str, Ledger] = {}
         self._removed = False
         self._begun: list[Begun] = []
-        self.aws.reach(monkeypatch)
-        monkeypatch.setattr(opening, "_open_s3", self._opened)
+        self._open_account(monkeypatch)
         monkeypatch.setattr(runs, "ScaledClock", lambda *_: self.clock)
-        monkeypatch.setattr(Aws, "clock", lambda *_: self.clock)
-        monkeypatch.setattr(Aws, "_require", lambda *_: None)
         monkeypatch.setattr(creation, "_try_out", lambda _: None)
         monkeypatch.setattr(upload, "own_wheel", lambda: Wheel("spotrun-0-py3-none-any.whl", b"a wheel"))
+
+    # -- what differs between clouds ---------------------------------------------------------------------------------
+
+    def _open_account(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.account = self.aws = CallingAws(self.clock)
+        self.aws.fault = lambda operation: self._meet("aws", operation)
+        self.aws.reach(monkeypatch)
+        monkeypatch.setattr(opening, "_open_s3", self._opened)
+        monkeypatch.setattr(Aws, "clock", lambda *_: self.clock)
+        monkeypatch.setattr(Aws, "_require", lambda *_: None)
+
+    def new_alarm(self) -> Alarm:
+        return AwsAlarm(Region(REGION, self.clock), NAME)
+
+    @property
+    def is_called_each_minute(self) -> bool:
+        return self.aws.minutes == "ENABLED"
+
+    @property
+    def is_told_of_instances(self) -> bool:
+        """Whether what happens to an instance calls the function."""
+        return self.aws.listens
+
+    def _as_it_is_made(self) -> None:
+        """The call of each minute, after the night was installed anew."""
+        self.aws.minutes = "DISABLED"
+
+    def _goes(self) -> None:
+        """All that calls is removed."""
+        self.aws.minutes, self.aws.listens = "DISABLED", False
+
+    def _denial(self, operation: str) -> Exception:
+        return refusal("AccessDenied" if operation not in ("describe_instances",) else "UnauthorizedOperation", 403)
+
+    def _retried_after_min(self, event: Mapping[str, Any]) -> Sequence[int]:
+        return RETRIED_AFTER_MIN
+
+    def _fires(self, moment: datetime) -> Iterator[dict[str, Any]]:
+        """The calls for a night that are due in this minute."""
+        for each in (expression(self.night), expression_again(self.night)):
+            if fires(each, self.night.zone, moment):
+                yield {"kind": "begin", "due": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
+
+    def _is_spot(self, instance_id: str) -> bool:
+        return self.aws.charges[instance_id].is_spot
+
+    def _is_heard_of(self, instance_id: str) -> bool:
+        return self.aws.listens and instance_id in self.aws.pattern
 
     # -- the user ----------------------------------------------------------------------------------------------------
 
@@ -213,15 +265,15 @@ class NightWorld:
                 "name": NAME,
                 "workdir": str(self.folder),
                 "train": {"script": "train.py"},
-                "resources": {"cloud": "aws", "spot_policy": "auto"},
-                "aws": {"regions": [REGION], "instance_types": [TYPE], "image_parameter": "/spotrun/image"},
-                "checkpoint": {"uri": STORE},
+                "resources": {"cloud": self.cloud, "spot_policy": "auto"},
+                **self.where,
+                "checkpoint": {"uri": self.store},
                 "policy": {"on_demand_after": "10m", "return_to_spot": False, "deadline": "8h"},
                 "budget": {"max_usd": "15"},
                 **job,
             }
         )
-        record = NightRecord(STORE, NAME)
+        record = NightRecord(self.store, NAME)
         winter = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset()
         assert winter is not None
         self.night = Night(
@@ -232,8 +284,8 @@ class NightWorld:
             zone=zone,
             days=days,
             winter_offset_s=int(winter.total_seconds()),
-            cloud="aws",
-            region=REGION,
+            cloud=self.cloud,
+            region=self.region,
             installed_at=self.clock.now(),
             spotrun="0",
         )
@@ -242,12 +294,12 @@ class NightWorld:
     def is_removed(self) -> None:
         """The stack is deleted: nobody calls the function any more."""
         self._removed = True
-        self.aws.minutes, self.aws.listens = "DISABLED", False
+        self._goes()
 
     def is_deployed_anew(self) -> None:
         """Another version: all that was in memory is gone, and CloudFormation has put the schedule as it was made."""
         self._attendant = None
-        self.aws.minutes = "DISABLED"
+        self._as_it_is_made()
         self.invoke({"kind": "look"})
 
     def delete(self, uid: str) -> None:
@@ -276,7 +328,7 @@ class NightWorld:
             state.current is not None and (state.current.notice or state.current.drain or state.pending_launch)
             for state in states
         )
-        self.most_alive = max(self.most_alive, len(self.aws.alive) - takes_over)
+        self.most_alive = max(self.most_alive, len(self.account.alive) - takes_over)
 
     def is_quiet_until(self, moment: datetime) -> None:
         """Nothing is due before: the minutes of a day are not gone through one by one."""
@@ -286,27 +338,21 @@ class NightWorld:
     def next_due(self) -> datetime:
         """The next minute in which a schedule for a night fires."""
         moment = self.clock.now()
-        while not any(fires(each, self.night.zone, moment) for each in self._expressions):
+        while not any(self._fires(moment)):
             moment += timedelta(minutes=1)
         return moment
 
     @property
     def is_attended(self) -> bool:
         """Whether something is going on: a run that is open, or calls that are due."""
-        return self.aws.minutes == "ENABLED" or bool(self._calls)
-
-    @property
-    def _expressions(self) -> tuple[str, str]:
-        return expression(self.night), expression_again(self.night)
+        return self.is_called_each_minute or bool(self._calls)
 
     def _schedules_fire(self) -> None:
         now = self.clock.now()
         if self._removed:
             return
-        for each in self._expressions:
-            if fires(each, self.night.zone, now):
-                self._calls.append(Call(now, {"kind": "begin", "due": f"{now:%Y-%m-%dT%H:%M:%SZ}"}))
-        if self.aws.minutes == "ENABLED":
+        self._calls += [Call(now, event) for event in self._fires(now)]
+        if self.is_called_each_minute:
             self._calls.append(Call(now, {"kind": "tick"}))
 
     # -- the function ------------------------------------------------------------------------------------------------
@@ -323,8 +369,9 @@ class NightWorld:
             call.at = now + timedelta(minutes=1)
             self._calls.append(call)
             return
-        if not self.invoke(call.event) and call.tries < len(RETRIED_AFTER_MIN):
-            call.at = now + timedelta(minutes=RETRIED_AFTER_MIN[call.tries])
+        retried = self._retried_after_min(call.event)
+        if not self.invoke(call.event) and call.tries < len(retried):
+            call.at = now + timedelta(minutes=retried[call.tries])
             call.tries += 1
             self._calls.append(call)
 
@@ -332,7 +379,7 @@ class NightWorld:
         """Whether it came to an end that AWS takes for one."""
         self.invoked += 1
         if self._attendant is None:
-            self._attendant = Attendant(STORE, NAME, AwsAlarm(Region(REGION, self.clock), NAME), self.clock)
+            self._attendant = Attendant(self.store, NAME, self.new_alarm(), self.clock)
         was_inside, self._is_inside, self._event = self._is_inside, True, event
         try:
             self.answers.append((attendant or self._attendant).answer(event))
@@ -353,7 +400,7 @@ class NightWorld:
         if self.denied:
             if port == "store":
                 raise StoreError(f"{operation}: AccessDenied")
-            raise refusal("AccessDenied" if operation not in ("describe_instances",) else "UnauthorizedOperation", 403)
+            raise self._denial(operation)
         if self.kill_in is not None:
             self.kill_in -= 1
             if self.kill_in < 0:
@@ -369,7 +416,7 @@ class NightWorld:
             self.beside_in -= 1
             if self.beside_in < 0:
                 self.beside_in = None
-                other = Attendant(STORE, NAME, AwsAlarm(Region(REGION, self.clock), NAME), self.clock)
+                other = Attendant(self.store, NAME, self.new_alarm(), self.clock)
                 self.invoke(self._event, other)
 
     def _opened(self, place: BucketAddress) -> Bucket:
@@ -380,10 +427,10 @@ class NightWorld:
     def is_interrupted(self, *, with_notice: bool = True) -> bool:
         """EC2 takes an instance that trains; the rule calls the function. False if none trains on spot."""
         training = self.training
-        if training is None or not self.aws.charges[training.instance_id].is_spot:
+        if training is None or not self._is_spot(training.instance_id):
             return False
         if with_notice:
-            if self.aws.listens and training.instance_id in self.aws.pattern:
+            if self._is_heard_of(training.instance_id):
                 event = {"detail-type": WARNING, "detail": {"instance-id": training.instance_id}}
                 self._calls.append(Call(self.clock.now(), event))
             training.is_told_to_go()
@@ -392,8 +439,8 @@ class NightWorld:
         return True
 
     def _end(self, instance_id: str) -> None:
-        self.aws.interrupt(instance_id)
-        if self.aws.listens and instance_id in self.aws.pattern:
+        self.account.interrupt(instance_id)
+        if self._is_heard_of(instance_id):
             detail = {"instance-id": instance_id, "state": "terminated"}
             self._calls.append(
                 Call(self.clock.now(), {"detail-type": "EC2 Instance State-change Notification", "detail": detail})
@@ -418,7 +465,7 @@ class NightWorld:
         if state.terminal is not None:
             return
         agent, _ = self._agents.get(uid, (None, now))
-        if agent is not None and agent.instance_id not in self.aws.alive:
+        if agent is not None and agent.instance_id not in self.account.alive:
             del self._agents[uid]
             agent = None
         current = state.current
@@ -430,7 +477,7 @@ class NightWorld:
             self._boot(uid, state)
         if state.current is not None and (launch := state.pending_launch) is not None and self._has_booted(launch):
             status = AgentStatus(launch=launch.number, phase="standby", at=now, sequence=self.invoked + 1)
-            write_status(opening.open_store(f"{STORE}/{NAME}-{uid}"), agent_key(launch.number), status)
+            write_status(opening.open_store(f"{self.store}/{NAME}-{uid}"), agent_key(launch.number), status)
 
     def _hand_over(self, uid: str, agent: Agent, state: RunState) -> None:
         """As long as its notice lasts it waits for another one; then, or if it is told so, it commits and goes."""
@@ -441,19 +488,19 @@ class NightWorld:
             if self.clock.now() < current.notice.deadline_at - timedelta(minutes=1):
                 return
         agent.drains("notice" if current.drain is None else "told to")
-        self.aws.power_off(agent.instance_id)
+        self.account.power_off(agent.instance_id)
         del self._agents[uid]
 
     def _has_booted(self, launch: Launch) -> bool:
         recorded = launch.recorded
-        is_alive = recorded is not None and recorded.instance_id in self.aws.alive and launch.open
+        is_alive = recorded is not None and recorded.instance_id in self.account.alive and launch.open
         return is_alive and self.clock.now() - launch.intended_at >= BOOT
 
     def _boot(self, uid: str, state: RunState) -> None:
         recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
         for launch in recorded[-1:]:
             if self._has_booted(launch):
-                store = opening.open_store(f"{STORE}/{NAME}-{uid}")
+                store = opening.open_store(f"{self.store}/{NAME}-{uid}")
                 self._agents[uid] = (Agent(self._ledgers[uid], store, self.clock), self.clock.now())
                 self._stepped_at[uid] = self.clock.now()
 
@@ -462,7 +509,7 @@ class NightWorld:
         since = self.clock.now() - self._stepped_at[uid]
         if self._trained.get(uid, timedelta()) + since >= self.work_of[uid]:
             agent.completes()
-            self.aws.power_off(agent.instance_id)
+            self.account.power_off(agent.instance_id)
             del self._agents[uid]
         elif since >= SAVES_EVERY:
             self._trained[uid] = self._trained.get(uid, timedelta()) + since
@@ -471,14 +518,14 @@ class NightWorld:
 
     @property
     def training(self) -> Agent | None:
-        return next((agent for agent, _ in self._agents.values() if agent.instance_id in self.aws.alive), None)
+        return next((agent for agent, _ in self._agents.values() if agent.instance_id in self.account.alive), None)
 
     # -- what became of it -------------------------------------------------------------------------------------------
 
     def nights(self) -> list[Begun]:
         """All that began, in order."""
         inside, self._is_inside = self._is_inside, False
-        record = NightRecord(STORE, NAME)
+        record = NightRecord(self.store, NAME)
         while f"runs/nights/{NAME}/begun/{len(self._begun):08d}.json" in self._objects.objects:
             found = record.numbered(len(self._begun))
             assert found is not None
@@ -500,7 +547,7 @@ class NightWorld:
 
     def ledger(self, uid: str) -> Ledger | None:
         if uid not in self._ledgers:
-            store = opening.open_store(f"{STORE}/{NAME}-{uid}")
+            store = opening.open_store(f"{self.store}/{NAME}-{uid}")
             if f"runs/{NAME}-{uid}/ledger/00000000.json" not in self._objects.objects:
                 return None
             self._ledgers[uid] = Ledger(store, uid, "agent", self.clock, retry_for_s=0)
@@ -525,7 +572,7 @@ class NightWorld:
                     booked[known.instance_id] = float(launch.meter(state.created.billing).cost_until(self.clock.now()))
                 if launch.gone is not None and launch.gone.bounded_by:
                     unseen.add(launch.gone.instance_id)
-        charged = self.aws.charged_usd
+        charged = self.account.charged_usd
         for instance_id in charged.keys() | booked.keys():
             asked, told = charged.get(instance_id, 0.0), booked.get(instance_id, 0.0)
             if abs(told - asked) > max((0.05 if instance_id in unseen else 0.01) * asked, 2 * _A_SECOND_USD):
