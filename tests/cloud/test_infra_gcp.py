@@ -21,6 +21,7 @@ from tests.support.gcp_permissions import ALWAYS, OVERWRITING, WITH, needed
 from tests.support.gcp_templates import (
     FOLDER,
     META,
+    NIGHTS,
     REFERENCE,
     TERRAFORM,
     Evaluated,
@@ -55,7 +56,7 @@ needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on 
 # -- the files -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.tf")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.tf")), ids=lambda path: str(path.relative_to(FOLDER)))
 def test_lines_are_indented_by_their_depth_and_neighbours_have_their_signs_below_one_another(path: Path) -> None:
     assert list(badly_formatted(path.read_text().splitlines())) == []
 
@@ -97,8 +98,8 @@ def all_faults(found: Mapping[Resource, Mapping[str, Any]]) -> list[str]:
 
 
 def test_googles_provider_knows_every_argument_and_block_and_misses_none() -> None:
-    assert {each.type for each in resources()} == set(RESOURCES) == set(schema())
-    assert all_faults(resources()) == []
+    assert {each.type for each in (*resources(), *resources(NIGHTS))} == set(RESOURCES) == set(schema())
+    assert all_faults(resources()) == all_faults(resources(NIGHTS)) == []
 
 
 def test_the_check_against_the_schema_finds_what_the_provider_would_refuse() -> None:

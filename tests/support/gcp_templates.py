@@ -1,4 +1,4 @@
-"""The Terraform files of infra/gcp: as they are written, and as Terraform itself evaluates them."""
+"""The Terraform files of infra/gcp, and of nights there: as they are written, and as Terraform evaluates them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import yaml
 from tests.support.repository import ROOT
 
 FOLDER = ROOT / "infra" / "gcp"
+NIGHTS = FOLDER / "nights"
 TERRAFORM = shutil.which("terraform")
 META = {"for_each", "count", "depends_on", "lifecycle"}
 """What Terraform itself takes in each resource."""
@@ -42,37 +43,38 @@ class Evaluated(NamedTuple):
 
 
 @cache
-def written() -> Mapping[str, list[Block]]:
+def written(of: Path = FOLDER) -> Mapping[str, list[Block]]:
     """The blocks of all files by their kind. An expression is a text within ${}."""
     found: dict[str, list[Block]] = {}
-    for path in sorted(FOLDER.glob("*.tf")):
+    for path in sorted(of.glob("*.tf")):
         with path.open() as file:
             for kind, blocks in hcl2.load(file, serialization_options=_READ).items():
                 found.setdefault(kind, []).extend(blocks)
     return found
 
 
-def resources() -> dict[Resource, Block]:
+def resources(of: Path = FOLDER) -> dict[Resource, Block]:
     return {
         Resource(kind, name): body
-        for block in written()["resource"]
+        for block in written(of)["resource"]
         for kind, named in block.items()
         for name, body in named.items()
     }
 
 
-def named(kind: str) -> dict[str, Block]:
+def named(kind: str, of: Path = FOLDER) -> dict[str, Block]:
     """All `variable` or `output` blocks by their names."""
-    return {name: body for block in written()[kind] for name, body in block.items()}
+    return {name: body for block in written(of).get(kind, ()) for name, body in block.items()}
 
 
-def roles() -> dict[str, Block]:
+def roles(of: Path = FOLDER) -> dict[str, Block]:
     """The custom roles by their ids, as gcloud reads them too."""
-    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((FOLDER / "roles").iterdir())}
+    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((of / "roles").iterdir())}
 
 
 def permissions(*names: str) -> set[str]:
-    return {each for name in names for each in roles()[name]["includedPermissions"]}
+    known = {**roles(), **roles(NIGHTS)}
+    return {each for name in names for each in known[name]["includedPermissions"]}
 
 
 def conditions() -> dict[str, Block]:
@@ -88,7 +90,7 @@ def refusal(folder: Path, variables: Mapping[str, Any]) -> str:
     return done.stderr
 
 
-def evaluated(folder: Path, variables: Mapping[str, Any]) -> tuple[list[Evaluated], dict[str, Any]]:
+def evaluated(folder: Path, variables: Mapping[str, Any], of: Path = FOLDER) -> tuple[list[Evaluated], dict[str, Any]]:
     """
     All resources as Terraform plans them, and the outputs.
 
@@ -96,9 +98,12 @@ def evaluated(folder: Path, variables: Mapping[str, Any]) -> tuple[list[Evaluate
     arguments and blocks as input.
     """
     for name in ("roles", "conditions"):
-        shutil.copytree(FOLDER / name, folder / name)
-    shutil.copy(FOLDER / "variables.tf", folder)
-    (folder / "main.tf.json").write_text(json.dumps(_without_provider(), indent=1))
+        if (of / name).exists():
+            shutil.copytree(of / name, folder / name)
+    if of != FOLDER:
+        shutil.copytree(FOLDER / "conditions", folder.parent / "conditions")
+    shutil.copy(of / "variables.tf", folder)
+    (folder / "main.tf.json").write_text(json.dumps(_without_provider(of), indent=1))
     done = _terraform(folder, "init", {})
     assert done.returncode == 0, done.stderr
     done = _terraform(folder, "plan", variables, "-out=plan")
@@ -110,21 +115,22 @@ def evaluated(folder: Path, variables: Mapping[str, Any]) -> tuple[list[Evaluate
         Evaluated(Resource(*each["name"].split("__")), each.get("index"), each["values"]["input"])
         for each in planned["root_module"]["resources"]
     ]
-    return found, {name: each["value"] for name, each in planned["outputs"].items()}
+    return found, {name: each["value"] for name, each in planned.get("outputs", {}).items()}
 
 
-def _without_provider() -> dict[str, Any]:
+def _without_provider(of: Path) -> dict[str, Any]:
     made = {}
-    for resource, body in resources().items():
+    for resource, body in resources(of).items():
         meta = {name: value for name, value in body.items() if name in META}
         if "depends_on" in meta:  # the one place where JSON has a bare reference
             meta["depends_on"] = [_redirected(each).removeprefix("${").removesuffix("}") for each in meta["depends_on"]]
         given = {name: value for name, value in body.items() if name not in META}
         made["__".join(resource)] = meta | {"input": _told(resource) | given}
+    outputs = _redirected(named("output", of))
     return {
-        "locals": written()["locals"],
+        "locals": _redirected(written(of)["locals"]),
         "resource": {"terraform_data": _redirected(made)},
-        "output": _redirected(named("output")),
+        **({"output": outputs} if outputs else {}),
     }
 
 
@@ -132,6 +138,9 @@ def _told(resource: Resource) -> dict[str, str]:
     """In place of what the provider tells of a resource."""
     if resource.type == "google_project_iam_custom_role":
         return {"name": "projects/${var.project}/roles/${each.key}"}
+    if resource.type == "google_service_account":
+        email = f"spotrun-{resource.name}@${{var.project}}.iam.gserviceaccount.com"
+        return {"email": email, "name": f"projects/${{var.project}}/serviceAccounts/{email}"}
     return {"id": "/".join(resource)}
 
 

@@ -23,6 +23,9 @@ from tests.support.repository import ROOT
 FOLDER = ROOT / "tests" / "data" / "google"
 METHODS: Mapping[str, str] = {
     "cloudbilling.v1": "services.skus.list",
+    "cloudscheduler.v1": """
+        projects.locations.jobs.create projects.locations.jobs.delete projects.locations.jobs.get
+        projects.locations.jobs.patch projects.locations.jobs.pause projects.locations.jobs.resume""",
     "cloudresourcemanager.v3": "projects.get projects.getIamPolicy projects.testIamPermissions",
     "compute.v1": """
         advice.capacity advice.capacityHistory
@@ -44,6 +47,9 @@ METHODS: Mapping[str, str] = {
     "iam.v1": """
         projects.serviceAccounts.create projects.serviceAccounts.delete projects.serviceAccounts.get
         projects.serviceAccounts.getIamPolicy projects.serviceAccounts.list""",
+    "iamcredentials.v1": "projects.serviceAccounts.generateIdToken",
+    "run.v2": """
+        projects.locations.services.delete projects.locations.services.get projects.locations.services.patch""",
     "secretmanager.v1": "projects.secrets.versions.access",
     "serviceusage.v1": "services.batchGet services.list",
     "storage.v1": """

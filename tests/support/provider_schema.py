@@ -33,6 +33,8 @@ RESOURCES = (
     "google_project_iam_custom_role",
     "google_project_iam_member",
     "google_project_service",
+    "google_service_account",
+    "google_service_account_iam_member",
     "google_storage_bucket",
     "google_storage_bucket_iam_member",
 )
