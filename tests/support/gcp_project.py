@@ -72,6 +72,8 @@ class GoogleProject:
         self.accounts_max = 100
         self.uniform = True
         self.bucket_project = PROJECT
+        self.bucket_told: dict[str, str] = {}
+        """What the bucket says of itself beside."""
         self.new_accounts_are_known = True
         """Whether the bucket knows an account that was just made."""
         self.objects_below: Any = lambda _name: False
@@ -86,6 +88,13 @@ class GoogleProject:
                 {"role": "spotrunChange", **of_runner, "condition": conditions()["spotrunChange"]},
             ]
         }
+
+    def has_nights(self) -> str:
+        """It is as infra/gcp/nights leaves it. The account that attends to runs, a runner like any other."""
+        email = str(self._make_account("spotrun-night", {"displayName": "spotrun, attends to runs"})["email"])
+        for binding in (*self._of_project["bindings"], *self.of_bucket["bindings"]):
+            binding["members"] = [*binding["members"], f"serviceAccount:{email}"]
+        return email
 
     # -- who may what --------------------------------------------------------------------------------------------
 
@@ -276,7 +285,13 @@ class GoogleProject:
 
     def _bucket(self) -> Body:
         access = {"uniformBucketLevelAccess": {"enabled": self.uniform}, "publicAccessPrevention": "enforced"}
-        return {"kind": "storage#bucket", "name": BUCKET, "projectNumber": NUMBER, "iamConfiguration": access}
+        return {
+            "kind": "storage#bucket",
+            "name": BUCKET,
+            "projectNumber": NUMBER,
+            "iamConfiguration": access,
+            **self.bucket_told,
+        }
 
     # -- what tests ask ------------------------------------------------------------------------------------------
 

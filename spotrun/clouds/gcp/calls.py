@@ -63,6 +63,9 @@ IAM = Api("iam", "https://iam.googleapis.com/")
 RESOURCES = Api("cloudresourcemanager", "https://cloudresourcemanager.googleapis.com/")
 BILLING = Api("cloudbilling", "https://cloudbilling.googleapis.com/")
 LOGIN = Api("oauth2", "https://www.googleapis.com/oauth2/v2/")
+RUN = Api("run", "https://run.googleapis.com/")
+SCHEDULER = Api("cloudscheduler", "https://cloudscheduler.googleapis.com/")
+CREDENTIALS = Api("iamcredentials", "https://iamcredentials.googleapis.com/")
 
 
 class Call(NamedTuple):

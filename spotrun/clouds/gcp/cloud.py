@@ -19,6 +19,7 @@ from spotrun.clouds.gcp.notices import gce_notices
 from spotrun.clouds.gcp.refusals import impossible_types, misnamed, never_rented, unknown_region
 from spotrun.clouds.guards import NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
+from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid, StoreError, needs_extra
@@ -174,6 +175,11 @@ class Gcp(Cloud):
         config = config_of(wanted, _around(spec, wish))
         store = wish.store if spec is None else spec.checkpoint.uri
         return GcpDoctor(config, wanted, store, system_clock()).findings()
+
+    def nights(self, region: str, spec: RunSpec) -> Nights:
+        with _sdk():
+            from spotrun.clouds.gcp.nights import GcpNights
+        return GcpNights(region, system_clock(), spec.gcp.project)
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Gcp.name, like="L4:1"), _around(spec, wish)).regions

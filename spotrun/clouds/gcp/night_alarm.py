@@ -1,0 +1,72 @@
+"""
+What calls the runner of a night while its run lives: a job of Cloud Scheduler that fires each minute. The runner itself
+resumes and pauses it, so nothing runs between nights.
+
+https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from spotrun.clouds.gcp.calls import SCHEDULER, Call, Google
+from spotrun.errors import CloudError
+
+TICK = "tick"
+ENABLED, PAUSED = "ENABLED", "PAUSED"
+_VERBS = {ENABLED: "resume", PAUSED: "pause"}
+
+
+def name_of(night: str) -> str:
+    """Of a night's service. Those of its jobs begin so."""
+    return f"spotrun-night-{night}"
+
+
+def job_of(night: str, kind: str) -> str:
+    """The id of a job of a night."""
+    return f"{name_of(night)}-{kind}"
+
+
+class GcpAlarm:
+    """
+    See Alarm. `job` is the path of the one that fires each minute.
+
+    Google tells nobody at once that it takes an instance, except the instance itself, whose agent writes it into the
+    ledger. The next call reads that, within a minute; the notice takes two.
+    """
+
+    def __init__(self, google: Google, job: str) -> None:
+        self._google = google
+        self._job = job
+        self._is_on: bool | None = None
+
+    def on(self, *, again: bool = False) -> None:
+        if again or self._is_on is not True:
+            self._switch(ENABLED)
+            self._is_on = True
+
+    def off(self) -> None:
+        self._switch(PAUSED)
+        self._is_on = False
+
+    def hear(self, instance_ids: Collection[str]) -> None:
+        """Nothing more can be asked for: see above."""
+
+    def _switch(self, state: str) -> None:
+        """A job can be paused only while it is enabled, and resumed only while it is paused."""
+        if self._state() == state:
+            return
+        verb = _VERBS[state]
+        try:
+            self._google.ask(f"{verb} the job {self._name}", Call(SCHEDULER, "POST", f"v1/{self._job}:{verb}", body={}))
+        except CloudError:
+            if self._state() != state:
+                raise
+
+    def _state(self) -> str:
+        found = self._google.ask(f"read the job {self._name}", Call(SCHEDULER, "GET", f"v1/{self._job}"))
+        return str(found.get("state", ""))
+
+    @property
+    def _name(self) -> str:
+        return self._job.rpartition("/")[2]

@@ -1,0 +1,58 @@
+"""
+What Cloud Run executes first, with a Python that has no packages: it fetches the archive of spotrun, and runs it.
+
+nights.py sends this file as it stands, as the argument of `python3 -c`. So no image has to be built or kept anywhere.
+https://cloud.google.com/run/docs/container-contract#metadata-server
+https://cloud.google.com/storage/docs/json_api/v1/objects/get
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import runpy
+import sys
+import tempfile
+import zipfile
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+TIMEOUT_S = 60.0
+
+
+def main() -> None:
+    bucket, _, name = os.environ["SPOTRUN_ARCHIVE"].partition("/")
+    data = _asked(
+        f"{_storage()}b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?alt=media",
+        {"Authorization": f"Bearer {_token()}"},
+    )
+    found = hashlib.sha256(data).hexdigest()
+    if found != os.environ["SPOTRUN_ARCHIVE_SHA256"]:
+        raise SystemExit(f"gs://{bucket}/{name} is not what was installed: sha256 {found}; install the night anew")
+    folder = tempfile.mkdtemp(prefix="spotrun-")
+    zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
+    sys.path.insert(0, folder)
+    os.environ["HOME"] = folder  # whoever this process is may write there
+    runpy.run_module("spotrun.cli.night_server", run_name="__main__", alter_sys=True)
+
+
+def _token() -> str:
+    host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+    place = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+    return str(json.loads(_asked(place, {"Metadata-Flavor": "Google"}))["access_token"])
+
+
+def _storage() -> str:
+    return os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE") or "https://storage.googleapis.com/storage/v1/"
+
+
+def _asked(address: str, headers: dict[str, str]) -> bytes:
+    asked = Request(address, headers=headers)  # noqa: S310  both addresses are of http
+    with urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        return bytes(answer.read())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""
+Nights on Google Cloud: three jobs of Cloud Scheduler call a service of Cloud Run, which runs while it is called. The
+service has no image of its own: Google's Python starts (night_start.py), and fetches spotrun from the store.
+
+infra/gcp/nights makes what is the same for all nights: the accounts of the service and of who calls it, and their
+roles.
+
+https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
+https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+import requests
+
+from spotrun import address
+from spotrun.clock import Clock
+from spotrun.clouds.archive import Place, archive_for
+from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
+from spotrun.clouds.gcp.config import account_address
+from spotrun.clouds.gcp.control_plane import usd_of_a_night
+from spotrun.clouds.gcp.error_codes import AlreadyThere, CredentialsRefused, NotThere, ServiceOff
+from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
+from spotrun.clouds.nights import DAYS, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.patience import CHECK_NETWORK
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, SpecInvalid
+from spotrun.folder.night_record import FOLDER, Night
+from spotrun.store.opening import open_store
+from spotrun.store.retrying import persist
+from spotrun.units import shown
+
+NAME_MAX = 35
+"""The name of a service has fewer than 50 characters, `spotrun-night-` among them."""
+BEGIN, AGAIN = "begin", "again"
+RUNNER, CLOCK = "night", "clock"
+"""After `spotrun-`: the accounts of infra/gcp/nights."""
+FUNCTION_S = 300.0
+POLL_S = 3.0
+DEPLOYED_WITHIN = timedelta(minutes=15)
+CLOUD_RUN = Place(
+    name="Cloud Run",
+    extra="gcp",
+    glibc_of={(3, 11): (2, 35), (3, 12): (2, 35), (3, 13): (2, 35)},
+    size_max_bytes=50 * 1000 * 1000,
+)
+"""On Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images"""
+STACK = "google-22"
+MACHINE = "x86_64"
+_RETRIES = {
+    BEGIN: {"retryCount": 5, "minBackoffDuration": "60s", "maxBackoffDuration": "240s", "maxDoublings": 2},
+    AGAIN: {"retryCount": 2, "minBackoffDuration": "60s", "maxBackoffDuration": "120s", "maxDoublings": 1},
+    TICK: {"retryCount": 0},
+}
+_RIGHT = re.compile(r"""['"(]((?:run|cloudscheduler|iam)\.\w+\.\w+)['")]""")
+_RIGHTS = "infra/gcp/README.md, under Nights, says what makes the accounts and roles of nights"
+_CONNECT_S = 10.0
+
+
+def schedule(due: Due) -> str:
+    """In the form of unix-cron, where Sunday is 0."""
+    days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
+    return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"
+
+
+class GcpNights:
+    """See Nights. `named` is the project; None if the login says which."""
+
+    def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
+        self._region = region
+        self._clock = clock
+        self._named = named
+        self._google = Google(clock)
+
+    def build(self) -> Function:
+        return archive_for(CLOUD_RUN)
+
+    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
+        if len(night.name) > NAME_MAX:
+            raise SpecInvalid(
+                f"{shown(night.name)} is too long for a night: its service is called {name_of('…')}",
+                hint=f"give a name of at most {NAME_MAX} characters by --name",
+            )
+        if function.machine != MACHINE:
+            raise SpecInvalid(
+                f"the service would be built from packages for {function.machine}",
+                hint=f"install the night from a machine with {MACHINE} processors",
+            )
+        say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
+        environment = self._upload(store, function) | {"SPOTRUN_STORE": store, "SPOTRUN_NIGHT": night.name}
+        say(f"deploying the service {name_of(night.name)} in {self._region}")
+        uri = self._deploy(night.name, function.python, environment)
+        for job in self._jobs(night, uri):
+            self._have_job(job)
+        self._call(night.name, uri, {"kind": "look"})
+
+    def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
+        found = self._described(name)
+        if found is None:
+            hint = f"see `spotrun night ls`, or install it: spotrun night install JOB.yaml --name {name}"
+            raise CloudError(f"there is no service {name_of(name)} in {self._region}", hint=hint)
+        event = {"kind": BEGIN, "by_hand": now.isoformat(timespec="seconds")}
+        return self._call(name, str(found.get("uri", "")), event)
+
+    def is_installed(self, name: str) -> bool:
+        job = Call(SCHEDULER, "GET", f"v1/{self._job(name, BEGIN)}")
+        try:
+            self._ask(f"look at the job {job_of(name, BEGIN)}", job)
+        except NotThere:
+            return False
+        return self._described(name) is not None
+
+    def remove(self, name: str) -> None:
+        """Who calls goes first, so that nobody calls what is not there any more."""
+        for kind in (BEGIN, AGAIN, TICK):
+            self._delete(f"the job {job_of(name, kind)}", Call(SCHEDULER, "DELETE", f"v1/{self._job(name, kind)}"))
+        service = Call(RUN, "DELETE", f"v2/{self._service(name)}")
+        if not self._delete(f"the service {name_of(name)}", service):
+            return
+        self._wait(name, lambda found: found is None)
+
+    def alarm(self, name: str) -> Alarm:
+        return GcpAlarm(self._google, self._job(name, TICK))
+
+    def usd(self, hours: float) -> Decimal:
+        return usd_of_a_night(hours)
+
+    # -- the service -------------------------------------------------------------------------------------------------
+
+    def _upload(self, store: str, function: Function) -> dict[str, str]:
+        """Beside the nights of the store, where no instance may write. The same code is one object."""
+        place = address.parse(store)
+        assert isinstance(place, address.BucketAddress), store
+        digest = hashlib.sha256(function.data).hexdigest()
+        key = f"{FOLDER}/function-{digest[:32]}.zip"
+        runs = open_store(store)
+        if not persist(lambda: runs.list(key)):
+            persist(lambda: runs.put(key, function.data))
+        name = f"{place.prefix}/{key}" if place.prefix else key
+        return {"SPOTRUN_ARCHIVE": f"{place.bucket}/{name}", "SPOTRUN_ARCHIVE_SHA256": digest}
+
+    def _deploy(self, name: str, python: str, environment: Mapping[str, str]) -> str:
+        """Make the service, or change what is there. Its address."""
+        query = {"allowMissing": "true"}
+        call = Call(RUN, "PATCH", f"v2/{self._service(name)}", query, body=self._wanted(name, python, environment))
+        self._ask(f"deploy the service {name_of(name)}", call)
+        found = self._wait(name, _is_settled)
+        condition = (found or {}).get("terminalCondition", {})
+        if found is None or condition.get("state") != "CONDITION_SUCCEEDED":
+            why = str(condition.get("message") or "Cloud Run does not say why")
+            hint = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
+            raise CloudError(f"the service {name_of(name)} could not be deployed: {why}", hint=hint)
+        return str(found["uri"])
+
+    def _wanted(self, name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
+        runtime = python.replace(".", "")
+        facts = {"SPOTRUN_HOST": name_of(name), **environment}
+        container = {
+            "image": f"{self._region}-docker.pkg.dev/serverless-runtimes/{STACK}/runtimes/{runtime}",
+            "command": ["python3"],
+            "args": ["-c", files(__package__).joinpath("night_start.py").read_text()],
+            "env": [{"name": key, "value": text} for key, text in facts.items()],
+            "ports": [{"containerPort": 8080}],
+            "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "cpuIdle": True, "startupCpuBoost": True},
+        }
+        template = {
+            "serviceAccount": account_address(RUNNER, self._project),
+            "timeout": f"{FUNCTION_S:g}s",
+            "maxInstanceRequestConcurrency": 1,
+            "scaling": {"maxInstanceCount": 3},  # a call that hangs must not keep the next one out
+            "containers": [container],
+        }
+        return {
+            "description": "Begins a night of spotrun, and attends to its run.",
+            "labels": {"spotrun-night": name},
+            "ingress": "INGRESS_TRAFFIC_ALL",  # from anywhere, by whoever has the role run.invoker
+            "template": template,
+        }
+
+    def _wait(self, name: str, over: Callable[[Mapping[str, Any] | None], bool]) -> Mapping[str, Any] | None:
+        """
+        Raises:
+            CloudUnavailable: it is still under way.
+        """
+        until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
+        while not over(found := self._described(name)):
+            if self._clock.monotonic() >= until_s:
+                raise CloudUnavailable(
+                    f"Cloud Run is still at work on {name_of(name)}",
+                    hint="see it at https://console.cloud.google.com/run",
+                )
+            self._clock.sleep(POLL_S)
+        return found
+
+    def _described(self, name: str) -> Mapping[str, Any] | None:
+        """None if there is no such service."""
+        try:
+            return self._ask(f"look at the service {name_of(name)}", Call(RUN, "GET", f"v2/{self._service(name)}"))
+        except NotThere:
+            return None
+
+    # -- the jobs ----------------------------------------------------------------------------------------------------
+
+    def _jobs(self, night: Night, uri: str) -> Iterator[dict[str, Any]]:
+        yield self._job_for(night, BEGIN, schedule(when_due(night)), uri)
+        yield self._job_for(night, AGAIN, schedule(when_due_again(night)), uri)
+        yield self._job_for(night, TICK, "* * * * *", uri)
+
+    def _job_for(self, night: Night, kind: str, when: str, uri: str) -> dict[str, Any]:
+        event = {"kind": TICK if kind == TICK else BEGIN}
+        return {
+            "name": self._job(night.name, kind),
+            "description": f"spotrun, the night {night.name}: {kind}",
+            "schedule": when,
+            "timeZone": night.zone,
+            "attemptDeadline": f"{FUNCTION_S + 30.0:g}s",
+            "retryConfig": _RETRIES[kind],
+            "httpTarget": {
+                "uri": uri,
+                "httpMethod": "POST",
+                "headers": {"Content-Type": "application/json"},
+                "body": base64.b64encode(json.dumps(event).encode()).decode(),
+                "oidcToken": {"serviceAccountEmail": account_address(CLOCK, self._project), "audience": uri},
+            },
+        }
+
+    def _have_job(self, job: Mapping[str, Any]) -> None:
+        """A new one is enabled; the first call of the service pauses the one for each minute if nothing runs."""
+        path = str(job["name"])
+        name = path.rpartition("/")[2]
+        try:
+            self._ask(f"make the job {name}", Call(SCHEDULER, "POST", f"v1/{self._place}/jobs", body=job))
+        except AlreadyThere:
+            self._ask(f"change the job {name}", Call(SCHEDULER, "PATCH", f"v1/{path}", body=job))
+
+    def _delete(self, what: str, call: Call) -> bool:
+        """False: it was gone."""
+        try:
+            self._ask(f"delete {what}", call)
+        except NotThere:
+            return False
+        return True
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """
+        Call the service as Cloud Scheduler does: with a token of the account that may.
+
+        Raises:
+            CloudError: it failed: with what it said.
+        """
+        clock = account_address(CLOCK, self._project)
+        path = f"v1/projects/-/serviceAccounts/{clock}:generateIdToken"
+        asked = Call(CREDENTIALS, "POST", path, body={"audience": uri, "includeEmail": True})
+        token = str(self._ask(f"get a token of {clock}", asked)["token"])
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            answer = requests.post(uri, json=event, headers=headers, timeout=(_CONNECT_S, FUNCTION_S + 30.0))
+        except requests.exceptions.RequestException as error:
+            raise CloudUnavailable(f"{uri} cannot be reached: {str(error)[:200]}", hint=CHECK_NETWORK) from error
+        if answer.status_code == requests.codes.forbidden:
+            raise AccessDenied(f"{clock} may not call the service {name_of(name)}", hint=_RIGHTS)
+        told = _json_of(answer)
+        if answer.status_code != requests.codes.ok:
+            said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no more')}"
+            where = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
+            raise CloudError(f"the service {name_of(name)} failed: {said}", hint=where)
+        return told
+
+    def _ask(self, action: str, call: Call) -> dict[str, Any]:
+        try:
+            return self._google.ask(action, call)
+        except (ServiceOff, CredentialsRefused, NotThere, AlreadyThere):
+            raise
+        except AccessDenied as error:
+            right = _RIGHT.search(error.message)
+            raise AccessDenied(error.message, hint=f"ask for {right[1]}; {_RIGHTS}" if right else _RIGHTS) from error
+        except IdentityUnknown as error:
+            raise CloudError(error.message, hint=_RIGHTS) from error
+
+    @cached_property
+    def _project(self) -> str:
+        return self._google.project(self._named)
+
+    @property
+    def _place(self) -> str:
+        return f"projects/{self._project}/locations/{self._region}"
+
+    def _service(self, name: str) -> str:
+        return f"{self._place}/services/{name_of(name)}"
+
+    def _job(self, name: str, kind: str) -> str:
+        return f"{self._place}/jobs/{job_of(name, kind)}"
+
+
+def _is_settled(service: Mapping[str, Any] | None) -> bool:
+    """Whether what was asked for last is there, or has failed."""
+    if service is None or service.get("reconciling", False):
+        return False
+    return service.get("observedGeneration") == service.get("generation")
+
+
+def _json_of(answer: requests.Response) -> Mapping[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

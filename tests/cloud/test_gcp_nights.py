@@ -1,0 +1,377 @@
+"""
+Nights on Google Cloud: what `spotrun night` asks for, and what becomes of a night. In virtual time whatever happens to
+the runner; and once with the archive as it is installed, as a process that has the rights of its account alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.cli.runs import OpenRun
+from spotrun.clock import ScaledClock
+from spotrun.clouds.archive import archive_for
+from spotrun.clouds.gcp import nights
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.control_plane import prices, usd_of_a_night
+from spotrun.clouds.gcp.night_alarm import GcpAlarm
+from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
+from spotrun.clouds.nights import Due, Function
+from spotrun.errors import AccessDenied, CloudError, SpecInvalid
+from spotrun.folder.ledger import Ledger
+from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
+from tests.support.cloud_run import CloudRun
+from tests.support.eventually import eventually
+from tests.support.gce_logins import RUNNER
+from tests.support.gce_metadata import gce_metadata
+from tests.support.gce_server import GceServer
+from tests.support.gcp_gate import RUNNERS_TOKEN, Gate, gate_before
+from tests.support.gcp_night_world import JOB, REGION, GcpNightWorld
+from tests.support.gcp_project import PROJECT
+from tests.support.gcp_templates import permissions
+from tests.support.google_nights import ID_TOKEN, GoogleNights, RpcRefusal
+from tests.support.google_skus import on_demand_skus
+from tests.support.manual_clock import ManualClock
+from tests.support.night_faults import live
+from tests.support.night_world import utc
+from tests.support.object_stores import BUCKET, RunningServer
+from tests.support.plain_google import PlainGoogle
+from tests.support.played_agent import Agent
+
+NIGHT = "resnet50"
+STORE = f"gs://{BUCKET}/runs"
+SERVICE = f"projects/{PROJECT}/locations/{REGION}/services/spotrun-night-{NIGHT}"
+OF_A_RUNNER = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunChange")
+
+
+# -- in virtual time -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcpNightWorld:
+    """A Monday at noon, with a night installed for 22:00 in Berlin."""
+    found = GcpNightWorld(monkeypatch, tmp_path / "work", utc("2026-11-23T12:00:00"), work_hours=1.0)
+    found.install()
+    return found
+
+
+def require_one_clean_night(world: GcpNightWorld) -> None:
+    begun = world.nights()
+    assert len(begun) == 1
+    assert world.uids() == [begun[0].run]
+    terminal = world.state(begun[0].run).terminal
+    assert terminal is not None
+    assert terminal.outcome == "completed"
+    assert world.most_alive == 1
+    assert [*world.misbooked()] == []
+    assert (world.account.left, world.account.identities_left) == ([], [])
+    assert not world.is_called_each_minute
+
+
+@pytest.mark.parametrize("operation", [3, 22, 41])
+def test_a_runner_that_is_killed_anywhere_while_it_begins_leaves_one_night(
+    world: GcpNightWorld, operation: int
+) -> None:
+    world.is_quiet_until(world.next_due())
+    world.kill_in = operation
+    world.passes(120)
+    require_one_clean_night(world)
+
+
+def test_what_google_takes_is_replaced_by_the_call_of_the_next_minute(world: GcpNightWorld) -> None:
+    world.is_quiet_until(world.next_due())
+    world.passes(20)
+    assert world.is_interrupted()
+    world.passes(2)
+    state = world.state(world.uids()[0])
+    assert state.current is not None
+    assert state.current.notice_at is not None
+    replacement = state.launches[max(state.launches)]
+    assert replacement.number != state.current.launch
+    assert replacement.intended_at - state.current.notice_at <= timedelta(seconds=60)
+    world.passes(120)
+    require_one_clean_night(world)
+
+
+@pytest.mark.parametrize(
+    ("start", "began_at"),
+    [
+        ("2026-10-24T12:00:00", "2026-10-25T00:30:00"),  # 02:30 comes twice, and the job fires twice
+        ("2027-03-27T12:00:00", "2027-03-28T01:00:00"),  # 02:30 does not exist: at 03:00
+    ],
+)
+def test_a_night_at_a_time_that_exists_twice_or_never_begins_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: str, began_at: str
+) -> None:
+    world = GcpNightWorld(monkeypatch, tmp_path / "work", utc(start), work_hours=0.5)
+    world.install(at="02:30")
+    world.is_quiet_until(world.next_due())
+    world.passes(200)
+    require_one_clean_night(world)
+    assert world.nights()[0].at == utc(began_at)
+
+
+def test_three_nights_with_faults_at_random_keep_every_promise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    start = utc("2026-10-24T12:00:00")
+    results = live(monkeypatch, tmp_path / "work", nights=3, seed=5, start=start, at="02:30", of=GcpNightWorld)
+    assert results.trouble == []
+    assert sum(results.faults.values()) > 3
+
+
+def test_the_jobs_of_a_night_fire_when_it_is_due() -> None:
+    assert schedule(Due((0,), 22, ("mon", "fri", "sun"))) == "0 22 * * 1,5,0"
+    assert schedule(Due((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
+
+
+def test_a_month_of_nights_costs_what_the_page_says() -> None:
+    assert prices().read == "2026-11-28"
+    assert f"{usd_of_a_night(8.0):.3f}" == "0.012"
+    assert usd_of_a_night(8.0) * 22 < 0.30
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> PlainGoogle:
+    found = PlainGoogle(ManualClock())
+    found.reach(monkeypatch)
+    return found
+
+
+def test_the_call_of_each_minute_is_resumed_and_paused_once_whoever_else_does_so(google: PlainGoogle) -> None:
+    called = GoogleNights(google.gce)
+    called.jobs[JOB] = {"name": JOB, "state": "PAUSED"}
+    alarm = GcpAlarm(Google(google.clock), JOB)
+    alarm.on()
+    alarm.on()
+    alarm.hear(["an instance"])
+    assert google.asked["cloudscheduler.projects.locations.jobs.resume"] == 1
+    alarm.on(again=True)
+    assert called.state_of("tick") == "ENABLED"
+
+    def another_was_first(method: str) -> RpcRefusal | None:
+        if method.endswith("pause"):
+            called.jobs[JOB]["state"] = "PAUSED"
+        return None
+
+    google.fault = another_was_first
+    alarm.off()
+    assert called.state_of("tick") == "PAUSED"
+
+
+def test_a_job_that_cannot_be_switched_is_told(google: PlainGoogle) -> None:
+    called = GoogleNights(google.gce)
+    called.jobs[JOB] = {"name": JOB, "state": "DISABLED"}
+    with pytest.raises(CloudError, match="resume the job spotrun-night-resnet50-tick"):
+        GcpAlarm(Google(google.clock), JOB).on()
+
+
+def test_a_right_that_is_missing_is_named(google: PlainGoogle) -> None:
+    GoogleNights(google.gce)
+    words = "Permission 'cloudscheduler.jobs.get' denied on resource (or it may not exist)."
+    google.fault = lambda method: RpcRefusal(403, "PERMISSION_DENIED", words)
+    with pytest.raises(AccessDenied) as refused:
+        GcpNights(REGION, google.clock).is_installed(NIGHT)
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith("ask for cloudscheduler.jobs.get; infra/gcp/README.md")
+
+
+def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(google: PlainGoogle) -> None:
+    GoogleNights(google.gce)
+    found = GcpNights(REGION, google.clock)
+    assert not found.is_installed(NIGHT)
+    found.remove(NIGHT)
+    with pytest.raises(CloudError, match="there is no service spotrun-night-resnet50 in us-central1"):
+        found.begin(NIGHT, datetime.now(UTC))
+
+
+# -- the archive as it is installed ----------------------------------------------------------------------------------
+
+
+class Project:
+    """All of Google that a night meets: Compute Engine, IAM, a bucket, Cloud Scheduler, and Cloud Run as a process."""
+
+    def __init__(self, gce: GceServer, gate: Gate, called: GoogleNights, run: CloudRun) -> None:
+        self.gce, self.gate, self.called, self.run = gce, gate, called, run
+
+    @property
+    def alive(self) -> list[str]:
+        return [vm.name for vm in self.gce.project.vms.values() if vm.off is None]
+
+
+@pytest.fixture(scope="module")
+def function() -> Function:
+    """Of the packages that are installed here, also where these run on this machine alone."""
+    return archive_for(CLOUD_RUN, portable=False)
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer], function: Function
+) -> Iterator[Project]:
+    clock = ScaledClock(datetime.now(UTC), 1.0)
+    gs = servers("gs")
+    with ExitStack() as stack:
+        gate = stack.enter_context(gate_before(gs.endpoint))
+        gce = stack.enter_context(GceServer(clock))
+        account = gate.project.has_nights()
+        gate.project.bucket_told = {"location": REGION.upper(), "locationType": "region"}
+        metadata = stack.enter_context(gce_metadata(account=account, token=gate.token_of(account)))
+        metadata.change("project/project-id", PROJECT)
+        gce.logins.tokens |= {RUNNERS_TOKEN: RUNNER, metadata.token: account}
+        gce.handlers["cloudbilling.services.skus.list"] = lambda _: {"skus": on_demand_skus()}
+        gce.permits = partial(_permits, account)
+        for name in ("queued", "decided", "boot"):
+            setattr(gce.project.timings, name, timedelta())
+        overrides = {
+            **gce.environment,
+            **{
+                f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{gce.url}/"
+                for name in ("CLOUDSCHEDULER", "RUN", "IAMCREDENTIALS", "CLOUDBILLING")
+            },
+            "API_ENDPOINT_OVERRIDE": gate.endpoint,
+        }
+        of_gate = {
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM": f"{gate.endpoint}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{gate.endpoint}/storage/v1/",
+        }
+        (tmp_path / "run").mkdir()
+        surroundings = {**overrides, **of_gate, "GCE_METADATA_HOST": metadata.host, "GCE_METADATA_IP": metadata.host}
+        run = stack.enter_context(CloudRun(tmp_path / "run", ID_TOKEN, lambda: called.services[SERVICE], surroundings))
+        called = GoogleNights(gce, uri=run.uri)
+        gate.reach(monkeypatch, tmp_path)
+        for name, text in overrides.items():
+            monkeypatch.setenv(name, text)
+        monkeypatch.setattr(nights, "archive_for", lambda _: function)
+        monkeypatch.setattr(nights, "POLL_S", 0.01)
+        yield Project(gce, gate, called, run)
+        assert gate.denied == []
+    assert gce.faults == []
+
+
+def _permits(account: str, who: str, permission: str, _path: str) -> bool:
+    """The account of nights has what infra/gcp grants it, and whoever installs has that of an installer beside."""
+    of_nights = "spotrunNight" if who == account else "spotrunNightInstall"
+    method = permission.removeprefix("cloudscheduler.projects.locations.").removeprefix("run.projects.locations.")
+    if method == permission:
+        return who != account or permission in permissions(*OF_A_RUNNER)
+    verb = {"patch": "update", "resume": "enable"}.get(method.partition(".")[2], method.partition(".")[2])
+    service = "run" if permission.startswith("run.") else "cloudscheduler"
+    return f"{service}.{method.partition('.')[0]}.{verb}" in permissions(of_nights)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("import lightning\n")
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        f"name: {NIGHT}\nworkdir: work\ntrain: {{script: train.py}}\n"
+        f"resources: {{cloud: gcp}}\ncheckpoint: {{uri: '{STORE}'}}\n"
+        f"gcp: {{regions: [{REGION}], instance_types: [g2-standard-4]}}\n"
+    )
+    return path
+
+
+INSTALL = ("--at", "22:00 Europe/Berlin", "--days", "mon-fri", "--deadline", "8h", "--budget", "15", "-y")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_night_is_installed_begun_completed_and_removed(
+    project: Project,
+    job: Path,
+    function: Function,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    assert len(function.data) < CLOUD_RUN.size_max_bytes
+    said = spotrun("night", "install", job, *INSTALL)
+    assert said.code == 0, said.err + project.run.log
+    assert "installed resnet50; the next night is due at" in said.out
+    what_is_installed_is_what_was_asked_for(project)
+
+    begun = project.run.call({"kind": "begin"}, due_at="2026-11-27T21:00:00Z")
+    assert (begun["night"], begun["state"]) == ("2026-11-27", "starting"), begun
+    assert "trouble" not in begun, begun
+    assert project.called.state_of("tick") == "ENABLED"
+    first = project.alive
+    assert len(first) == 1
+    again = project.run.call({"kind": "begin"}, due_at="2026-11-27T21:00:00Z")
+    assert again["run"] == begun["run"], "the call came twice"
+    project.run.is_cold()
+    assert project.run.call({"kind": "tick"})["run"] == begun["run"]
+    assert project.alive == first
+
+    run = OpenRun(f"{STORE}/{begun['run']}", "test")
+    agent = Agent(Ledger(run.store, run.created.uid, "agent", run.clock), run.store, run.clock)  # type: ignore[arg-type]
+    agent.completes()
+    project.gce.project.power_off(agent.instance_id)
+    # A look at the cloud may be left out while a run is still, so that its end is seen by a later call.
+    ended = eventually(lambda: next((told for told in [project.run.call({"kind": "tick"})] if told["done"]), None))
+    assert ended["state"] == "completed"
+    assert project.called.state_of("tick") == "PAUSED"
+    assert project.alive == []
+    assert [*project.gate.project.accounts] == [f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"]
+
+    listed = spotrun("night", "ls", "--store", STORE, "--json").json
+    assert [(each["run"], each["state"], each["last"]) for each in listed] == [
+        (begun["run"], "completed", "2026-11-27")
+    ]
+    by_hand = spotrun("night", "run", NIGHT, "--store", STORE)
+    assert by_hand.code == 0, by_hand.err
+    assert by_hand.out.endswith(": starting\n")
+    assert spotrun("night", "rm", NIGHT, "--store", STORE, "-y").out == f"removed {NIGHT}\n"
+    assert (project.called.jobs, project.called.services) == ({}, {})
+    gone = spotrun("night", "run", NIGHT, "--store", STORE)
+    assert gone.code == 3
+    assert "no night 'resnet50' is installed" in gone.err
+
+
+def what_is_installed_is_what_was_asked_for(project: Project) -> None:
+    jobs = {name.rpartition("-")[2]: job for name, job in project.called.jobs.items()}
+    assert {kind: job["schedule"] for kind, job in jobs.items()} == {
+        "begin": "0 22 * * 1,2,3,4,5",
+        "again": "0,15,30,45 23 * * 1,2,3,4,5",
+        "tick": "* * * * *",
+    }
+    assert {job["timeZone"] for job in jobs.values()} == {"Europe/Berlin"}
+    assert {job["state"] for kind, job in jobs.items() if kind != "tick"} == {"ENABLED"}
+    assert jobs["tick"]["state"] == "PAUSED", "the first call has paused it"
+    clock = {"serviceAccountEmail": f"spotrun-clock@{PROJECT}.iam.gserviceaccount.com", "audience": project.run.uri}
+    assert all(job["httpTarget"]["oidcToken"] == clock for job in jobs.values())
+    template: dict[str, Any] = project.called.services[SERVICE]["template"]
+    assert template["serviceAccount"] == f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"
+    assert template["maxInstanceRequestConcurrency"] == 1
+    assert template["containers"][0]["resources"]["cpuIdle"] is True, "it costs something only while it is called"
+
+
+def test_a_service_that_does_not_start_is_told_with_the_reason(
+    project: Project,
+    job: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    project.called.failure = "The user-provided container failed to start and listen on the port."
+    said = spotrun("night", "install", job, *INSTALL)
+    assert said.code == 7
+    assert "failed to start and listen" in said.err
+    assert "gcloud run services logs read spotrun-night-resnet50" in said.err
+    assert project.called.jobs == {}
+
+
+def test_a_name_that_is_too_long_for_a_service_is_refused_before_anything_is_asked(
+    google: PlainGoogle, world: GcpNightWorld
+) -> None:
+    night = replace(world.night, name="a" * 36)
+    with pytest.raises(SpecInvalid, match="too long for a night"):
+        GcpNights(REGION, google.clock).install(night, STORE, Function(b"", "python3.12", "x86_64"), print)
+    with pytest.raises(SpecInvalid, match="packages for aarch64"):
+        GcpNights(REGION, google.clock).install(world.night, STORE, Function(b"", "python3.12", "aarch64"), print)
