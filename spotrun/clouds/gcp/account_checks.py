@@ -117,7 +117,7 @@ def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
 
 
 def other_accounts(google: Google, project: str) -> list[str]:
-    """The addresses of the project's service accounts that no run has, and that work."""
+    """The addresses of the project's service accounts that neither runs nor nights have, and that work."""
     call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
     found = google.items("list service accounts", call, "accounts")
     others = (str(row["email"]) for row in found if not row.get("disabled", False))

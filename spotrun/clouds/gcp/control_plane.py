@@ -1,7 +1,7 @@
 """
 What nights cost apart from what they rent: the service that is called, and what it asks the store. The prices are those
 of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run is taken at its list price,
-although its free tier is thirty times what a month of nights needs.
+although its free tier is twenty times what a month of nights needs.
 
 The jobs of Cloud Scheduler are not in it: they cost by the month, whether they fire or not, and the first three of a
 billing account are free. What is asked of Compute Engine, IAM and Cloud Scheduler is free.
