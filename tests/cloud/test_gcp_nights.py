@@ -87,9 +87,10 @@ def test_a_runner_that_is_killed_anywhere_while_it_begins_leaves_one_night(
 
 def test_what_google_takes_is_replaced_by_the_call_of_the_next_minute(world: GcpNightWorld) -> None:
     world.is_quiet_until(world.next_due())
+    world.install(policy={"on_demand_after": "10m", "return_to_spot": False})
     world.passes(20)
     assert world.is_interrupted()
-    world.passes(2)
+    world.passes(1)
     state = world.state(world.uids()[0])
     assert state.current is not None
     assert state.current.notice_at is not None
@@ -177,7 +178,8 @@ def test_a_job_that_cannot_be_switched_is_told(google: PlainGoogle) -> None:
 def test_a_right_that_is_missing_is_named(google: PlainGoogle) -> None:
     GoogleNights(google.gce)
     words = "Permission 'cloudscheduler.jobs.get' denied on resource (or it may not exist)."
-    google.fault = lambda method: RpcRefusal(403, "PERMISSION_DENIED", words)
+    denied = RpcRefusal(403, "PERMISSION_DENIED", words)
+    google.fault = lambda method: denied if method.startswith("cloudscheduler") else None
     with pytest.raises(AccessDenied) as refused:
         GcpNights(REGION, google.clock).is_installed(NIGHT)
     assert refused.value.hint is not None
