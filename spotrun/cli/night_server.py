@@ -48,6 +48,9 @@ def _failed(error: Exception, words: str) -> Reply:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 10.0
+    """For what a caller has to say. One that is silent must not keep out the next."""
+
     def do_POST(self) -> None:
         length = min(int(self.headers.get("Content-Length") or 0), _EVENT_MAX_BYTES)
         reply = reply_to(self.rfile.read(length), self.headers.get(DUE_AT))

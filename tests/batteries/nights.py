@@ -33,11 +33,9 @@ def main(nights: int = NIGHTS, seed: int = 1, cloud: str = "aws") -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         start, of = utc(START), CLOUDS[cloud]
         results = live(patch, Path(folder) / "work", nights, seed, start, at="02:30", of=of)
-    print(
-        f"{results.nights} nights on {cloud} of seed {seed}, {results.runs} runs, {results.carried} carried on,",
-        end=" ",
-    )
-    print(f"{results.completed} complete; the function was called {results.calls:,} times")
+    print(f"{results.nights} nights on {cloud} of seed {seed}, {results.runs} runs,", end=" ")
+    print(f"{results.carried} carried on, {results.completed} complete;", end=" ")
+    print(f"the function was called {results.calls:,} times")
     for name, number in sorted(results.faults.items()):
         print(f"  {name:32} {number:4}")
     sys.exit("\n".join(results.trouble))

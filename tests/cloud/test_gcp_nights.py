@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from spotrun.cli.night_server import reply_to
 from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
 from spotrun.clouds.archive import archive_for
-from spotrun.clouds.gcp import nights
+from spotrun.clouds.gcp import night_start, nights
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.control_plane import prices, usd_of_a_night
 from spotrun.clouds.gcp.night_alarm import GcpAlarm
@@ -186,6 +187,24 @@ def test_a_right_that_is_missing_is_named(google: PlainGoogle) -> None:
     assert refused.value.hint.startswith("ask for cloudscheduler.jobs.get; infra/gcp/README.md")
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("Image 'us-central1-docker.pkg.dev/serverless-runtimes/google-22/runtimes/python312' not found.", None),
+        ("Service account spotrun-night@acme-training.iam.gserviceaccount.com does not exist.", "infra/gcp/README.md"),
+    ],
+)
+def test_what_cloud_run_refuses_is_told_without_advice_on_instances(
+    google: PlainGoogle, words: str, advice: str | None
+) -> None:
+    refusal = RpcRefusal(400, "INVALID_ARGUMENT", words)
+    google.fault = lambda method: refusal if method.endswith("services.patch") else None
+    with pytest.raises(CloudError) as refused:
+        GcpNights(REGION, google.clock)._deploy(NIGHT, "python3.12", {})
+    assert words in refused.value.message
+    assert (refused.value.hint or "").partition(",")[0] == (advice or "")
+
+
 def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(google: PlainGoogle) -> None:
     GoogleNights(google.gce)
     found = GcpNights(REGION, google.clock)
@@ -193,6 +212,26 @@ def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(google: Pl
     found.remove(NIGHT)
     with pytest.raises(CloudError, match="there is no service spotrun-night-resnet50 in us-central1"):
         found.begin(NIGHT, datetime.now(UTC))
+
+
+# -- what the service executes -----------------------------------------------------------------------------------------
+
+
+def test_an_archive_that_somebody_has_changed_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_ARCHIVE", "bucket/runs/nights/function-0.zip")
+    monkeypatch.setenv("SPOTRUN_ARCHIVE_SHA256", "0" * 64)
+    monkeypatch.setattr(night_start, "_asked", lambda address, headers: b'{"access_token": "t"}')
+    with pytest.raises(SystemExit, match="gs://bucket/runs/nights/function-0.zip is not what was installed"):
+        night_start.main()
+
+
+def test_a_call_that_fails_is_answered_so_that_it_is_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPOTRUN_NIGHT", NIGHT)
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
+    status, told = reply_to(b'{"kind": "begin"}', "2026-11-27T21:00:00Z")
+    assert (status, told["errorType"]) == (500, "RunNotFound")
+    assert "no night 'resnet50' is installed" in told["errorMessage"]
+    assert reply_to(b"no event", None).status == 500
 
 
 # -- the archive as it is installed ----------------------------------------------------------------------------------

@@ -30,11 +30,18 @@ from spotrun.clouds.archive import Place, archive_for
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import usd_of_a_night
-from spotrun.clouds.gcp.error_codes import AlreadyThere, CredentialsRefused, NotThere, ServiceOff
+from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRefused, NotThere, ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.nights import DAYS, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, SpecInvalid
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudUnavailable,
+    IdentityUnknown,
+    InsufficientCapacity,
+    SpecInvalid,
+)
 from spotrun.folder.night_record import FOLDER, Night
 from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
@@ -266,7 +273,8 @@ class GcpNights:
         token = str(self._ask(f"get a token of {clock}", asked)["token"])
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            answer = requests.post(uri, json=event, headers=headers, timeout=(_CONNECT_S, FUNCTION_S + 30.0))
+            timeout = (_CONNECT_S, FUNCTION_S + 30.0)
+            answer = requests.post(uri, json=event, headers=headers, timeout=timeout, allow_redirects=False)
         except requests.exceptions.RequestException as error:
             raise CloudUnavailable(f"{uri} cannot be reached: {str(error)[:200]}", hint=CHECK_NETWORK) from error
         if answer.status_code == requests.codes.forbidden:
@@ -288,6 +296,8 @@ class GcpNights:
             raise AccessDenied(error.message, hint=f"ask for {right[1]}; {_RIGHTS}" if right else _RIGHTS) from error
         except IdentityUnknown as error:
             raise CloudError(error.message, hint=_RIGHTS) from error
+        except (BadImage, InsufficientCapacity) as error:  # it is about a service here, so the advice does not fit
+            raise CloudError(error.message) from error
 
     @cached_property
     def _project(self) -> str:
