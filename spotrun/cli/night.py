@@ -198,7 +198,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
             f"`spotrun resume {last.typed}` attends to it, `spotrun down {last.typed}` ends it now"
         )
     confirm(yes, f"Remove the night {name}?", default=False, declined="nothing was removed")
-    nights.remove(night.name, folder)
+    nights.remove(night.name, folder, say)
     NightRecord(folder, name).remove()
     print(f"removed {name}")
 

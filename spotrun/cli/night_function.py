@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from spotrun.account.outcome import status_word
+from spotrun.cli.night_counts import CallCounter, since_start_s
 from spotrun.cli.nightly import may_carry_on
 from spotrun.cli.runs import OpenRun, attended, open_each, writer
 from spotrun.clock import Clock, system_clock
@@ -45,21 +47,36 @@ RACES_MAX = 5
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
+_counters: dict[str, CallCounter] = {}
+_LOG_BYTES = 100
+"""Of what AWS adds to a line of the log."""
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> Answer:
     """What AWS Lambda calls."""
-    name = os.environ["SPOTRUN_NIGHT"]
-    if name not in _attendants:
-        _attendants[name] = Attendant(os.environ["SPOTRUN_STORE"], name)
+    name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
+    if name not in _counters:
+        _counters[name] = CallCounter(store, _STARTING_S)
+    began_s, answer, said = time.perf_counter(), Answer(), ""
     try:
-        answer = _attendants[name].answer(event)
+        answer = _answered(store, name, event)
+        if answer.get("wrote") or answer.get("trouble"):
+            said = str(answer)
+            print(said, flush=True)
+    finally:
+        seconds = time.perf_counter() - began_s
+        _counters[name].count(event, answer, seconds, len(said) + _LOG_BYTES if said else 0)
+    return answer
+
+
+def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
+    if name not in _attendants:
+        _attendants[name] = Attendant(store, name)
+    try:
+        return _attendants[name].answer(event)
     except BaseException:
         del _attendants[name]  # whatever it remembers may be half done
         raise
-    if answer.get("wrote") or answer.get("trouble"):
-        print(answer, flush=True)
-    return answer
 
 
 class _Attended:
@@ -183,7 +200,7 @@ class Attendant:
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
         """Look after the newest run: until it writes no more, and for so long."""
-        if not self._is_known():
+        if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
         # The alarm comes before the run: whoever is killed between the two is called again, and goes on here.
@@ -213,7 +230,7 @@ class Attendant:
 
     def _hear(self, instance_id: str) -> Answer:
         """Of an instance that is not this run's nothing is done."""
-        attended = self._opened() if self._is_known() else None
+        attended = self._opened() if self._goes_on() or self._is_known() else None
         if attended is None:
             return self._told(None, None)
         state = attended.run.ledger.refresh()
@@ -221,6 +238,13 @@ class Attendant:
         if instance_id not in ours or state.terminal is not None:
             return {"run": attended.run.id, "not_ours": instance_id}
         return self._attend(watch_s=WATCH_S)
+
+    def _goes_on(self) -> bool:
+        """Whether this process attends to a run in whose place no night begins another one: see `_unfinished`."""
+        if self._attended is None:
+            return False
+        state = self._attended.run.ledger.state
+        return state.terminal is None and not state.stop_requested
 
     def _is_known(self) -> bool:
         """Read which night is the newest: all records at first, then only whether there is another one."""
@@ -299,3 +323,7 @@ def _moment(text: object, now: datetime) -> datetime:
     except ValueError:
         raise SpecInvalid(f"{text!r} is not the time of a schedule", hint="install the night anew") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+
+
+_STARTING_S = since_start_s()
+"""From the start of the process until everything is imported, which AWS bills too."""

@@ -16,6 +16,7 @@ from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
 from spotrun.folder.night_record import BY_HAND, Night, NightRecord
+from spotrun.folder.run_calls import read_calls
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
 
 NIGHTS_A_MONTH = 22
@@ -26,8 +27,9 @@ _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is what calling the runner costs in a
-    night as long as that. `trouble` says what is wrong with what calls it.
+    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is what calling its runner has cost, as
+    the function has counted it; or else what that costs in a night as long, by estimate. `trouble` says what is wrong
+    with what calls it.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: Decimal | None
     calls_usd: Decimal
     calls_usd_a_month: Decimal
+    calls_are_counted: bool
     trouble: str
 
 
@@ -53,8 +56,10 @@ def row_of(folder: str, name: str, now: datetime) -> Row:
     last = newest[-1].begun if newest else None
     run = newest_run(folder, name)
     state = None if run is None else run.ledger.refresh()
+    calls = _calls_usd(run)
     until = now if state is None or state.terminal is None else state.terminal.at
     hours = HOURS if state is None else (until - state.created_at).total_seconds() / 3600
+    calls_usd = calls if calls is not None else nights.usd(hours)
     return Row(
         name=name,
         days=night.days,
@@ -66,10 +71,17 @@ def row_of(folder: str, name: str, now: datetime) -> Row:
         run=None if run is None else run.id,
         state=None if state is None else status_word(state),
         cost_usd=None if state is None else summarise(state, now).total.cost_usd,
-        calls_usd=nights.usd(hours),
-        calls_usd_a_month=nights.usd(hours) * NIGHTS_A_MONTH,
+        calls_usd=calls_usd,
+        calls_usd_a_month=calls_usd * NIGHTS_A_MONTH,
+        calls_are_counted=calls is not None,
         trouble=trouble,
     )
+
+
+def _calls_usd(run: OpenRun | None) -> Decimal | None:
+    counted = None if run is None else read_calls(run.store)
+    found = None if run is None or counted is None else run.cloud.runner_calls(counted)
+    return None if found is None else found.usd
 
 
 def _trouble(nights: Nights, night: Night, folder: str) -> str:
@@ -96,6 +108,10 @@ def _evening(due: str) -> str:
     return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
 
 
+def _if_counted(usd: Decimal, row: Row) -> str:
+    return dollars(usd) if row.calls_are_counted else f"~{dollars(usd)}"
+
+
 def show(rows: Sequence[Row]) -> None:
     table = FiguresTable("", _HEADS, texts=(0, 1, 2, 3, 4, 5, 6), gap=2)
     for row in rows:
@@ -109,8 +125,7 @@ def show(rows: Sequence[Row]) -> None:
                 row.run or NOTHING,
                 row.state or NOTHING,
                 dollars(row.cost_usd),
-                dollars(row.calls_usd),
-                dollars(row.calls_usd_a_month),
+                *(_if_counted(usd, row) for usd in (row.calls_usd, row.calls_usd_a_month)),
             ]
         )
     print_table(table)

@@ -32,6 +32,7 @@ def report(
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import open_run
     from spotrun.folder.machine_use import machine_use
+    from spotrun.folder.run_calls import read_calls
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
     from spotrun.report.machine_use import whole_report
@@ -44,15 +45,17 @@ def report(
     state, now = opened.ledger.refresh(), opened.clock.now()
     summary = summarise(state, now)
     machines = [] if csv and html is None else machine_use(opened.store, state)
+    counted = None if csv and html is None else read_calls(opened.store)
+    calls = None if counted is None else opened.cloud.runner_calls(counted)
     if html is not None:
-        write_text(html, page(state, opened.ledger.entries, now, metric, machines))
+        write_text(html, page(state, opened.ledger.entries, now, metric, machines, calls))
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:
-        print_json(whole_report(summary, machines))
+        print_json(whole_report(summary, machines, calls))
     elif csv:
         print(machine_readable.report_csv(summary), end="")
     else:
-        terminal.show(summary, machines=machines)
+        terminal.show(summary, machines=machines, calls=calls)
     if limit is not None:
         limits.check(limit, summary)

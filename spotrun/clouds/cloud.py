@@ -23,6 +23,7 @@ from spotrun.clouds.notices import NoticeSource
 from spotrun.container import ENTRANCE
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, SpecInvalid
+from spotrun.folder.run_calls import Calls, RunnerCalls
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.events import BillingRule
@@ -273,6 +274,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
             f"nights without a machine of yours are not built for {self.name}",
             hint="`spotrun launch JOB.yaml --nightly` in a crontab trains every night (docs/notify-and-nightly.md)",
         )
+
+    def runner_calls(self, calls: Calls) -> RunnerCalls | None:
+        """What calling the function of a night cost; None where there are no such nights."""
+        return None
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         """Where a job may rent; none if the job does not say."""

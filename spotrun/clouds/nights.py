@@ -102,8 +102,8 @@ class Nights(Protocol):
     def wrong(self, night: Night, store: str) -> str:
         """What is wrong with what calls the runner, in a sentence; "" if all is as it was installed."""
 
-    def remove(self, name: str, store: str) -> None:
-        """Remove all that `install` made for a night of this store."""
+    def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
+        """Remove all that `install` made for a night of this store, with what no other night of it needs."""
 
     def alarm(self, name: str) -> Alarm:
         """For the runner itself."""

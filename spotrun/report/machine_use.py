@@ -8,7 +8,8 @@ from typing import Any
 
 from spotrun.account.summary import RunSummary
 from spotrun.folder.machine_use import TypeUse
-from spotrun.report import machine_readable
+from spotrun.folder.run_calls import RunnerCalls
+from spotrun.report import machine_readable, runner_calls
 from spotrun.report.machine_readable import rounded
 from spotrun.report.tables import FiguresTable, add_row, figures_table, percent, plain, short_duration
 
@@ -28,9 +29,12 @@ def cells(found: TypeUse) -> list[str]:
     return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
 
 
-def whole_report(summary: RunSummary, machines: Iterable[TypeUse]) -> dict[str, Any]:
+def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: RunnerCalls | None = None) -> dict[str, Any]:
     """What `spotrun report --json` prints, as plain values."""
-    return machine_readable.report(summary) | {"machines": for_programs(machines)}
+    return machine_readable.report(summary) | {
+        "machines": for_programs(machines),
+        "runner_calls": runner_calls.for_programs(calls),
+    }
 
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:

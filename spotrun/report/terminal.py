@@ -12,6 +12,8 @@ from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.folder.machine_use import TypeUse
+from spotrun.folder.run_calls import RunnerCalls
+from spotrun.report import runner_calls
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, gigabytes, timestamp
 from spotrun.report.gaps import for_programs, in_words
@@ -37,12 +39,17 @@ INTERRUPTIONS_SHOWN = 20
 """On the terminal; the other formats show all."""
 
 
-def show(summary: RunSummary, console: Console | None = None, machines: Sequence[TypeUse] = ()) -> None:
+def show(
+    summary: RunSummary,
+    console: Console | None = None,
+    machines: Sequence[TypeUse] = (),
+    calls: RunnerCalls | None = None,
+) -> None:
     """Print the report; it needs no terminal."""
-    print_figures(report(summary, machines), console)
+    print_figures(report(summary, machines, calls), console)
 
 
-def report(summary: RunSummary, machines: Sequence[TypeUse] = ()) -> RenderableType:
+def report(summary: RunSummary, machines: Sequence[TypeUse] = (), calls: RunnerCalls | None = None) -> RenderableType:
     lost: list[RenderableType] = [interruption_table(summary), Text()] if summary.interruptions else []
     busy: list[RenderableType] = [machine_table(machines), Text()] if machines else []
     return Group(
@@ -58,6 +65,7 @@ def report(summary: RunSummary, machines: Sequence[TypeUse] = ()) -> RenderableT
         Text(verdict(summary)),
         *([Text(at_home(summary))] if summary.total.own_paid else []),
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),
+        *([] if calls is None else [Text(runner_calls.in_words(calls))]),
         *(Text(f"Not exact: {in_words(gap)}.") for gap in for_programs(summary.gaps)),
         Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
     )

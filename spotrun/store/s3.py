@@ -25,6 +25,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
 from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.store import asked
 from spotrun.store.http import (
     ANSWERS,
     CONNECT_S,
@@ -246,7 +247,7 @@ def _is_vague(status: int, code: str) -> bool:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """One for all stores of a process that find the same account. It reads the settings from the environment itself."""
-    return boto3.Session().client(
+    client = boto3.Session().client(
         "s3",
         region_name=os.environ.get("AWS_REGION"),
         config=Config(
@@ -259,3 +260,5 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             response_checksum_validation="when_required",  # a checkpoint is compared with what the ledger says
         ),
     )
+    client.meta.events.register("before-send.s3", asked.count)
+    return client

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
-from spotrun.clouds.aws.control_plane import prices, usd_of_a_night
+from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
 from spotrun.clouds.night_requests import BEGIN, Asked
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
@@ -298,5 +298,9 @@ def test_a_month_of_nights_costs_less_than_ten_cents_to_call(world: NightWorld) 
     counted = Asked(gets=asked["get"], puts=sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
     assert counted.gets <= BEGIN.gets + ticks * OF_A_TICK.gets
     assert counted.puts <= BEGIN.puts + ticks * OF_A_TICK.puts
+    calls = world.calls(world.uids()[0])
+    assert calls.calls + calls.uncounted >= ticks - 10, "the calls that follow a night find no run"
+    assert abs(calls.writes - counted.puts) <= 10
+    assert usd_of(calls) * 22 < 0.10
     assert prices().read == "2026-11-27"
     assert usd_of_a_night(8.0) * 22 < 0.10

@@ -17,12 +17,13 @@ from spotrun.clouds.aws.night_alarm import INSTANCES_MAX, pattern
 from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
 from spotrun.clouds.nights import Function
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid
-from spotrun.folder.night_record import Night
+from spotrun.folder.night_record import Night, NightRecord
 from spotrun.store import opening
 from tests.support.aws_templates import ACCOUNT, REGION, Template, path_of
 from tests.support.iam import Asked, decide, listed
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.night_world import Bucket
 from tests.support.plain_aws import refusal
 
 ACCOUNT_DOCUMENTS = Template("account").documents()
@@ -238,3 +239,60 @@ def test_a_name_that_is_too_long_for_a_role_is_refused(monkeypatch: pytest.Monke
 )
 def test_the_oldest_linux_of_a_wheel_is_read_off_its_tag(tag: str, glibc: tuple[int, int] | None) -> None:
     assert glibc_of(tag) == glibc
+
+
+# -- what is left of older versions ----------------------------------------------------------------------------------
+
+
+class Kept:
+    """A store with two nights, their archives, one that no night has, and one that is young."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stacks = {"spotrun-night-a": "runs/nights/function-a.zip", "spotrun-night-b": "runs/nights/function-b.zip"}
+        self.fails = False
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+        monkeypatch.setattr(opening, "_open_s3", lambda place: Bucket(self.store, place, lambda _: None))
+        client = SimpleNamespace(describe_stacks=self._described, delete_stack=self._deleted)
+        monkeypatch.setattr(Region, "_client", lambda *_: client)
+        self.nights = AwsNights(Region(REGION, self.clock), self.clock)
+        for name in ("a", "b"):
+            NightRecord("s3://bucket/runs", name).install(night(name=name))
+        for name in ("a", "b", "older"):
+            self.store.put(f"runs/nights/function-{name}.zip", b"zip")
+        self.clock.advance(25 * 3600)
+        self.store.put("runs/nights/function-young.zip", b"zip")
+
+    def _described(self, StackName: str) -> dict[str, Any]:
+        if self.fails:
+            raise refusal("AccessDenied", 403, DENIED.format("cloudformation:DescribeStacks"))
+        if StackName not in self.stacks:
+            raise refusal("ValidationError", words=f"Stack with id {StackName} does not exist")
+        asked = [{"ParameterKey": "CodeKey", "ParameterValue": self.stacks[StackName]}]
+        return {"Stacks": [{"StackId": StackName, "StackStatus": "CREATE_COMPLETE", "Parameters": asked}]}
+
+    def _deleted(self, StackName: str) -> None:
+        del self.stacks[StackName]
+
+    @property
+    def archives(self) -> set[str]:
+        listed = self.store.list("runs/nights/function-")
+        return {each.key.removeprefix("runs/nights/function-").removesuffix(".zip") for each in listed}
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    return Kept(monkeypatch)
+
+
+def test_a_night_that_is_removed_takes_archives_with_it_that_no_other_needs(kept: Kept) -> None:
+    kept.nights.remove("b", "s3://bucket/runs", lambda _: None)
+    assert kept.archives == {"a", "young"}
+
+
+def test_an_archive_stays_where_nobody_knows_whether_it_is_needed(kept: Kept) -> None:
+    said: list[str] = []
+    kept.fails = True
+    kept.nights._forget_functions("s3://bucket/runs", said.append)
+    assert kept.archives == {"a", "b", "older", "young"}
+    assert "functions of older versions stay in s3://bucket/runs/nights" in said[0]

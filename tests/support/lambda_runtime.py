@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
@@ -56,6 +56,8 @@ class LambdaRuntime:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._process: subprocess.Popen[bytes] | None = None
         self._number = 0
+        self.begins: Callable[[int], None] = lambda pid: None
+        """Told of each process that is started."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -112,6 +114,7 @@ class LambdaRuntime:
             "PATH": os.defpath,
             "AWS_LAMBDA_RUNTIME_API": api,
             "AWS_LAMBDA_FUNCTION_NAME": "function",
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256",
             "LAMBDA_TASK_ROOT": str(self._root),
             "_HANDLER": HANDLER,
             "HOME": str(self._folder / "tmp"),
@@ -124,6 +127,7 @@ class LambdaRuntime:
             self._process = subprocess.Popen(
                 command, env=environment, cwd=self._root, stdout=log, stderr=subprocess.STDOUT
             )
+        self.begins(self._process.pid)
 
     # -- what the client asks ----------------------------------------------------------------------------------------
 

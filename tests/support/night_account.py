@@ -23,7 +23,7 @@ from werkzeug.wrappers import Request, Response
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.night_alarm import name_of
 from tests.support.aws_templates import Template
-from tests.support.ec2_server import ACCOUNT, REGION
+from tests.support.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.support.guarded_account import RUNNER, GuardedAccount, _refusal
 from tests.support.iam import Document
 from tests.support.iam_calls import read_call
@@ -73,7 +73,7 @@ class NightAccount(GuardedAccount):
             return self._invoke(json.loads(body))(environ, start_response)
         function = _BY_FUNCTION.search(request.headers.get("User-Agent", ""))
         if function is None:
-            if b"Action=CreateStack" in body:
+            if b"Action=CreateStack" in body and b"StackName=spotrun-night-" in body:
                 self._make_by_hand(body)
             if b"Action=DeleteStack" in body:
                 self._remove_by_hand()
@@ -83,11 +83,7 @@ class NightAccount(GuardedAccount):
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)
-        before, self.policies = self.policies, None
-        try:
-            return super()._answer(environ, start_response)
-        finally:
-            self.policies = before
+        return Ec2Account._answer(self, environ, start_response)  # nobody else has a say
 
     def _policies(self, night: str) -> list[Document]:
         own = Template("night", Night=night).documents()
@@ -123,22 +119,23 @@ class NightAccount(GuardedAccount):
     def run(self, event: dict[str, Any]) -> Any:
         """Call the function as a schedule would."""
         if self.function is None:
-            self.function = self._new_function()
+            self.function = self._new_function(self._folder_of_functions).__enter__()
         return self.function.call(event)
 
-    def _new_function(self) -> LambdaRuntime:
-        folder = self._folder_of_functions
-        if not (folder / "function.zip").exists():
-            folder.mkdir(parents=True)
+    def _new_function(self, folder: Path) -> LambdaRuntime:
+        """An execution environment in a folder of its own, with the archive that was installed."""
+        archive = self._folder_of_functions / "function.zip"
+        if not archive.exists():
+            archive.parent.mkdir(parents=True, exist_ok=True)
             with self.as_administrator():
                 found = boto3.client("s3", region_name=REGION).get_object(
                     Bucket=self._parameters["CodeBucket"], Key=self._parameters["CodeKey"]
                 )
-                (folder / "function.zip").write_bytes(found["Body"].read())
+                archive.write_bytes(found["Body"].read())
         variables = Template("night", **self._parameters).properties("Function")["Environment"]["Variables"]
         name = name_of(self._parameters["Night"])
         environment = {**variables, **self.environment, "AWS_SDK_UA_APP_ID": name, "HOME": str(folder / "tmp")}
-        return LambdaRuntime(folder / "function.zip", folder, environment).__enter__()
+        return LambdaRuntime(archive, folder, environment)
 
 
 _FORM = "application/x-www-form-urlencoded"

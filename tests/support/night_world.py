@@ -27,6 +27,7 @@ from spotrun.address import BucketAddress
 from spotrun.boot import upload
 from spotrun.boot.wheel import Wheel
 from spotrun.cli import runs
+from spotrun.cli.night_counts import CallCounter
 from spotrun.cli.night_function import Answer, Attendant
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import Aws
@@ -36,10 +37,12 @@ from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_record import Begun, Night, NightRecord
+from spotrun.folder.run_calls import Calls, read_calls
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store import opening
+from spotrun.store.asked import Asked
 from spotrun.store.port import StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
@@ -57,6 +60,8 @@ RETRIED_AFTER_MIN = (1, 3)
 """https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""
 GIVEN_UP_AFTER_MIN = 10
 """MaximumEventAgeInSeconds in night.yaml."""
+LASTS_S, STARTS_S = 0.5, 6.0
+"""What a call of the function takes, and the start of an environment. Its own clock tells that; this world's stands."""
 _A_SECOND_USD = 1.1 / 3600
 
 
@@ -192,6 +197,7 @@ class NightWorld:
         """A second copy of the call runs from its beginning to its end at that call."""
         self._calls: list[Call] = []
         self._attendant: Attendant | None = None
+        self._counter = CallCounter(STORE, STARTS_S, self.clock, self._asked_so_far)
         self._is_inside = False
         self._event: dict[str, Any] = {}
         self._agents: dict[str, tuple[Agent, datetime]] = {}
@@ -380,9 +386,13 @@ class NightWorld:
         self.invoked += 1
         if self._attendant is None:
             self._attendant = Attendant(self.store, NAME, self.new_alarm(), self.clock)
+            self._counter = CallCounter(self.store, STARTS_S, self.clock, self._asked_so_far)
         was_inside, self._is_inside, self._event = self._is_inside, True, event
         try:
-            self.answers.append((attendant or self._attendant).answer(event))
+            answer = (attendant or self._attendant).answer(event)
+            self.answers.append(answer)
+            if attendant is None:
+                self._counter.count(event, answer, LASTS_S, 0)
         except (SpotrunError, Killed) as error:
             self.said.append(f"{event.get('kind')}: {type(error).__name__}: {error}")
             self._attendant = None
@@ -390,6 +400,16 @@ class NightWorld:
         finally:
             self._is_inside = was_inside
         return True
+
+    def _asked_so_far(self) -> Asked:
+        asked = self.asked
+        return Asked(asked["get"], sum(asked[each] for each in ("list", "put", "put_if_absent", "put_status")))
+
+    def calls(self, uid: str) -> Calls:
+        """What the function has counted for a run."""
+        found = read_calls(opening.open_store(f"{STORE}/{NAME}-{uid}"))
+        assert found is not None
+        return found
 
     def _meet(self, port: str, operation: str) -> None:
         """What happens at a call that the function makes."""

@@ -26,6 +26,7 @@ from spotrun.clouds.notices import NoticeSource
 from spotrun.container.hosts import repository_of
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, CloudNotInstalled, StoreError, needs_extra
+from spotrun.folder.run_calls import Calls, RunnerCalls
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
@@ -237,6 +238,11 @@ class Aws(Cloud):
             from spotrun.clouds.aws.nights import AwsNights
         self._require((region,))
         return AwsNights(Region(region, system_clock()))
+
+    def runner_calls(self, calls: Calls) -> RunnerCalls:
+        from spotrun.clouds.aws.control_plane import prices, usd_of
+
+        return RunnerCalls(calls, usd_of(calls), prices().read)
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions

@@ -16,6 +16,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from spotrun.clouds.night_requests import calls_of_a_night
+from spotrun.folder.run_calls import Calls
+from spotrun.run.billing import to_nano
 
 MEMORY_GB = Decimal("0.25")
 """Of the function, in night.yaml."""
@@ -53,3 +55,19 @@ def usd_of_a_night(hours: float) -> Decimal:
         + calls.asked.puts * usd["s3_put"]
         + calls.all * LOG_BYTES_A_CALL * usd["log_gb"] / 10**9
     )
+
+
+def usd_of(calls: Calls) -> Decimal:
+    """
+    For what was counted, to the nano-dollar. Calls that nobody counted are taken to cost as much as the others do.
+    """
+    usd = prices().usd
+    gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
+    counted = (
+        calls.calls * usd["lambda_request"]
+        + gb_seconds * usd["lambda_gb_second"]
+        + calls.reads * usd["s3_get"]
+        + calls.writes * usd["s3_put"]
+        + calls.log_bytes * usd["log_gb"] / 10**9
+    )
+    return to_nano(counted * (calls.calls + calls.uncounted) / max(calls.calls, 1))

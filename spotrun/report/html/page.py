@@ -7,6 +7,8 @@ from datetime import datetime
 
 from spotrun.account.summary import bill_series, summarise
 from spotrun.folder.machine_use import TypeUse
+from spotrun.folder.run_calls import RunnerCalls
+from spotrun.report import runner_calls
 from spotrun.report.html import listings
 from spotrun.report.html import metric as drawing
 from spotrun.report.html.chart import chart
@@ -30,10 +32,11 @@ def page(
     now: datetime,
     metric: str | None = None,
     machines: Sequence[TypeUse] = (),
+    calls: RunnerCalls | None = None,
 ) -> str:
     """
-    The report of a run at `now`, from its state, its ledger entries, and what its machines were busy with. With
-    `metric`, that is drawn over dollars.
+    The report of a run at `now`, from its state, its ledger entries, what its machines were busy with, and what calling
+    its runner cost. With `metric`, that is drawn over dollars.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -55,6 +58,7 @@ def page(
         *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),
         *([section(TITLE, listings.machines(machines))] if machines else []),
+        *([] if calls is None else [section(runner_calls.TITLE, element("p", runner_calls.in_words(calls)))]),
         *([section("In no checkpoint", listings.gaps(summary))] if summary.gaps else []),
         section("Made with", made_with(state)),
         section("Events", listings.events(entries, summary.ordinals, summary.time_scale)),

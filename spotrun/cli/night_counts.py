@@ -1,0 +1,103 @@
+"""What an environment of a night's function counts of its own calls, for the report of the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock, system_clock
+from spotrun.errors import StoreError
+from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, write_calls
+from spotrun.store import opening
+from spotrun.store.asked import Asked, asked
+
+MEMORY_MB = 256
+"""In night.yaml; AWS Lambda says it too."""
+_MEMORY = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"
+
+
+class CallCounter:
+    """
+    Of one environment. It writes at the first call for a run, at the last, and now and then between; `asked_for` says
+    what the process has asked of the store. `starting_s` is how long it took to start.
+    """
+
+    def __init__(
+        self,
+        runs_uri: str,
+        starting_s: float = 0.0,
+        clock: Clock | None = None,
+        asked_for: Callable[[], Asked] = asked,
+    ) -> None:
+        self._uri = runs_uri.rstrip("/")
+        self._environment = uuid4().hex[:12]
+        self._clock = clock or system_clock()
+        self._asked_for = asked_for
+        self._before = Asked()
+        self._run = ""
+        self._starting_s = starting_s
+        self._has_started = False
+        self._kept_s = 0.0
+        self._calls: Calls | None = None
+        self._written_at = self._clock.now()
+        self._is_written = False
+
+    def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
+        """A call that took so long and has logged so much. One that has no run counts for the next that has one."""
+        one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
+        if run != self._run:
+            if self._run:
+                self._calls = None  # those of another run, whose last record has them
+            self._run, self._is_written = run, False
+        self._calls = one if self._calls is None else self._calls + one
+        due = not self._is_written or self._clock.now() - self._written_at >= WRITTEN_EVERY
+        if self._run and (due or answer.get("done")):
+            self._write(self._calls)
+
+    def _one(self, event: Mapping[str, Any], seconds: float, log_bytes: int) -> Calls:
+        now, found = self._clock.now(), self._asked_for()
+        new, self._before = found.since(self._before), found
+        start_s, starts = (0.0, 0) if self._has_started else (self._starting_s, 1)
+        kept_s, self._has_started, self._kept_s = self._kept_s, True, 0.0
+        return Calls(
+            began_at=now,
+            ended_at=now,
+            memory_mb=int(os.environ.get(_MEMORY, MEMORY_MB)),
+            calls=1,
+            ticks=int(event.get("kind") == "tick"),
+            events=int("detail-type" in event),
+            starts=starts,
+            seconds=seconds + start_s + kept_s,
+            starting_s=start_s,
+            reads=new.reads,
+            writes=new.writes,
+            log_bytes=log_bytes,
+        )
+
+    def _write(self, calls: Calls) -> None:
+        """With the request that this makes itself; how long that takes counts with the next call."""
+        began_s = time.monotonic()
+        try:
+            counted = replace(calls, writes=calls.writes + 1)
+            write_calls(opening.open_store(f"{self._uri}/{self._run}"), self._environment, counted)
+        except StoreError:
+            return
+        finally:
+            self._kept_s = time.monotonic() - began_s
+        self._written_at, self._is_written, self._calls = self._clock.now(), True, counted
+        self._before = self._asked_for()
+
+
+def since_start_s() -> float:
+    """For how long this process has lived, as Linux knows; 0 elsewhere."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, AttributeError):
+        return 0.0

@@ -1,0 +1,110 @@
+"""
+How often the function of a night was called for a run, for how long, and what it asked of the store: so much does a
+runner cost that is called. Each environment of the function counts for itself, and overwrites its own object now and
+then.
+
+    calls/ENVIRONMENT.json
+
+What an environment has counted since it wrote last is lost when AWS takes it away. Calls come once a minute, so the
+minutes between its last record and the next environment's first are the calls that nobody counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+import msgspec
+
+from spotrun.errors import ObjectMissing, StoreError
+from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Seconds, decode
+from spotrun.store.port import Store
+
+FOLDER = "calls/"
+WRITTEN_EVERY = timedelta(minutes=15)
+CALLED_EVERY = timedelta(minutes=1)
+ENVIRONMENTS_MAX = 200
+"""More than a week has, if AWS moves the function each hour."""
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What was counted between two moments. `seconds` are those of the function, as its own clock has them, `starting_s`
+    of which went by until it had imported everything. `ticks` of the `calls` came from the schedule, once a minute,
+    `events` from EC2. `reads` and `writes` are requests to the store; `uncounted` calls are those of which nothing else
+    is known.
+    """
+
+    began_at: Moment
+    ended_at: Moment
+    memory_mb: Count
+    calls: Count = 0
+    ticks: Count = 0
+    events: Count = 0
+    starts: Count = 0
+    seconds: Seconds = 0.0
+    starting_s: Seconds = 0.0
+    reads: Count = 0
+    writes: Count = 0
+    log_bytes: Count = 0
+    uncounted: Count = 0
+
+    def __add__(self, other: Calls) -> Calls:
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        return Calls(
+            began_at=min(self.began_at, other.began_at),
+            ended_at=max(self.ended_at, other.ended_at),
+            memory_mb=max(self.memory_mb, other.memory_mb),
+            **sums,
+        )
+
+
+class RunnerCalls(NamedTuple):
+    """What such calls cost: `usd`, by prices that were read on the day `prices_read`."""
+
+    calls: Calls
+    usd: Decimal
+    prices_read: str
+
+
+_SUMS = ("calls", "ticks", "events", "starts", "seconds", "starting_s", "reads", "writes", "log_bytes", "uncounted")
+
+
+def write_calls(store: Store, environment: str, calls: Calls) -> None:
+    """
+    Raises:
+        StoreError: it is written with the next ones.
+    """
+    store.put_status(f"{FOLDER}{environment}.json", msgspec.json.encode(calls))
+
+
+def read_calls(store: Store) -> Calls | None:
+    """All that was counted for a run; None if no function was called for it, or nobody may look."""
+    try:
+        listed = store.list(FOLDER)[:ENVIRONMENTS_MAX]
+        found = [calls for each in listed if (calls := _read(store, each.key)) is not None]
+    except StoreError:
+        return None
+    return _together(found) if found else None
+
+
+def _read(store: Store, key: str) -> Calls | None:
+    try:
+        return decode(store.get(key, 0, SMALL_BYTES), Calls)
+    except (ObjectMissing, OutOfBounds):
+        return None
+
+
+def _together(found: Sequence[Calls]) -> Calls:
+    ordered = sorted(found, key=lambda calls: calls.began_at)
+    total = ordered[0]
+    for each in ordered[1:]:
+        missing = min(each.began_at - total.ended_at, WRITTEN_EVERY) // CALLED_EVERY - 1
+        total = (
+            total
+            + each
+            + Calls(began_at=each.began_at, ended_at=each.ended_at, memory_mb=each.memory_mb, uncounted=max(0, missing))
+        )
+    return total

@@ -1,0 +1,33 @@
+"""How many requests this process has sent to buckets, as their owners bill them: each try is one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+
+class Asked(NamedTuple):
+    """`reads` are those that get an object; `writes` put one, or list. A deletion is free."""
+
+    reads: int = 0
+    writes: int = 0
+
+    def since(self, before: Asked) -> Asked:
+        return Asked(self.reads - before.reads, self.writes - before.writes)
+
+
+_lock = threading.Lock()
+_asked = Asked()
+
+
+def asked() -> Asked:
+    return _asked
+
+
+def count(request: Any, **_: object) -> None:
+    """What botocore calls ahead of each request to S3."""
+    global _asked
+    is_read = request.method in ("GET", "HEAD") and "list-type=" not in request.url
+    with _lock:
+        if request.method != "DELETE":
+            _asked = Asked(_asked.reads + is_read, _asked.writes + (not is_read))
