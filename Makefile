@@ -19,6 +19,7 @@
 # make examples  those of a loop, of Fabric, of transformers and of a command, through kills: are they the same? (ten minutes)
 # make newest  the contract of Framework with the newest releases, in .newest: which private name has moved? (five minutes)
 # make nights  200 nights without a machine, with faults at random: one run each, nothing left, the right bill? (some minutes)
+# make night-notices  how soon the function of a night answers an interruption warning, on EC2 that is on this machine (as root; ten minutes)
 # make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -37,6 +38,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 CHECKPOINT_ARGS ?=
+NIGHT_NOTICES_ARGS ?=
 LOCK_ARGS ?=
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location
@@ -51,7 +53,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
 .PHONY: demo quick test torture chaos containers attacks mutations secrets accidents best kinds scripts ways loops transformers \
-	examples commands state-folder newest calls nights function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+	examples commands state-folder newest calls nights night-notices function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	dist install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -96,6 +98,9 @@ planned: .venv/.installed-dev
 
 nights: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.nights
+
+night-notices: function
+	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.night_notice $(NIGHT_NOTICES_ARGS)
 
 # What runs the nights of `spotrun night`, as that installs it.
 function: .venv/.installed-dev

@@ -15,8 +15,8 @@ ledger.
 
 What the time went by in:
 
-    agent      until the instance has heard of its notice (it asks every 2 s) and has written that into the ledger
-    function   until it has seen that, decided, written what it intends, and asked
+    heard      until the notice is in the ledger: the function writes it, or the agent, which asks every 2 s
+    answered   until the function has looked at the cloud, has decided, has written what it intends, and asks
     moto       the part of either in which moto was serving one of their calls; the rest is ours
 """
 
@@ -29,6 +29,7 @@ import random
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,10 @@ from typing import NamedTuple
 import pytest
 
 from spotrun.cli.runs import OpenRun
+from spotrun.clouds.aws.cloud import Aws
+from spotrun.folder.run_calls import read_calls
+from spotrun.report.runner_calls import in_words
+from spotrun.run.events import Entry, NoticeSeen
 from tests.support.ec2_server import INTERRUPTED
 from tests.support.eventually import eventually
 from tests.support.night_account import STORE
@@ -46,16 +51,21 @@ from tests.support.night_rehearsal import NIGHT, Called, NightRehearsal, Served,
 ARCHIVE = Path("build/function.zip")
 APART_S = 4.0
 """Notices come at random moments of the agent's and the function's own rhythm."""
-WITHIN_S = 300.0
+WITHIN_S = 900.0
 
 
 class Answered(NamedTuple):
-    """One notice: seconds from it to the request, and what they went by in. `cold`: a new environment was started."""
+    """
+    One notice: seconds from it to the request, what they went by in, and what the function asked AWS once it had heard.
+    `cold`: a new environment was started.
+    """
 
     total_s: float
-    agent_s: float
-    function_s: float
+    heard_s: float
+    answered_s: float
     moto_s: float
+    by_agent: bool
+    requests: tuple[str, ...]
     cold: bool
 
     @property
@@ -84,6 +94,7 @@ def main() -> None:
         found = rehearse(rehearsal, asked.notices, played=asked.played)
         calls = rehearsal.account.environments.called
     show(found)
+    _show_requests(found)
     _show_calls("calls by the minute", [each for each in calls if each.kind == "tick" and not each.cold])
     _show_calls("calls of a new environment", [each for each in calls if each.cold])
     if asked.json is not None:
@@ -108,6 +119,10 @@ def rehearse(rehearsal: NightRehearsal, notices: int, *, played: bool) -> list[A
         if agent is not None:
             agent.goes()
             account.end(agent.instance_id, INTERRUPTED)
+    with account.as_administrator():
+        counted = read_calls(run.store)
+    if counted is not None:
+        print(in_words(Aws().runner_calls(counted)))
     return found
 
 
@@ -135,15 +150,22 @@ def _answer(rehearsal: NightRehearsal, run: OpenRun, instance_id: str) -> Answer
 
     asked = eventually(request, within_s=WITHIN_S)
     assert asked is not None
-    attempts = run.ledger.refresh().attempts.values()
-    noticed_at = next(each.notice_at for each in attempts if each.instance_id == instance_id and each.notice_at)
-    total_s, agent_s = asked.began_s - began_s, (noticed_at - began_at).total_seconds()
-    until_s = began_s + agent_s
-    served = [*account.served]
-    moto_s = _busy_s((each for each in served if each.who != "spotrun-night"), began_s, until_s)
-    moto_s += _busy_s((each for each in served if each.who == "spotrun-night"), until_s, asked.began_s)
+    entry = _notice(run, instance_id)
+    total_s, heard_s = asked.began_s - began_s, (entry.at - began_at).total_seconds()
+    is_agents, until_s, served = entry.writer == "agent", began_s + heard_s, [*account.served]
+    functions = [each for each in served if each.who == "spotrun-night"]
+    first = [each for each in served if each.who != "spotrun-night"] if is_agents else functions
+    moto_s = _busy_s(first, began_s, until_s) + _busy_s(functions, until_s, asked.began_s)
     cold = any(each.cold and each.ended_s > began_s for each in account.environments.called)
-    return Answered(total_s, agent_s, total_s - agent_s, moto_s, cold)
+    requests = [each.action for each in functions if until_s <= each.began_s < asked.began_s]
+    return Answered(total_s, heard_s, total_s - heard_s, moto_s, is_agents, tuple(requests), cold)
+
+
+def _notice(run: OpenRun, instance_id: str) -> Entry:
+    state = run.ledger.refresh()
+    number = next(each.number for each in reversed(state.attempts.values()) if each.instance_id == instance_id)
+    told = (each for each in run.ledger.entries if isinstance(each.event, NoticeSeen) and each.event.attempt == number)
+    return next(each for each in told if isinstance(each.event, NoticeSeen) and each.event.kind == "termination")
 
 
 def _busy_s(served: Iterable[Served], since_s: float, until_s: float) -> float:
@@ -158,21 +180,27 @@ def _busy_s(served: Iterable[Served], since_s: float, until_s: float) -> float:
 
 def _in_words(one: Answered) -> str:
     cold = ", an environment was started" if one.cold else ""
-    return f"{one.total_s:.2f} s (agent {one.agent_s:.2f}, function {one.function_s:.2f}; moto {one.moto_s:.2f}){cold}"
+    return f"{one.total_s:.2f} s (heard {one.heard_s:.2f}, answered {one.answered_s:.2f}; moto {one.moto_s:.2f}){cold}"
 
 
 def show(found: Sequence[Answered]) -> None:
-    print(f"{len(found)} notices, {sum(each.cold for each in found)} with an environment that was started for them")
+    by_agent, cold = sum(each.by_agent for each in found), sum(each.cold for each in found)
+    print(f"{len(found)} notices; the agent told {by_agent} of them first; an environment was started for {cold}")
     columns: dict[str, Callable[[Answered], float]] = {
         "to the request": lambda each: each.total_s,
-        "  agent": lambda each: each.agent_s,
-        "  function": lambda each: each.function_s,
+        "  heard": lambda each: each.heard_s,
+        "  answered": lambda each: each.answered_s,
         "of it moto's": lambda each: each.moto_s,
         "of it ours": lambda each: each.ours_s,
     }
     print(f"{'seconds':16} {'p50':>6} {'p95':>6} {'max':>6}")
     for name, figure in columns.items():
         _show_row(name, [figure(each) for each in found])
+
+
+def _show_requests(found: Sequence[Answered]) -> None:
+    usual = Counter(each.requests for each in found).most_common(1)[0][0]
+    print(f"asked until then, mostly: {', '.join(each.rpartition('/runs/')[2] or each for each in usual)}")
 
 
 def _show_row(name: str, figures: Sequence[float]) -> None:

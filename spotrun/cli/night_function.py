@@ -13,6 +13,7 @@ keeps in memory between two calls only saves requests.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -31,8 +32,10 @@ from spotrun.clouds.registry import nights_of
 from spotrun.creation import create_run, new_uid
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
 from spotrun.folder.keys import KeyMissing
+from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
+from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
@@ -42,7 +45,9 @@ from spotrun.store.retrying import persist
 CREATED_WITHIN = timedelta(hours=12)
 """A run that was recorded longer ago and is not there was deleted since: nobody creates it again."""
 WATCH_S = 20.0
-"""An agent hears of its notice by itself, some seconds before or after EC2's event comes. Its entry is waited for."""
+"""An agent hears of a recommendation by itself, some seconds before or after EC2's event. Its entry is waited for."""
+NOTICE = timedelta(minutes=2)
+"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
 RACES_MAX = 5
 
 Answer = dict[str, Any]
@@ -117,7 +122,7 @@ class Attendant:
             return answer
         try:
             if "detail-type" in event:
-                return self._hear(str(event.get("detail", {}).get("instance-id", "")))
+                return self._hear(event)
             return self._attend(again=event.get("kind") == "look")
         except SpotrunError as error:
             self._attended = None
@@ -228,8 +233,9 @@ class Attendant:
         except CloudError as error:
             self._troubles.append(error.one_line)
 
-    def _hear(self, instance_id: str) -> Answer:
+    def _hear(self, event: Mapping[str, Any]) -> Answer:
         """Of an instance that is not this run's nothing is done."""
+        instance_id = str(event.get("detail", {}).get("instance-id", ""))
         attended = self._opened() if self._goes_on() or self._is_known() else None
         if attended is None:
             return self._told(None, None)
@@ -237,7 +243,25 @@ class Attendant:
         ours = {each.recorded.instance_id for each in state.members() if each.recorded is not None}
         if instance_id not in ours or state.terminal is not None:
             return {"run": attended.run.id, "not_ours": instance_id}
+        if "instance-action" in event["detail"]:
+            self._note_notice(attended.run.ledger, instance_id, _moment(event.get("time"), self._clock.now()) + NOTICE)
         return self._attend(watch_s=WATCH_S)
+
+    def _note_notice(self, ledger: Ledger, instance_id: str, deadline_at: datetime) -> None:
+        """
+        Write the notice of the instance that trains, unless its agent was first: that asks every two seconds, and what
+        replaces the instance may as well be asked for now. Of a gang, its agents tell which member is meant.
+        """
+
+        def unless_known(state: RunState) -> NoticeSeen | None:
+            current = state.current
+            if current is None or current.instance_id != instance_id or current.notice or len(current.names) > 1:
+                return None
+            return NoticeSeen(attempt=current.number, kind="termination", deadline_at=deadline_at)
+
+        if deadline_at > self._clock.now():  # an event that comes this late is of a loss that is known
+            with contextlib.suppress(EntryRefused):
+                ledger.append(unless_known)
 
     def _goes_on(self) -> bool:
         """Whether this process attends to a run in whose place no night begins another one: see `_unfinished`."""

@@ -21,7 +21,7 @@ class Asked(NamedTuple):
 
 BEGIN = Asked(Decimal(40), Decimal(30))
 """To begin a night, with all its calls in the hour that follows."""
-TICK = Asked(Decimal("3.9"), Decimal("0.78"))
+TICK = Asked(Decimal("2.7"), Decimal("0.78"))
 """In each minute of its run."""
 COLD = Asked(Decimal(70), Decimal(5))
 """With a ledger of an hour's or some hours' commits."""

@@ -23,7 +23,7 @@ from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Seconds,
 from spotrun.store.port import Store
 
 FOLDER = "calls/"
-WRITTEN_EVERY = timedelta(minutes=15)
+WRITTEN_EVERY = timedelta(minutes=30)
 CALLED_EVERY = timedelta(minutes=1)
 ENVIRONMENTS_MAX = 200
 """More than a week has, if AWS moves the function each hour."""

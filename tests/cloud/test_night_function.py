@@ -10,6 +10,7 @@ import pytest
 
 from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
 from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
+from spotrun.clouds.aws.night_alarm import WARNING
 from spotrun.clouds.night_requests import BEGIN, Asked
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
@@ -170,6 +171,29 @@ def test_what_ec2_tells_of_an_instance_makes_the_function_ask_for_another_at_onc
     assert replacement.intended_at - state.current.notice_at < timedelta(seconds=5)
     world.passes(180)
     require_one_clean_night(world)
+
+
+def test_a_warning_is_acted_on_before_the_agent_has_heard_of_it(world: NightWorld) -> None:
+    to_the_evening(world)
+    world.install(policy={"on_demand_after": "10m", "return_to_spot": False})
+    world.passes(20)
+    training = world.training
+    assert training is not None
+    detail = {"instance-id": training.instance_id, "instance-action": "terminate"}
+    told_at = world.clock.now()
+    event = {"detail-type": WARNING, "time": f"{told_at:%Y-%m-%dT%H:%M:%SZ}", "detail": detail}
+    assert world.invoke(event)
+    state = world.state(world.uids()[0])
+    assert state.current is not None
+    assert state.current.notice is not None
+    assert state.current.notice.deadline_at == told_at.replace(microsecond=0) + timedelta(minutes=2)
+    replacement = state.launches[max(state.launches)]
+    assert replacement.number != state.current.launch
+    assert len(world.aws.alive) == 2
+    launches, late = len(state.launches), {**event, "time": f"{told_at - timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"}
+    assert world.invoke(event)
+    assert world.invoke(late)
+    assert len(world.state(world.uids()[0]).launches) == launches
 
 
 def test_news_of_an_instance_that_is_not_the_runs_changes_nothing(world: NightWorld) -> None:
