@@ -121,6 +121,12 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
         assert [(each["run"], each["state"], each["last"]) for each in listed] == [
             (begun["run"], "completed", "2026-11-27")
         ]
+        assert listed[0]["calls_are_counted"]
+        calls = spotrun("report", begun["run"], "--store", STORE, "--json").json["runner_calls"]
+        assert (calls["by_events"], calls["starts"], calls["memory_mb"]) == (1, 2, 256)
+        assert calls["seconds"] > 0
+        assert calls["reads"] > calls["writes"] > 0
+        assert calls["usd"] == listed[0]["calls_usd"]
         assert spotrun("night", "rm", NIGHT, "--store", STORE, "-y").out == f"removed {NIGHT}\n"
         assert f"spotrun-night-{NIGHT}" not in [each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]]
         gone = spotrun("night", "run", NIGHT, "--store", STORE)
