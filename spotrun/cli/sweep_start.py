@@ -45,6 +45,7 @@ RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psn
 NAME_MAX = 57
 """A run's name has the number of the trial too."""
 KEEP_EXACT = 0.01
+BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
@@ -135,14 +136,16 @@ def _busy(name: str) -> SpotrunError:
 def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     grid = read_grid(wish.grid)
     if wish.budget is None:
-        raise SpecInvalid("a sweep needs a budget for all of its trials", hint="--budget 40")
-    budget_usd = read_flag("--budget", parse_usd, wish.budget)
+        raise SpecInvalid("a sweep needs a budget for all of its trials", hint=BUDGET_EXAMPLE)
+    budget_usd = read_flag(
+        "--budget", parse_usd, wish.budget, BUDGET_EXAMPLE if wish.budget.strip("0.") == "" else None
+    )
     if wish.deadline is not None:
         read_flag("--deadline", read_deadline, wish.deadline)
     keep_one_in = _keep_one_in(wish.stop_worst)
     overrides = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
     spec = load_spec(spec_path, overrides, default_store(), arguments)
-    name = read_flag("--name", read_name, wish.name or f"{spec.name[: NAME_MAX - len(SUFFIX)]}{SUFFIX}")
+    name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
     if len(name) > NAME_MAX:
         raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
     with placed(spec_path, overrides):
@@ -164,10 +167,14 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     return Asked(name, Wanted(spec, params, plan), _digest(spec))
 
 
+def _default_name(spec: RunSpec) -> str:
+    return f"{spec.name[: NAME_MAX - len(SUFFIX)]}{SUFFIX}"
+
+
 def _keep_one_in(stop_worst: float) -> int | None:
     """
     Raises:
-        SpecInvalid: it is no share that leaves one in so many.
+        SpecInvalid: it is no share that leaves one trial in so many.
     """
     if stop_worst == 0:
         return None
@@ -176,7 +183,7 @@ def _keep_one_in(stop_worst: float) -> int | None:
         if keep >= 2 and abs(1 - 1 / keep - stop_worst) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--stop-worst {stop_worst:g} leaves no one in two, three or more",
+        f"--stop-worst {stop_worst:g} is no share that leaves one trial in two, in three, in four and so on",
         hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 nobody",
     )
 

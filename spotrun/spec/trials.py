@@ -15,7 +15,7 @@ So a parameter that only a mistake can mean is refused before anything is rented
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
@@ -27,6 +27,8 @@ from spotrun.spec.arguments import Script, as_number, plain, replaced
 from spotrun.spec.model import BudgetSpec, RunSpec, TrainSpec
 
 EXAMPLE = "--grid lr=1e-3,3e-4"
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+BRACKETS_EXAMPLE = "a comma in brackets belongs to its value: --grid layers=[64,64],[128]"
 COMBINATIONS_MAX = 10_000
 ALIKE = 0.75
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
@@ -64,7 +66,7 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> int:
 
 
 def _values(text: str, listed: str) -> tuple[str, ...]:
-    values = tuple(value.strip() for value in listed.split(","))
+    values = tuple(value.strip() for value in _at_commas(text, listed))
     if "" in values:
         raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"values are apart by one comma: {EXAMPLE}")
     for _, alike in groupby(sorted(values, key=as_number), key=as_number):
@@ -72,6 +74,23 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
         if len(same) > 1:
             raise SpecInvalid(f"--grid {text!r} has the same value twice: {' and '.join(same)}", hint="remove one")
     return values
+
+
+def _at_commas(text: str, listed: str) -> list[str]:
+    """The parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
+    parts, open_brackets = [""], list[str]()
+    for letter in listed:
+        if letter in BRACKETS:
+            open_brackets.append(BRACKETS[letter])
+        elif letter in BRACKETS.values() and (not open_brackets or open_brackets.pop() != letter):
+            raise SpecInvalid(f"--grid {text!r}: nothing opens the {letter!r}", hint=BRACKETS_EXAMPLE)
+        if letter == "," and not open_brackets:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if open_brackets:
+        raise SpecInvalid(f"--grid {text!r}: a {open_brackets[-1]!r} is missing", hint=BRACKETS_EXAMPLE)
+    return parts
 
 
 # -- where a parameter goes ------------------------------------------------------------------------------------------
@@ -114,17 +133,28 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
     """The words that give a script an argument which the job does not give it."""
     if (flag := script.flag_for(name)) is not None:
-        return (flag, value)
+        return _flag_with(flag, value)
     if script.is_hydra:
         return (f"{name}={value}",)
     itself, beside = script.itself, script.beside
     known = {flag.lstrip("-") for flag in beside.flags} | set(spec.envs)
-    near = get_close_matches(name, sorted(known), 1, ALIKE)
+    near = _near(name, known)
     if not near and (not itself.flags or itself.is_open or plain(name) in itself.words | beside.words):
-        return (f"--{name}", value)
+        return _flag_with(f"--{name}", value)
     listed = ", ".join(sorted(itself.flags)[:10])
     hint = f"did you mean {near[0]}?" if near else f"its arguments are {listed}"
     raise SpecInvalid(f"--grid {name}: {spec.train.title} has no argument --{name}", hint=hint)
+
+
+def _flag_with(flag: str, value: str) -> tuple[str, ...]:
+    """A value that begins with a dash would be read as the next flag."""
+    return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
+
+
+def _near(name: str, known: Collection[str]) -> list[str]:
+    """What the name may stand for; a mistake in its case is the likeliest."""
+    alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
+    return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
 
 # -- what a trial may take -------------------------------------------------------------------------------------------

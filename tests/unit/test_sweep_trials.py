@@ -29,6 +29,16 @@ def test_a_grid_is_names_with_their_values_as_typed() -> None:
     assert combinations(grid) == 4
 
 
+def test_a_comma_in_brackets_belongs_to_its_value() -> None:
+    grid = read_grid(["layers=[64,64], [128]", "betas=(0.9,0.99)"])
+    assert grid == {"layers": ("[64,64]", "[128]"), "betas": ("(0.9,0.99)",)}
+
+
+def test_a_value_that_begins_with_a_dash_is_not_read_as_the_next_flag(tmp_path: Path) -> None:
+    spec = with_params(job(tmp_path, ARGPARSE), {"width": "-best"})
+    assert spec.train.args == ("--width=-best",)
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
