@@ -219,6 +219,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     policy, capacity_type = facts.spec.resources.spot_policy, intent.offering.capacity_type
     allowed = capacity_type is CapacityType.OWN or policy in ("auto", capacity_type.replace("_", "-"))
+    if not wanted and capacity_type is CapacityType.OWN:
+        return f"{intent.offering} is not free any more"
     if not wanted or not allowed:
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:

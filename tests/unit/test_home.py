@@ -70,6 +70,7 @@ def test_what_is_intended_at_home_is_executed_there_and_given_up_if_it_was_taken
     assert not events_of([executed])
     (closed,) = events_of(decided(history, spec()))
     assert isinstance(closed, ev.LaunchClosed)
+    assert closed.detail.endswith("is not free any more")
 
 
 def test_at_home_nothing_else_is_asked_for() -> None:
