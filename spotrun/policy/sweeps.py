@@ -171,7 +171,10 @@ class Over(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """No trial logs the metric, so nothing can be judged by it. `known` are those that are logged."""
+    """
+    No trial logs the metric, so nothing can be judged by it; "" is any that looks like a loss. `known` are those that
+    are logged.
+    """
 
     metric: str
     epoch: int
@@ -364,16 +367,24 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
 def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     """
     The metric that the user names, if trials have come far enough and none has logged it. One trial may have lost it
-    to NaN, unless it logs one that is spelled alike.
+    to NaN, unless it logs one that is spelled alike. Where the user names none, and trials are to be compared, it is
+    any loss ("").
     """
-    if plan.metric is None or any(plan.metric in each.metrics for trial in trials for each in trial.epochs):
-        return None
     far = [trial for trial in trials if trial.last_epoch >= (plan.judged_from or 1)]
-    known = tuple(sorted({name for trial in far for each in trial.epochs for name in each.metrics}))
-    if not far:
+    if plan.metric is None:
+        compared = plan.keep_one_in is not None and plan.trials > 1 and not _all_over(plan, trials)
+        logged = not compared or metric_of(plan, trials) is not None
+    else:
+        logged = any(plan.metric in each.metrics for trial in trials for each in trial.epochs)
+    if logged or not far:
         return None
-    found = Unknown(plan.metric, far[0].last_epoch, known)
+    known = tuple(sorted({name for trial in far for each in trial.epochs for name in each.metrics}))
+    found = Unknown(plan.metric or "", far[0].last_epoch, known)
     return found if len(far) >= min(2, plan.trials) or found.meant is not None else None
+
+
+def _all_over(plan: SweepPlan, trials: Sequence[Trial]) -> bool:
+    return len(trials) == plan.trials and all(each.settled for each in trials)
 
 
 def best_of(trial: Trial, metric: str, *, maximize: bool) -> EndedEpoch | None:

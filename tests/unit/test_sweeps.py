@@ -268,6 +268,16 @@ def test_without_a_wish_trials_are_judged_by_the_loss_of_the_validation_or_else_
     assert stopped(next_actions(wish, [replace(trial(1), epochs=logged(0.5, metric="lr"))])) == {}
 
 
+def test_trials_that_log_nothing_like_a_loss_are_not_trained_to_their_ends_uncompared() -> None:
+    wish, trials = replace(PLAN, metric=None), [replace(trial(n), epochs=logged(0.5, metric="val_acc")) for n in (1, 2)]
+    assert next_actions(wish, trials) == [Unknown("", 1, ("val_acc",))]
+    assert not any(isinstance(each, Unknown) for each in next_actions(wish, trials[:1])), "its loss may be NaN"
+    uncompared = replace(wish, keep_one_in=None)
+    assert not any(isinstance(each, Unknown) for each in next_actions(uncompared, trials)), "as it was asked for"
+    over = [replace(each, outcome="completed", settled=True) for each in trials]
+    assert next_actions(replace(wish, trials=2), over) == [Over("")], "the report of one that has ended is shown"
+
+
 # -- which trials ----------------------------------------------------------------------------------------------------
 
 
