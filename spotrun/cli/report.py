@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, RunArgument, StoreOption, only_one, print_json, write_text
-from spotrun.errors import SpecInvalid
+from spotrun.errors import SpecInvalid, needs_extra
+
+if TYPE_CHECKING:
+    from spotrun.cli.sweeps import NamedSweep
 
 
 def report(
@@ -28,9 +31,14 @@ def report(
         Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
     ] = None,
 ) -> None:
-    """Show what each completed epoch cost, in dollars and in downtime."""
+    """
+    Show what each completed epoch cost, in dollars and in downtime.
+
+    The name of a sweep shows what each of its trials cost and reached.
+    """
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import open_run
+    from spotrun.cli.sweeps import sweep_named
     from spotrun.folder.machine_use import machine_use
     from spotrun.folder.run_calls import read_calls
     from spotrun.report import limits, machine_readable, terminal
@@ -40,6 +48,10 @@ def report(
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
         raise SpecInvalid("--metric is drawn in the HTML report", hint=f"--html report.html --metric {metric}")
+    if (sweep := sweep_named(run, store)) is not None:
+        _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": bool(fail_if), "--html": html is not None})
+        _show_sweep(sweep, as_json)
+        return
     limit = limits.parse(fail_if) if fail_if else None
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
@@ -59,3 +71,26 @@ def report(
         terminal.show(summary, machines=machines, calls=calls)
     if limit is not None:
         limits.check(limit, summary)
+
+
+def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
+    """
+    Raises:
+        SpecInvalid: a flag is given that only a run's report has.
+    """
+    for flag in (flag for flag, is_given in given.items() if is_given):
+        raise SpecInvalid(
+            f"{flag} is for a run, and {sweep.record.name} is a sweep", hint=f"name a trial: {sweep.record.run_name(1)}"
+        )
+
+
+def _show_sweep(sweep: NamedSweep, as_json: bool) -> None:
+    with needs_extra("sweep", "the report of a sweep"):
+        from spotrun.cli.sweep_report import sweep_shown
+        from spotrun.report import sweep as report
+
+    shown = sweep_shown(sweep)
+    if as_json:
+        print_json(report.as_json(shown))
+    else:
+        report.show(shown)

@@ -33,6 +33,7 @@ from spotrun.folder.night_record import FOLDER as NIGHTS
 from spotrun.folder.pace import ALL_THE_TIME, Pace
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.folder.sweep_record import FOLDER as SWEEPS
+from spotrun.folder.sweep_record import find_sweep
 from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.run.state import RunState
@@ -223,11 +224,29 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
     if not found:
         _refuse(each for each in unreadable if reference in each.words)
+        _refuse_sweep(reference, folder)
         found = _begin_with(reference, runs)
     if not found:
         _refuse(each for each in unreadable if reference and any(word.startswith(reference) for word in each.words))
         raise _not_found(reference, folder, runs)
     return sorted(found, key=lambda run: run.created.clock_epoch)
+
+
+def _refuse_sweep(reference: str, folder: str) -> None:
+    """
+    Raises:
+        RunNotFound: it is the name of a sweep, and so of none of its runs: also while that has begun one alone.
+    """
+    if not re.fullmatch(NAME_PATTERN, reference, re.ASCII) or absent(folder):
+        return
+    record = find_sweep(open_store(folder), reference)
+    if record is not None:
+        last = record.run_name(record.trials)
+        raise RunNotFound(
+            f"{reference} is a sweep, whose runs are {record.run_name(1)}"
+            + (f" to {last}" if record.trials > 1 else ""),
+            hint="name one of them; the command that began the sweep carries it on",
+        )
 
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:

@@ -92,7 +92,7 @@ def status(
     elif not watch:
         _print_table(rows)
     if sweep is not None and rows and not (as_json or watch):
-        print(sweep.in_a_line(len(named)))
+        print(sweep.in_a_line(sweep.runs()))
     _refuse_damage(rows)
 
 

@@ -105,7 +105,7 @@ def attended(
         sweep = _found(asked)
         runs = [] if sweep is None else sweep.runs("runner")
         if sweep is None or _was_removed(sweep, runs):
-            sweep = _created(asked, wish, deadline_s)
+            sweep = _created(asked, wish, deadline_s, in_place_of=sweep)
         else:
             _carry_on(sweep, runs, asked, wish, deadline_s, yes=yes)
         outcome = None if detach else _attended(Sweeping(sweep, asked.wanted, runs), background=background)
@@ -300,7 +300,13 @@ def _wanted_by(asked: Asked, wish: Wish) -> dict[str, Any]:
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
-def _created(asked: Asked, wish: Wish, deadline_s: float | None) -> NamedSweep:
+def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: NamedSweep | None) -> NamedSweep:
+    """
+    `in_place_of` was removed, and left its name.
+
+    Raises:
+        SpotrunError: another machine has just begun one of this name.
+    """
     store = open_store(asked.wanted.spec.checkpoint.uri)
     record = SweepRecord(
         name=asked.name,
@@ -311,10 +317,26 @@ def _created(asked: Asked, wish: Wish, deadline_s: float | None) -> NamedSweep:
         wanted=_wanted_by(asked, wish),
         deadline=wish.deadline or "",
         deadline_s=deadline_s,
+        **_for_reports(asked),
     )
-    if not create_sweep(store, record):
+    if in_place_of is not None:
         replace_sweep(store, record)
+    elif not create_sweep(store, record):
+        raise SpotrunError(
+            f"another machine has just begun a sweep {asked.name} in {store.uri}",
+            hint="another sweep needs another --name; the same command carries that one on",
+        )
     return NamedSweep(store, record)
+
+
+def _for_reports(asked: Asked) -> dict[str, Any]:
+    plan = asked.wanted.plan
+    return {
+        "budget_usd": plan.budget_usd,
+        "metric": plan.metric,
+        "maximize": plan.maximize,
+        "judged_from": plan.judged_from,
+    }
 
 
 def _carry_on(
@@ -339,7 +361,10 @@ def _carry_on(
     if record.deadline != (wish.deadline or ""):
         passed_s = (datetime.now(UTC) - record.began_at).total_seconds() * record.time_scale
         until_s = None if deadline_s is None else passed_s + deadline_s
-        sweep.keep(replace(record, deadline=wish.deadline or "", deadline_s=until_s))
+        record = replace(record, deadline=wish.deadline or "", deadline_s=until_s)
+    record = replace(record, **_for_reports(asked))
+    if record != sweep.record:
+        sweep.keep(record)
     if sweep.record.stopped_by:
         sweep.go_on()
 

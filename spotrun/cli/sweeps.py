@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from shlex import quote
 
 from msgspec.structs import replace
@@ -37,10 +38,19 @@ class NamedSweep:
         """Those that the runs of all its trials have, or will have."""
         return {self.record.folder_of(number) for number in range(1, self.record.trials + 1)}
 
-    def in_a_line(self, begun: int) -> str:
-        stopped = f"; {self.record.stopped_by} has asked it to stop" if self.record.stopped_by else ""
-        said = f"{begun} of {self.record.trials} trials of the sweep {self.record.name} have begun{stopped}."
-        return f"{said} The command that began it carries it on, and shows its report."
+    def is_over(self, begun: Sequence[OpenRun]) -> bool:
+        """Whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
+        ended = all(run.ledger.refresh().terminal is not None for run in begun)
+        return ended and (len(begun) >= self.record.trials or self.record.stopped_by != "")
+
+    def in_a_line(self, begun: Sequence[OpenRun]) -> str:
+        record, over = self.record, self.is_over(begun)
+        all_over = over and len(begun) >= record.trials
+        has = "ended" if all_over else "begun"
+        stopped = f"; {record.stopped_by} has asked it to stop" if record.stopped_by else ""
+        said = f"{len(begun)} of {record.trials} trials of the sweep {record.name} have {has}{stopped}."
+        attend = "" if all_over and not stopped else " The command that began it carries it on."
+        return f"{said} `spotrun report {self.typed}` shows what they have come to.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
         """The run of that trial; None if it has not begun, or was deleted."""

@@ -8,12 +8,13 @@ number: so a command that was killed finds them again, and two commands cannot b
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from spotrun.errors import ObjectMissing, StoreError
-from spotrun.run.bounds import SMALL_BYTES, Moment, OutOfBounds, Scale, Seconds, decode
+from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Scale, Seconds, decode
 from spotrun.store.port import Store, is_key
 from spotrun.store.retrying import persist
 
@@ -39,6 +40,10 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline: str = ""
     deadline_s: Seconds | None = None
     stopped_by: str = ""
+    budget_usd: Decimal | None = None
+    metric: str | None = None
+    maximize: bool = False
+    judged_from: Count | None = None
 
     def run_name(self, number: int) -> str:
         return f"{self.name}-{number}"

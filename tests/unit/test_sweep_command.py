@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from spotrun.cli import sweep_start
+from spotrun.cli.sweeps import NamedSweep
+from spotrun.creation import create_run
 from spotrun.errors import StoreError
 from spotrun.folder import keys, setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
+from spotrun.spec.file import load_spec
+from spotrun.spec.trials import trial_spec
+from spotrun.store.opening import open_store
 from tests.support.called_spotrun import Spotrun
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -128,3 +135,53 @@ def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -
     assert setup_cache.copy_all(store, target) == 0
     store.delete("environments/key/7/000000")
     assert setup_cache.copy_all(store, MemoryStore(ManualClock())) == 0, "a part of it is missing"
+
+
+# -- by its name -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(job: Path) -> NamedSweep:
+    """A sweep of two trials of which the first has begun, and nobody attends to it."""
+    store = open_store(str(job.parent / "runs"))
+    wanted = {"--grid": ["lr=1e-3,3e-4"], "--sample": None, "--seed": 0, "the job": ""}
+    record = replace(RECORD, name="net", trials=2, wanted=wanted, budget_usd=Decimal(40), metric="val_loss")
+    assert create_sweep(store, record)
+    spec = trial_spec(load_spec(job, {"checkpoint.uri": store.uri}), record.run_name(1), Decimal(20))
+    create_run(spec, "a test", uid=record.run_uid(1))
+    return NamedSweep(store, record)
+
+
+def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: Spotrun) -> None:
+    where = ("--store", begun.store.uri)
+    found = spotrun("report", "net", *where, "--json").json
+    assert (found["budget_usd"], found["begun"], found["trials"], found["ended"]) == ("40", 1, 2, False)
+    assert [row["run"] for row in found["rows"]] == [begun.record.folder_of(1)]
+    assert {found["rows"][0]["params"]["lr"], found["not_begun"][0]["lr"]} == {"1e-3", "3e-4"}
+    assert "1 of 2 trials have begun" in spotrun("report", "net", *where).out
+    assert "`spotrun report net" in spotrun("status", "net", *where).out
+    refused = spotrun("report", "net", *where, "--csv")
+    assert refused.code == 2
+    assert "name a trial: net-1" in refused.err
+    begun.keep(replace(begun.record, budget_usd=None))
+    assert "the command that began it shows its report" in spotrun("report", "net", *where).err
+    begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))
+    assert "does not say which trials there are" in spotrun("report", "net", *where).err
+
+
+def test_a_sweep_that_has_begun_one_run_is_not_taken_for_it(begun: NamedSweep, spotrun: Spotrun) -> None:
+    for verb in ("resume", "logs", "why"):
+        found = spotrun(verb, "net", "--store", begun.store.uri)
+        assert found.code == 3
+        assert "net is a sweep, whose runs are net-1 to net-2" in found.err
+    assert spotrun("why", "net-1", "--store", begun.store.uri).code == 0
+
+
+def test_a_sweep_that_another_machine_begins_in_the_same_moment_is_not_overwritten(
+    begun: NamedSweep, job: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_start, "_found", lambda asked: None)
+    found = spotrun("sweep", job, *RIGHT, "--name", "net", "-y", "-d")
+    assert found.code == 1
+    assert "another machine has just begun a sweep net" in found.err
+    assert find_sweep(begun.store, "net") == begun.record
