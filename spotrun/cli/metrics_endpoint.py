@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -90,7 +91,8 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:
-        hint = "another program may have that port: name another one"
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)  # ports below 1024 are not every user's
+        hint = "name another port" if taken else "name an address of this machine, like 127.0.0.1"
         raise SpotrunError(f"cannot listen at {address.host}:{address.port}: {error.strerror}", hint=hint) from error
     host = f"[{address.host}]" if ":" in address.host else address.host
     print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)

@@ -106,6 +106,17 @@ def test_a_night_that_fails_has_its_bill_and_fails_the_job(sandbox: Sandbox, job
     assert flow.step(NIGHT).returncode == 2, "before anything is launched"
 
 
+def test_a_night_that_could_not_begin_has_not_the_bill_of_the_last_one(sandbox: Sandbox, job: Path) -> None:
+    job.write_text(job.read_text() + "budget: {max_usd: 0.0000001}\n")
+    flow = Workflow(sandbox.folder, job=str(job), **{"fail-if": "interruptions < 1"})
+    assert flow.step(NIGHT).returncode == 0
+    assert flow.known["steps.night.outputs.code"] == "2"
+    assert flow.step(SUMMARY).returncode == 0
+    assert flow.summary.read_text() == "no night of tonight has begun; the last run is tonight-2\n"
+    assert "steps.summary.outputs.run" not in flow.known
+    assert flow.step(GATE).returncode == 2, "the last night is not judged again"
+
+
 def test_no_input_is_part_of_a_script_and_no_action_can_be_moved() -> None:
     for step in STEPS:
         assert "${{" not in step.get("run", ""), step["name"]

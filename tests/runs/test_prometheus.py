@@ -83,6 +83,13 @@ def test_a_port_that_is_taken_is_one_error(store: Path, spotrun: Spotrun) -> Non
     assert said.code == 1
     assert "error: cannot listen at 127.0.0.1:" in said.err
     assert "Address already in use" in said.err
+    assert "try: name another port" in said.err
+
+
+def test_an_address_of_another_machine_is_not_taken_for_a_port_that_is_in_use(store: Path, spotrun: Spotrun) -> None:
+    said = spotrun("metrics", "--store", store, "--listen", "203.0.113.1:9753")
+    assert said.code == 1
+    assert "try: name an address of this machine" in said.err
 
 
 @needs_prometheus
