@@ -254,6 +254,7 @@ def test_flags_win_over_the_file_and_are_named_when_they_are_wrong(folder: Path)
     [
         ("resources.max_price", "$2", "--max-price: '$2' is not a number of US dollars; write 2"),
         ("resources.max_price", "nan", "--max-price: 'nan' is not a number"),
+        ("checkpoint.uri", 7, "--store: "),
         ("max_duration", "10 min", "--max-duration: '10 min' is not a duration; write 10m"),
         ("resources.cloud", "gpc", "--cloud: must be local, aws, gcp or slurm, not 'gpc'; write gcp"),
         ("resources.spot_policy", "spott", "--spott: must be spot, on-demand or auto"),
