@@ -24,8 +24,9 @@ _MEMORY = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"
 
 class CallCounter:
     """
-    Of one environment. It writes at the first call for a run, at the last, and now and then between; `asked_for` says
-    what the process has asked of the store. `starting_s` is how long it took to start.
+    Of one environment. It writes at the first call for a run, at the last, and at each that is not by the minute; those
+    by the minute now and then. `asked_for` says what the process has asked of the store. `starting_s` is how long it
+    took to start.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class CallCounter:
                 self._calls = None  # those of another run, whose last record has them
             self._run, self._is_written = run, False
         self._calls = one if self._calls is None else self._calls + one
-        due = not self._is_written or self._clock.now() - self._written_at >= WRITTEN_EVERY
+        is_rare = event.get("kind") != "tick"
+        due = is_rare or not self._is_written or self._clock.now() - self._written_at >= WRITTEN_EVERY
         if self._run and (due or answer.get("done")):
             self._write(self._calls)
 

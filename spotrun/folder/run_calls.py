@@ -5,8 +5,8 @@ then.
 
     calls/ENVIRONMENT.json
 
-What an environment has counted since it wrote last is lost when AWS takes it away. Calls come once a minute, so the
-minutes between its last record and the next environment's first are the calls that nobody counted.
+What an environment has counted since it wrote last is lost when AWS takes it away. Those are calls by the minute, so
+the minutes that have none are the calls that nobody counted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.errors import ObjectMissing, StoreError
 from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Seconds, decode
@@ -98,13 +99,9 @@ def _read(store: Store, key: str) -> Calls | None:
 
 
 def _together(found: Sequence[Calls]) -> Calls:
-    ordered = sorted(found, key=lambda calls: calls.began_at)
-    total = ordered[0]
-    for each in ordered[1:]:
-        missing = min(each.began_at - total.ended_at, WRITTEN_EVERY) // CALLED_EVERY - 1
-        total = (
-            total
-            + each
-            + Calls(began_at=each.began_at, ended_at=each.ended_at, memory_mb=each.memory_mb, uncounted=max(0, missing))
-        )
-    return total
+    total = found[0]
+    for each in found[1:]:
+        total = total + each
+    lost = (total.ended_at - total.began_at) // CALLED_EVERY - total.ticks
+    lost_max = len(found) * (WRITTEN_EVERY // CALLED_EVERY)
+    return replace(total, uncounted=max(0, min(lost, lost_max)))

@@ -75,7 +75,7 @@ def test_calls_that_an_environment_did_not_come_to_write_down_are_known_to_be_mi
     function.is_cold()
     function.ticks(1, {**RUN, "done": True})
     calls = function.calls
-    assert (calls.calls, calls.uncounted, calls.starts) == (2, 8, 2)
+    assert (calls.calls, calls.uncounted, calls.starts) == (2, 7, 2)
 
 
 def test_environments_that_were_called_side_by_side_miss_nothing(function: Function) -> None:
