@@ -11,6 +11,8 @@ from spotrun.folder.night_record import Night
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 AGAIN_EVERY_MIN = 15
+ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the rest"
+"""What can be done where a part of a night is missing."""
 
 
 class Due(NamedTuple):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from spotrun.cli.night_server import reply_to
 from spotrun.cli.runs import OpenRun
@@ -176,15 +175,15 @@ def test_a_job_that_cannot_be_switched_is_told(google: PlainGoogle) -> None:
         GcpAlarm(Google(google.clock), JOB).on()
 
 
-def test_a_right_that_is_missing_is_named(google: PlainGoogle) -> None:
+def test_a_right_that_is_missing_is_named(world: GcpNightWorld, google: PlainGoogle) -> None:
     GoogleNights(google.gce)
-    words = "Permission 'cloudscheduler.jobs.get' denied on resource (or it may not exist)."
+    words = "Permission 'run.services.get' denied on resource (or it may not exist)."
     denied = RpcRefusal(403, "PERMISSION_DENIED", words)
-    google.fault = lambda method: denied if method.startswith("cloudscheduler") else None
+    google.fault = lambda method: denied if method.startswith("run.") else None
     with pytest.raises(AccessDenied) as refused:
-        GcpNights(REGION, google.clock).is_installed(NIGHT)
+        GcpNights(REGION, google.clock).wrong(world.night, STORE)
     assert refused.value.hint is not None
-    assert refused.value.hint.startswith("ask for cloudscheduler.jobs.get; infra/gcp/README.md")
+    assert refused.value.hint.startswith("ask for run.services.get; infra/gcp/README.md")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +204,13 @@ def test_what_cloud_run_refuses_is_told_without_advice_on_instances(
     assert (refused.value.hint or "").partition(",")[0] == (advice or "")
 
 
-def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(google: PlainGoogle) -> None:
+def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(
+    world: GcpNightWorld, google: PlainGoogle
+) -> None:
     GoogleNights(google.gce)
     found = GcpNights(REGION, google.clock)
-    assert not found.is_installed(NIGHT)
-    found.remove(NIGHT)
+    assert found.wrong(world.night, STORE).startswith("the service spotrun-night-resnet50 is gone")
+    found.remove(NIGHT, STORE, print)
     with pytest.raises(CloudError, match="there is no service spotrun-night-resnet50 in us-central1"):
         found.begin(NIGHT, datetime.now(UTC))
 
@@ -409,10 +410,9 @@ def test_a_service_that_does_not_start_is_told_with_the_reason(
 
 
 def test_a_name_that_is_too_long_for_a_service_is_refused_before_anything_is_asked(
-    google: PlainGoogle, world: GcpNightWorld
+    world: GcpNightWorld, google: PlainGoogle
 ) -> None:
-    night = replace(world.night, name="a" * 36)
     with pytest.raises(SpecInvalid, match="too long for a night"):
-        GcpNights(REGION, google.clock).install(night, STORE, Function(b"", "python3.12", "x86_64"), print)
+        GcpNights(REGION, google.clock).require("a" * 36, STORE)
     with pytest.raises(SpecInvalid, match="packages for aarch64"):
         GcpNights(REGION, google.clock).install(world.night, STORE, Function(b"", "python3.12", "aarch64"), print)

@@ -245,11 +245,14 @@ def test_the_oldest_linux_of_a_wheel_is_read_off_its_tag(tag: str, glibc: tuple[
 
 
 class Kept:
-    """A store with two nights, their archives, one that no night has, and one that is young."""
+    """
+    A store with two nights, their archives, one that no night has, and one that is young. Nobody may look at the stack
+    that is `denied`.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stacks = {"spotrun-night-a": "runs/nights/function-a.zip", "spotrun-night-b": "runs/nights/function-b.zip"}
-        self.fails = False
+        self.denied = ""
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
         monkeypatch.setattr(opening, "_open_s3", lambda place: Bucket(self.store, place, lambda _: None))
@@ -264,7 +267,7 @@ class Kept:
         self.store.put("runs/nights/function-young.zip", b"zip")
 
     def _described(self, StackName: str) -> dict[str, Any]:
-        if self.fails:
+        if StackName == self.denied:
             raise refusal("AccessDenied", 403, DENIED.format("cloudformation:DescribeStacks"))
         if StackName not in self.stacks:
             raise refusal("ValidationError", words=f"Stack with id {StackName} does not exist")
@@ -292,7 +295,7 @@ def test_a_night_that_is_removed_takes_archives_with_it_that_no_other_needs(kept
 
 def test_an_archive_stays_where_nobody_knows_whether_it_is_needed(kept: Kept) -> None:
     said: list[str] = []
-    kept.fails = True
-    kept.nights._forget_functions("s3://bucket/runs", said.append)
+    kept.denied = "spotrun-night-a"
+    kept.nights.remove("b", "s3://bucket/runs", said.append)
     assert kept.archives == {"a", "b", "older", "young"}
     assert "functions of older versions stay in s3://bucket/runs/nights" in said[0]

@@ -152,11 +152,11 @@ def test_a_night_of_another_store_is_neither_taken_over_nor_removed(monkeypatch:
     nights = reach(monkeypatch, stacks)
     with pytest.raises(SpecInvalid, match="has a night resnet50 already, of the store s3://bucket/other"):
         nights.require("resnet50", STORE)
-    nights.remove("resnet50", STORE)
+    nights.remove("resnet50", STORE, print)
     assert stacks.done == []
     assert "calls a night of s3://bucket/other" in nights.wrong(NIGHT, STORE)
     nights.require("resnet50", "s3://bucket/other/")
-    nights.remove("resnet50", "s3://bucket/other/")
+    nights.remove("resnet50", "s3://bucket/other/", print)
     assert stacks.done == ["delete"]
 
 

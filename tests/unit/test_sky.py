@@ -252,7 +252,6 @@ def test_an_odd_value_is_refused_at_its_line(tmp_path: Path, line: int, key: str
     [
         ("resources: {infra: aws}", True),
         ("resources: {infra: aws}\naws: {instance_profile: reads-data}", False),
-        ("resources: {infra: local}", False),
     ],
 )
 def test_a_copy_from_a_bucket_asks_for_a_role_that_reads_it(tmp_path: Path, text: str, told: bool) -> None:

@@ -8,10 +8,9 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStac
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -24,12 +23,11 @@ from spotrun.clouds.aws.error_codes import NotThere
 from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
 from spotrun.clouds.aws.night_stack import SOUND, NightStack, ask, parameters_of
-from spotrun.clouds.nights import Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.night_archives import NightArchives
+from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import Patience
-from spotrun.errors import CloudError, SpecInvalid, StoreError
-from spotrun.folder.night_record import FOLDER, Night, NightRecord, names
-from spotrun.store.opening import open_store
-from spotrun.store.retrying import persist
+from spotrun.errors import CloudError, SpecInvalid
+from spotrun.folder.night_record import Night, NightRecord, names
 from spotrun.units import shown
 
 NAME_MAX = 48
@@ -37,10 +35,7 @@ NAME_MAX = 48
 MACHINES = ("x86_64",)
 FUNCTION_S = 300.0
 """Its time-out in night.yaml."""
-_ARCHIVES = f"{FOLDER}/function-"
-_YOUNG = timedelta(days=1)
 _PATIENT = Patience(connect_s=10.0, read_s=FUNCTION_S + 30.0, tries_for_s=20.0)
-_ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the rest"
 
 
 def expression(night: Night) -> str:
@@ -97,16 +92,19 @@ class AwsNights:
                 f"the function would be built from packages for {function.machine}",
                 hint=f"install the night from a machine with {' or '.join(MACHINES)} processors",
             )
+        archives = NightArchives(store, self._clock)
+        bucket, key = archives.upload(function.data)
         parameters = {
             "Night": night.name,
             "Store": store,
-            **self._upload(store, function),
+            "CodeBucket": bucket,
+            "CodeKey": key,
             "Runtime": function.python,
             **_times(night),
         }
         say(f"deploying the stack {name_of(night.name)} in {self._region.name}")
         self._stack(night.name).deploy(parameters, say)
-        self._forget_functions(store, say)
+        archives.forget(lambda: self._archives_needed(store), say)
 
     def look(self, name: str) -> None:
         self._call(name, {"kind": "look"})
@@ -118,23 +116,23 @@ class AwsNights:
         stack = name_of(night.name)
         found = self._stack(night.name).described()
         if found is None:
-            return f"what calls it is gone: {_ANEW}"
+            return f"what calls it is gone: {ANEW}"
         known = parameters_of(found)
         if not _is_of(found, store):
             return f"the stack {stack} calls a night of {known['Store']}; `spotrun night rm` forgets this one"
         if found["StackStatus"] not in SOUND:
-            return f"the stack {stack} is {found['StackStatus']}: {_ANEW}"
+            return f"the stack {stack} is {found['StackStatus']}: {ANEW}"
         if any(known.get(key, wanted) != wanted for key, wanted in _times(night).items()):
-            return f"it is called at other times than it should, because an installation was cut off: {_ANEW}"
+            return f"it is called at other times than it should, because an installation was cut off: {ANEW}"
         missing = self._stack(night.name).missing()
-        return f"{', '.join(missing)} of the stack {stack} is gone: {_ANEW}" if missing else ""
+        return f"{', '.join(missing)} of the stack {stack} is gone: {ANEW}" if missing else ""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         stack = self._stack(name)
         found = stack.described()
         if found is not None and _is_of(found, store):
             stack.delete(found)
-        self._forget_functions(store, say)
+        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def alarm(self, name: str) -> Alarm:
         return AwsAlarm(self._region, name)
@@ -145,44 +143,16 @@ class AwsNights:
     def _stack(self, name: str) -> NightStack:
         return NightStack(self._region, name, self._clock)
 
-    def _upload(self, store: str, function: Function) -> dict[str, str]:
-        """Beside the nights of the store, so that CloudFormation reads it from there. The same code is one object."""
-        place = address.parse(store)
-        assert isinstance(place, address.BucketAddress), store
-        key = f"{_ARCHIVES}{hashlib.sha256(function.data).hexdigest()[:32]}.zip"
-        runs = open_store(store)
-        known = persist(lambda: runs.list(key))
-        if not known or self._clock.now() - known[0].modified_at > _YOUNG / 2:  # nobody deletes one that is young
-            persist(lambda: runs.put(key, function.data))
-        return {"CodeBucket": place.bucket, "CodeKey": f"{place.prefix}/{key}" if place.prefix else key}
-
-    def _forget_functions(self, store: str, say: Callable[[str], None]) -> None:
-        """
-        Delete the archives that no stack of a night names. CloudFormation reads the one that a stack has when an update
-        fails; one that is young may be of a stack that somebody else deploys just now. What cannot be deleted costs
-        less than a cent a year, and the next installation tries again.
-        """
-        runs = open_store(store)
-        young = self._clock.now() - _YOUNG
-        try:
-            old = [each.key for each in persist(lambda: runs.list(_ARCHIVES)) if each.modified_at < young]
-            needed = self._archives_needed(store) if old else set()
-            for key in old:
-                if key.rpartition("/")[2] not in needed:
-                    persist(partial(runs.delete, key))
-        except (CloudError, StoreError) as error:
-            say(f"note: functions of older versions stay in {store}/{FOLDER}: {error.one_line}")
-
     def _archives_needed(self, store: str) -> set[str]:
         """
+        CloudFormation reads the one that a stack has when an update fails.
+
         Raises:
             CloudError, StoreError: somebody's stack cannot be looked at, so nobody knows.
         """
         found = set()
         for name in names(store):
             night = NightRecord(store, name).read()
-            if night.cloud != "aws":
-                continue  # their archives are in buckets of their own cloud
             region = self._region if night.region == self._region.name else Region(night.region, self._clock)
             stack = NightStack(region, name, self._clock).described()
             if stack is not None:

@@ -32,7 +32,8 @@ from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import usd_of_a_night
 from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRefused, NotThere, ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
-from spotrun.clouds.nights import DAYS, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.night_archives import NightArchives
+from spotrun.clouds.nights import ANEW, DAYS, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
@@ -42,9 +43,7 @@ from spotrun.errors import (
     InsufficientCapacity,
     SpecInvalid,
 )
-from spotrun.folder.night_record import FOLDER, Night
-from spotrun.store.opening import open_store
-from spotrun.store.retrying import persist
+from spotrun.folder.night_record import Night, NightRecord, names
 from spotrun.units import shown
 
 NAME_MAX = 35
@@ -69,6 +68,7 @@ _RETRIES = {
     AGAIN: {"retryCount": 2, "minBackoffDuration": "60s", "maxBackoffDuration": "120s", "maxDoublings": 1},
     TICK: {"retryCount": 0},
 }
+_STORE, _ARCHIVE = "SPOTRUN_STORE", "SPOTRUN_ARCHIVE"
 _RIGHT = re.compile(r"""['"(]((?:run|cloudscheduler|iam)\.\w+\.\w+)['")]""")
 _RIGHTS = "infra/gcp/README.md, under Nights, says what makes the accounts and roles of nights"
 _CONNECT_S = 10.0
@@ -92,49 +92,74 @@ class GcpNights:
     def build(self) -> Function:
         return archive_for(CLOUD_RUN)
 
-    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
-        if len(night.name) > NAME_MAX:
+    def require(self, name: str, store: str) -> None:
+        if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(night.name)} is too long for a night: its service is called {name_of('…')}",
+                f"{shown(name)} is too long for a night: its service is called {name_of('…')}",
                 hint=f"give a name of at most {NAME_MAX} characters by --name",
             )
+        found = self._described(name)
+        if found is not None and not _is_of(found, store):
+            other = _environment(found)[_STORE]
+            raise SpecInvalid(
+                f"{self._region} has a night {name} already, of the store {other}",
+                hint=f"give this one another --name, or: spotrun night rm {name} --store {other}",
+            )
+
+    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:
             raise SpecInvalid(
                 f"the service would be built from packages for {function.machine}",
                 hint=f"install the night from a machine with {MACHINE} processors",
             )
         say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
-        environment = self._upload(store, function) | {"SPOTRUN_STORE": store, "SPOTRUN_NIGHT": night.name}
+        archives = NightArchives(store, self._clock)
+        environment = {
+            _ARCHIVE: "/".join(archives.upload(function.data)),
+            f"{_ARCHIVE}_SHA256": hashlib.sha256(function.data).hexdigest(),
+            _STORE: store,
+            "SPOTRUN_NIGHT": night.name,
+        }
         say(f"deploying the service {name_of(night.name)} in {self._region}")
         uri = self._deploy(night.name, function.python, environment)
         for job in self._jobs(night, uri):
             self._have_job(job)
-        self._call(night.name, uri, {"kind": "look"})
+        archives.forget(lambda: self._archives_needed(store), say)
+
+    def look(self, name: str) -> None:
+        self._call(name, self._uri(name), {"kind": "look"})
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
-        found = self._described(name)
-        if found is None:
-            hint = f"see `spotrun night ls`, or install it: spotrun night install JOB.yaml --name {name}"
-            raise CloudError(f"there is no service {name_of(name)} in {self._region}", hint=hint)
         event = {"kind": BEGIN, "by_hand": now.isoformat(timespec="seconds")}
-        return self._call(name, str(found.get("uri", "")), event)
+        return self._call(name, self._uri(name), event)
 
-    def is_installed(self, name: str) -> bool:
-        job = Call(SCHEDULER, "GET", f"v1/{self._job(name, BEGIN)}")
-        try:
-            self._ask(f"look at the job {job_of(name, BEGIN)}", job)
-        except NotThere:
-            return False
-        return self._described(name) is not None
+    def wrong(self, night: Night, store: str) -> str:
+        service = name_of(night.name)
+        found = self._described(night.name)
+        if found is None:
+            return f"the service {service} is gone: {ANEW}"
+        if not _is_of(found, store):
+            other = _environment(found)[_STORE]
+            return f"the service {service} calls a night of {other}; `spotrun night rm` forgets this one"
+        for wanted in self._jobs(night, str(found.get("uri", ""))):
+            job = self._found_job(str(wanted["name"]))
+            title = str(wanted["name"]).rpartition("/")[2]
+            if job is None:
+                return f"the job {title} is gone: {ANEW}"
+            if any(job.get(key) != wanted[key] for key in ("schedule", "timeZone")):
+                return f"the job {title} calls at other times than it should: {ANEW}"
+        return ""
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """Who calls goes first, so that nobody calls what is not there any more."""
-        for kind in (BEGIN, AGAIN, TICK):
-            self._delete(f"the job {job_of(name, kind)}", Call(SCHEDULER, "DELETE", f"v1/{self._job(name, kind)}"))
-        service = Call(RUN, "DELETE", f"v2/{self._service(name)}")
-        if not self._delete(f"the service {name_of(name)}", service):
-            return
-        self._wait(name, lambda found: found is None)
+        found = self._described(name)
+        if found is None or _is_of(found, store):
+            for kind in (BEGIN, AGAIN, TICK):
+                self._delete(f"the job {job_of(name, kind)}", Call(SCHEDULER, "DELETE", f"v1/{self._job(name, kind)}"))
+            service = Call(RUN, "DELETE", f"v2/{self._service(name)}")
+            if self._delete(f"the service {name_of(name)}", service):
+                self._wait(name, lambda found: found is None)
+        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def alarm(self, name: str) -> Alarm:
         return GcpAlarm(self._google, self._job(name, TICK))
@@ -144,17 +169,31 @@ class GcpNights:
 
     # -- the service -------------------------------------------------------------------------------------------------
 
-    def _upload(self, store: str, function: Function) -> dict[str, str]:
-        """Beside the nights of the store, where no instance may write. The same code is one object."""
-        place = address.parse(store)
-        assert isinstance(place, address.BucketAddress), store
-        digest = hashlib.sha256(function.data).hexdigest()
-        key = f"{FOLDER}/function-{digest[:32]}.zip"
-        runs = open_store(store)
-        if not persist(lambda: runs.list(key)):
-            persist(lambda: runs.put(key, function.data))
-        name = f"{place.prefix}/{key}" if place.prefix else key
-        return {"SPOTRUN_ARCHIVE": f"{place.bucket}/{name}", "SPOTRUN_ARCHIVE_SHA256": digest}
+    def _archives_needed(self, store: str) -> set[str]:
+        """
+        A service fetches its archive each time that it starts.
+
+        Raises:
+            CloudError, StoreError: somebody's service cannot be looked at, so nobody knows.
+        """
+        needed = set()
+        for name in names(store):
+            night = NightRecord(store, name).read()
+            found = GcpNights(night.region, self._clock, self._named)._described(name)
+            if found is not None:
+                needed.add(_environment(found)[_ARCHIVE].rpartition("/")[2])
+        return needed
+
+    def _uri(self, name: str) -> str:
+        """
+        Raises:
+            CloudError: there is no such service.
+        """
+        found = self._described(name)
+        if found is None:
+            hint = f"see `spotrun night ls`, or install it: spotrun night install JOB.yaml --name {name}"
+            raise CloudError(f"there is no service {name_of(name)} in {self._region}", hint=hint)
+        return str(found.get("uri", ""))
 
     def _deploy(self, name: str, python: str, environment: Mapping[str, str]) -> str:
         """Make the service, or change what is there. Its address."""
@@ -250,6 +289,13 @@ class GcpNights:
         except AlreadyThere:
             self._ask(f"change the job {name}", Call(SCHEDULER, "PATCH", f"v1/{path}", body=job))
 
+    def _found_job(self, path: str) -> Mapping[str, Any] | None:
+        """None if there is no such job."""
+        try:
+            return self._ask(f"look at the job {path.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{path}"))
+        except NotThere:
+            return None
+
     def _delete(self, what: str, call: Call) -> bool:
         """False: it was gone."""
         try:
@@ -312,6 +358,16 @@ class GcpNights:
 
     def _job(self, name: str, kind: str) -> str:
         return f"{self._place}/jobs/{job_of(name, kind)}"
+
+
+def _environment(service: Mapping[str, Any]) -> dict[str, str]:
+    (container,) = service["template"]["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def _is_of(service: Mapping[str, Any], store: str) -> bool:
+    """Whether it calls a night of this store: its name alone does not say."""
+    return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
 def _is_settled(service: Mapping[str, Any] | None) -> bool:

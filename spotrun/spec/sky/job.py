@@ -66,20 +66,14 @@ def _take_mounts(found: Translation) -> None:
         return
     del found.data["file_mounts"]
     unread = {key[1] for key in found.unreadable if key[0] == "file_mounts" and len(key) > 1}
-    own_role = _has_role_of_its_own(found.data)
+    aws = found.data.get("aws")
+    own_role = not (isinstance(aws, dict) and "instance_profile" in aws)
     for target, source in mounts.items():
         if target not in unread:
             refused = no_mount(target, source, own_role=own_role)
             found.refuse(("file_mounts", target, *refused.at), refused.message, refused.suggestion)
     if not mounts:
         found.say(("file_mounts",), "nothing: it is empty")
-
-
-def _has_role_of_its_own(data: dict[str, Any]) -> bool:
-    """Whether a run on AWS gets the role that spotrun makes for it, which reads no bucket but the run's folder."""
-    resources, aws = data.get("resources"), data.get("aws")
-    on_aws = isinstance(resources, dict) and resources.get("cloud") == "aws"
-    return on_aws and not (isinstance(aws, dict) and "instance_profile" in aws)
 
 
 def _take_config(found: Translation) -> None:

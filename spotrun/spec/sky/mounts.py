@@ -21,12 +21,12 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: what runs
-    there reads no bucket of S3's unless the job says more.
+    The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: on AWS
+    a run has the role that spotrun makes for it, which reads no bucket but that of the run.
     """
     refused = _no_mount(target, source)
-    if own_role and COPIES["s3"] in refused.suggestion:
-        more = f"{refused.suggestion}, and aws: {{instance_profile: NAME}} of a role that reads it"
+    if own_role and COPIES["s3"] in (refused.suggestion or ""):
+        more = f"{refused.suggestion}, and on AWS aws: {{instance_profile: NAME}} of a role that reads it"
         return Unreadable(refused.message, more, at=refused.at)
     return refused
 

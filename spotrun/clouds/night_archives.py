@@ -1,0 +1,52 @@
+"""The archives that runners of nights are made of, beside the nights of a store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from functools import partial
+
+from spotrun import address
+from spotrun.clock import Clock
+from spotrun.errors import CloudError, StoreError
+from spotrun.folder.night_record import FOLDER
+from spotrun.store.opening import open_store
+from spotrun.store.retrying import persist
+
+_ARCHIVES = f"{FOLDER}/function-"
+_YOUNG = timedelta(days=1)
+
+
+class NightArchives:
+    """Those of one store. No instance may write there."""
+
+    def __init__(self, store: str, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._runs = open_store(store)
+
+    def upload(self, data: bytes) -> tuple[str, str]:
+        """Its bucket, and its name there. The same code is one object."""
+        place = address.parse(self._store)
+        assert isinstance(place, address.BucketAddress), self._store
+        key = f"{_ARCHIVES}{hashlib.sha256(data).hexdigest()[:32]}.zip"
+        known = persist(lambda: self._runs.list(key))
+        if not known or self._clock.now() - known[0].modified_at > _YOUNG / 2:  # nobody deletes one that is young
+            persist(lambda: self._runs.put(key, data))
+        return place.bucket, f"{place.root}{key}"
+
+    def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
+        """
+        Delete those that are not `needed`, which says their file names. One that is young may be of a night that
+        somebody else installs just now. What cannot be deleted costs less than a cent a year, and the next installation
+        tries again.
+        """
+        young = self._clock.now() - _YOUNG
+        try:
+            old = [each.key for each in persist(lambda: self._runs.list(_ARCHIVES)) if each.modified_at < young]
+            kept = needed() if old else ()
+            for key in old:
+                if key.rpartition("/")[2] not in kept:
+                    persist(partial(self._runs.delete, key))
+        except (CloudError, StoreError) as error:
+            say(f"note: functions of older versions stay in {self._store}/{FOLDER}: {error.one_line}")
