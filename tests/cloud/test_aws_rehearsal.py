@@ -60,8 +60,10 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(san
     second = sandbox.trains_on(runner, before=first)
     sandbox.account.spot_is_gone = True
     sandbox.account.interrupt(second, notice=None)
-    sandbox.trains_on(runner, before=second)
+    third = sandbox.trains_on(runner, before=second)
     sandbox.account.spot_is_gone = False
+    sandbox.trains_on(runner, before=third)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 

@@ -58,9 +58,11 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     third = sandbox.trains_on(runner, before=second)
     sandbox.project.stock_out(C, TYPE, SPOT)
     sandbox.project.preempt_at_once(third)
-    sandbox.trains_on(runner, before=third)
+    fourth = sandbox.trains_on(runner, before=third)
     for zone in (A, B, C):
         sandbox.project.restock(zone, TYPE, SPOT)
+    sandbox.trains_on(runner, before=fourth)
+    sandbox.hurry()
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 
