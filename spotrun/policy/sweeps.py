@@ -40,6 +40,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 TRIALS_MAX = 10_000
 AMPLE = Decimal(2)
 """A trial gets this many times what it is expected to cost on demand: its instances are reserved before they cost."""
+GENEROUS = Decimal(4)
+"""Up to so many times it, if there is enough for all that are to begin: a start may be slower than those so far."""
 LEAST = Decimal("1.3")
 """With less than this many times it, no trial begins."""
 SPARE = 1.3
@@ -308,7 +310,7 @@ def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | Non
         if free <= 0:
             return found, "enough trials run at once"
         wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
-        share = _share(plan, need, _left(plan, begun), wanted_by)
+        share = _share(plan, need, _left(plan, begun), wanted_by, plan.trials - len(begun))
         if share is None:
             return found, f"${max(ZERO, _left(plan, begun)):.2f} are left, and another trial may need more"
         number = len(begun) + 1
@@ -326,10 +328,11 @@ def held_usd(trials: Iterable[Trial]) -> Decimal:
     return sum((each.held_usd for each in trials), ZERO)
 
 
-def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int) -> Decimal | None:
+def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to_begin: int) -> Decimal | None:
     """
     What the next trial may spend; None if what is left is too little. The next `wanted_by` ones share alike, or as many
-    as it pays for; of a need that is known none gets more than an ample share.
+    as it pays for. Of a need that is known none gets more than an ample share, unless there is more for all that are
+    still `to_begin`.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -338,7 +341,7 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int) ->
         return None
     share = left / max(1, min(wanted_by, int(left / least)))
     if need is not None:
-        share = min(share, max(least, AMPLE * need.usd))
+        share = min(share, max(least, AMPLE * need.usd, min(left / to_begin, GENEROUS * need.usd)))
     return min(share, plan.most_usd or share).quantize(CENT, ROUND_DOWN)
 
 

@@ -99,6 +99,13 @@ def test_once_a_trial_was_measured_the_next_one_gets_twice_what_it_may_cost_on_d
     assert (need.work, need.usd) == (2 * HOUR, Decimal(6)), "the dearest one counts"
 
 
+@pytest.mark.parametrize(("budget", "each_gets"), [(41, 6), (57, 8), (78, 11), (200, 12)])
+def test_a_budget_that_is_more_than_ample_for_all_is_shared_by_all(budget: int, each_gets: int) -> None:
+    """A start may be slower than the one that was measured, and nobody can give a run more money later."""
+    found = begun(next_actions(replace(PLAN, budget_usd=Decimal(budget)), [ended(1, 3)]))
+    assert [each.budget_usd for each in found] == [Decimal(each_gets)] * 4, "seven are to begin"
+
+
 def test_what_runs_holds_its_whole_budget_and_what_has_ended_its_cost() -> None:
     plan = replace(PLAN, budget_usd=Decimal(12))
     assert held_usd([ended(1, 0.5), trial(2, 0.5)]) == Decimal(7)
@@ -219,7 +226,7 @@ def test_what_is_left_when_all_have_begun_goes_to_those_that_were_stopped_the_mo
     trials = [ended(1, 0.5, 0.4, 0.3), halved(2, 0.9), halved(3, 0.5, 0.6), halved(4, 0.8), ended(5, outcome="stopped")]
     assert next_actions(plan, trials) == [CarryOn(3), CarryOn(4)], "the last one was stopped by somebody else"
     assert next_actions(replace(plan, spend_rest=False), trials) == [Over("")]
-    assert next_actions(replace(plan, trials=6), trials)[0] == Begin(6, Decimal(6), HOUR), "new ones come first"
+    assert next_actions(replace(plan, trials=6), trials)[0] == Begin(6, Decimal(12), HOUR), "new ones come first"
     assert next_actions(plan, trials, HOUR) == [Over("")], "no time is left for one"
     assert next_actions(replace(plan, budget_usd=Decimal(10)), trials) == [CarryOn(3)], "its whole budget is kept again"
     assert next_actions(replace(plan, budget_usd=Decimal(9)), trials) == [Over("")]
