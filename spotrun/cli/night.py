@@ -158,18 +158,26 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     from msgspec import to_builtins
 
-    from spotrun.cli.night_rows import row_of, show
+    from spotrun.cli.night_rows import Row, row_of, show
     from spotrun.cli.runs import default_store
+    from spotrun.errors import StoreError
     from spotrun.folder.night_record import names
 
     folder, now = store or default_store(), datetime.now(UTC)
-    rows = [row_of(folder, name, now) for name in names(folder)]
+    rows, unread = list[Row](), list[StoreError]()
+    for name in names(folder):
+        try:
+            rows.append(row_of(folder, name, now))
+        except StoreError as error:
+            unread.append(error)
     if as_json:
         print_json(to_builtins(rows))
-    elif not rows:
-        print(f"no nights in {folder}")
-    else:
+    elif rows:
         show(rows)
+    elif not unread:
+        print(f"no nights in {folder}")
+    if unread:
+        raise unread[0]
 
 
 def run(name: NightArgument, store: StoreOption = None) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.cli import night_rows
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 
 AT = ("--at", "22:00 Europe/Berlin")
@@ -52,3 +53,19 @@ def test_a_store_without_nights_says_so(tmp_path: Path, spotrun: Spotrun) -> Non
     said = spotrun("night", "rm", "resnet50", "--store", tmp_path, "-y")
     assert said.code == 3
     assert "no night 'resnet50' is installed" in said.err
+
+
+def test_a_night_whose_record_is_damaged_hides_no_other(
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in (("a", "{"), ("b", "{}")):
+        (tmp_path / "nights" / name).mkdir(parents=True)
+        (tmp_path / "nights" / name / "night.json").write_text(text)
+    read = night_rows.row_of
+    monkeypatch.setattr(night_rows, "row_of", lambda store, name, now: name if name == "b" else read(store, name, now))
+    said = spotrun("night", "ls", "--store", tmp_path, "--json")
+    assert (said.code, said.json) == (5, ["b"])
+    assert "nights/a holds what is no night" in said.err
+    assert "try: install it anew" in said.err
