@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli.asking import say
 from spotrun.cli.background import say_that_it_attends
@@ -309,11 +308,8 @@ class Sweeping:
         return True
 
     def _share_setup(self, run: OpenRun) -> None:
-        """
-        Give it what `setup` has made for a trial before it. In a bucket that would cross the network twice, and cost
-        more than it saves.
-        """
-        if self._wanted.spec.setup is None or not isinstance(address.parse(run.uri), str):
+        """Give it what `setup` has made for a trial before it; a bucket copies that by itself."""
+        if self._wanted.spec.setup is None:
             return
         with contextlib.suppress(StoreError):  # it sets up by itself
             for each in self._attendants:

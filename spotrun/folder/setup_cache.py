@@ -24,7 +24,7 @@ import msgspec
 from spotrun.errors import ObjectMissing, SpotrunError
 from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.run.events import PACK_PART_BYTES as PART_BYTES
-from spotrun.store.port import Store
+from spotrun.store.port import CopiesItself, Store
 from spotrun.store.retrying import through_faults
 
 FOLDER = "environments"
@@ -146,7 +146,8 @@ def copy_all(source: Store, target: Store) -> int:
                 continue
             for number in range(len(packed.parts)):
                 name = _part_key(key, packed.launch, number)
-                target.put(name, source.get(name))
+                if not (isinstance(target, CopiesItself) and target.copy_from(source, name)):
+                    target.put(name, source.get(name))
             copied += target.put_if_absent(described, msgspec.json.encode(packed))
     return copied
 

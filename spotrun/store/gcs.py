@@ -50,7 +50,7 @@ _HINTS = {
 class GcsStore(BucketStore):
     """Google's library compares the CRC32C of each object too, both ways."""
 
-    _VERBS = Verbs("upload", "download", "list", "delete")
+    _VERBS = Verbs("upload", "download", "list", "delete", "copy")
 
     def _open(self) -> None:
         names = ("GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "API_ENDPOINT_OVERRIDE", "GCE_METADATA_")
@@ -87,6 +87,9 @@ class GcsStore(BucketStore):
 
     def _blobs(self, **query: str) -> Any:
         return self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query)
+
+    def _copy(self, source: str, name: str) -> None:
+        self._bucket.copy_blob(self._bucket.blob(source), self._bucket, name, timeout=_TIMEOUT, retry=None)
 
     def _remove(self, name: str) -> None:
         self._bucket.blob(name).delete(timeout=_TIMEOUT, retry=None)
@@ -130,7 +133,7 @@ def _location(bucket: Any) -> str:
 def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
     status = int(error.code or 0)
     text = f"GCS answered {status} to {what}"
-    of_an_object = what.startswith(("download", "delete")) and "bucket does not exist" not in error.message
+    of_an_object = what.startswith(("download", "delete", "copy")) and "bucket does not exist" not in error.message
     if isinstance(error, api.NotFound) and of_an_object:
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
     if status in ANSWERS:

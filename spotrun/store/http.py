@@ -15,7 +15,7 @@ import google_crc32c
 
 from spotrun.address import BucketAddress
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
+from spotrun.store.port import Store, StoredObject, StoreFacts, checked_key, is_key
 
 CONNECT_S = 10.0
 READ_S = 60.0
@@ -55,6 +55,7 @@ class Verbs(NamedTuple):
     get: str
     list: str
     delete: str
+    copy: str
 
 
 class BucketStore(ABC):
@@ -126,6 +127,14 @@ class BucketStore(ABC):
             found = {name.removeprefix(self._root).removesuffix("/") for name in self._folders()}
         return tuple(sorted(filter(is_key, found)))
 
+    def copy_from(self, source: Store, key: str) -> bool:
+        """From another folder of the same bucket."""
+        if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
+            return False
+        with self._translated(self._VERBS.copy, key):
+            self._copy(source._name(key), self._name(key))
+        return True
+
     def delete(self, key: str) -> None:
         name = self._name(key)
         with contextlib.suppress(ObjectMissing), self._translated(self._VERBS.delete, key):
@@ -167,6 +176,10 @@ class BucketStore(ABC):
     @abstractmethod
     def _folders(self) -> Iterator[str]:
         """The common prefixes right below the root, up to the next slash."""
+
+    @abstractmethod
+    def _copy(self, source: str, name: str) -> None:
+        """An object of the bucket, under another name too."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...

@@ -113,6 +113,17 @@ class InPieces(Protocol):
         """
 
 
+@runtime_checkable
+class CopiesItself(Protocol):
+    """A store that copies objects by itself, so that they do not come here."""
+
+    def copy_from(self, source: Store, key: str) -> bool:
+        """
+        Write the object `key` of another store under the same key, over what was there. False: this store cannot reach
+        that one by itself, and nothing happened.
+        """
+
+
 class Unsaid(msgspec.Struct, frozen=True):
     """The store does not say, or this account may not ask."""
 

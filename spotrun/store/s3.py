@@ -111,7 +111,7 @@ _PASSING = (
 class S3Store(BucketStore):
     """S3 itself refuses an object whose CRC32C is not the one that was sent with it."""
 
-    _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject")
+    _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject", "CopyObject")
 
     def _open(self) -> None:
         self._client = _client(os.getpid(), settings("AWS_"))
@@ -161,6 +161,10 @@ class S3Store(BucketStore):
 
     def _pages(self, **query: str) -> Any:
         return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._address.bucket, **query)
+
+    def _copy(self, source: str, name: str) -> None:
+        bucket = self._address.bucket
+        self._client.copy_object(Bucket=bucket, Key=name, CopySource={"Bucket": bucket, "Key": source})
 
     def _remove(self, name: str) -> None:
         self._client.delete_object(Bucket=self._address.bucket, Key=name)

@@ -15,7 +15,7 @@ from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
-from spotrun.store.port import InPieces, Sifted, Store
+from spotrun.store.port import CopiesItself, InPieces, Sifted, Store
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
 from tests.support.world.faults import LossyStore
@@ -126,6 +126,19 @@ def test_an_object_comes_in_pieces_where_a_store_can_do_that(store: Store) -> No
     assert next(iter(store.pieces("large", 2_000_000)))  # the rest is not wanted
     with pytest.raises(ObjectMissing):
         list(store.pieces("absent", 10))
+
+
+def test_a_bucket_copies_from_another_folder_of_it_by_itself(store: Store, tmp_path: Path) -> None:
+    if not isinstance(store, CopiesItself):
+        return
+    other, data = open_store(f"{store.uri}/other"), os.urandom(1_000_003)
+    other.put("made/large", data)
+    store.put("made/large", b"before")
+    assert store.copy_from(other, "made/large")
+    assert store.get("made/large") == data
+    with pytest.raises(ObjectMissing):
+        store.copy_from(other, "absent")
+    assert not store.copy_from(open_store(str(tmp_path)), "made/large")
 
 
 def test_an_absent_object_is_missing_and_deleting_it_is_harmless(store: Store) -> None:
