@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from itertools import product
+from itertools import pairwise, product
 
 import msgspec
 
@@ -143,7 +143,7 @@ def unvaried(spec: RunSpec) -> RunSpec:
         args = train.args
         for name in _given(train, names):
             args = replaced(args, name, GONE) or args
-        kept = [word for word, after in zip(args, (*args[1:], ""), strict=True) if GONE not in (word, after)]
+        kept = [word for word, after in pairwise((*args, "")) if GONE not in (word, after)]
         changed = {"args": tuple(word for word in kept if not word.endswith(f"={GONE}"))}
     return spec.model_copy(update={"train": train.model_copy(update=changed)})
 

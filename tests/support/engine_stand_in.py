@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -65,8 +66,8 @@ match words[0]:
             os.setsid()
             os.dup2(reading, 0)
             os.close(writing)
-            alone = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", {image!r}]
-            os.execvpe("unshare", [*alone, "/bin/sh", *words[-2:]], variables)
+            alone = [{unshare!r}, "--mount", "--propagation", "private", "/bin/sh", "-c", {image!r}]
+            os.execve(alone[0], [*alone, "/bin/sh", *words[-2:]], variables)
         os.close(reading)
         open(folder + "/containers/" + name, "w").write(str(holder))
         if os.fork() == 0:  # as a daemon does, this outlives who asked, and hears that its input has ended
@@ -103,7 +104,8 @@ match words[0]:
 """
 
 
-IMAGE = 'mount -t tmpfs none /mnt && echo yes > /mnt/of-image && exec "$0" "$@"'
+UNSHARE, MOUNT = shutil.which("unshare"), shutil.which("mount")
+IMAGE = f'{MOUNT} -t tmpfs none /mnt && echo yes > /mnt/of-image && exec "$0" "$@"'
 OF_IMAGE = Path("/mnt/of-image")
 """A file that is there in its containers alone."""
 
@@ -119,7 +121,9 @@ class StandIn:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         program = self.folder / "bin" / "docker"
         program.write_text(
-            PROGRAM.format(python=os.path.realpath(sys.executable), folder=str(self.folder), image=IMAGE)
+            PROGRAM.format(
+                python=os.path.realpath(sys.executable), folder=str(self.folder), image=IMAGE, unshare=UNSHARE
+            )
         )
         program.chmod(0o755)
         patch.setenv("PATH", os.pathsep.join([str(program.parent), os.environ["PATH"]]))

@@ -389,6 +389,7 @@ def test_a_command_that_was_benched_with_another_batch_is_shown(planned_job: Pat
 def test_jobs_that_differ_by_what_a_bench_varies_are_one(tmp_path: Path):
     for args in (["--batch-size", "16"], ["--batch_size=8"], ["data.batch_size=8", "--gpus", "2"], []):
         assert unvaried(script_job(tmp_path, ["--lr", "1", *args, "--quick"])).train.args == ("--lr", "1", "--quick")
+    assert unvaried(script_job(tmp_path, [])).train.args == ()
     assert unvaried(spec(train={"run": "sh a --bs 4 --lr 1"})).train.run == "sh a  --lr 1"
 
 
