@@ -52,7 +52,10 @@ def test_an_engine_that_runs_containers_is_told_with_its_version_and_the_image(e
             (Verdict.OK, f"container image: image {server.host}/team/train is {digest}, 2 MB to pull"),
         ]
         server.fails = 503
-        assert said(job(f"docker:{server.host}/team/train@{DIGEST}"))[-1][0] is Verdict.UNKNOWN
+        (*_, (verdict, words)) = said(job(f"docker:{server.host}/team/train@{DIGEST}"))
+        assert (verdict, f"this machine has no docker:{server.host}/team/train" in words) == (Verdict.FAILED, True), (
+            words
+        )
     assert engine.calls("run") == engine.calls("pull") == []
 
 

@@ -24,8 +24,9 @@ NEEDS_AN_EXTRA = (
         "checkpoint/accelerator.py",
     ),
     *("simulation/", "cli/planning.py"),
-    *("policy/sweeps.py", "cli/sweeping.py", "cli/sweep_start.py", "report/sweep.py"),
+    *("policy/sweeps.py", "cli/sweeping.py", "cli/sweep_start.py", "cli/sweep_report.py", "report/sweep.py"),
     *("report/metrics.py", "report/telemetry.py", "cli/metrics_endpoint.py", "cli/watched_runs.py"),
+    *("container/ecr.py", "container/artifact_registry.py"),
     *("store/s3", "store/http.py", "store/gcs.py", "secrets/parameter_store.py", "clouds/aws/", "clouds/gcp/"),
 )
 """Where packages of an extra may be imported at module level. Not all of it does."""

@@ -53,7 +53,10 @@ class Calm(pl.LightningModule):
             self._began = now, took
         else:
             share = (took - self._began[1]) / (now - self._began[0])
-            self._into.with_name(f"{self._into.name}-{self._batch_size}").write_text(str(share))
+            told = self._into.with_name(f"{self._into.name}-{self._batch_size}")
+            new = told.with_suffix(".new")  # a bench may end this process at any moment
+            new.write_text(str(share))
+            new.replace(told)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01)
