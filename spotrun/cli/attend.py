@@ -41,6 +41,7 @@ from spotrun.report import limits, offers, terminal
 from spotrun.report.folding import say
 from spotrun.report.live import view_for
 from spotrun.report.results import how_to_get
+from spotrun.report.tables import short_duration
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.owners import about_forged
@@ -50,9 +51,9 @@ from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 
 
-def show_plan(spec: RunSpec) -> None:
+def show_plan(spec: RunSpec, *, later: bool = False) -> None:
     """
-    Print the offerings that suit the run, and tick the one that it will ask for first.
+    Print the offerings that suit the run, and tick the one that it will ask for first. `later`: it does not begin now.
 
     Raises:
         SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
@@ -75,7 +76,7 @@ def show_plan(spec: RunSpec) -> None:
         say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
     if (warning := without_checkpoints(spec)) is not None:
         say(warning)
-    show_deadline(spec)
+    show_deadline(spec, later=later)
 
 
 def refuse_hopeless(spec: RunSpec, world: World) -> None:
@@ -103,9 +104,9 @@ def _who_bills(spec: RunSpec) -> str:
     return f"Nobody bills the instances; the objects in {place} may cost money."
 
 
-def show_deadline(spec: RunSpec) -> None:
+def show_deadline(spec: RunSpec, *, later: bool = False) -> None:
     """
-    Print the deadline of the run, and the strategy that keeps it.
+    Print the deadline of the run, and the strategy that keeps it. `later`: it does not begin now.
 
     Raises:
         SpecInvalid: not even on-demand could meet it.
@@ -123,7 +124,8 @@ def show_deadline(spec: RunSpec) -> None:
         else "; on demand until its work is measured, because expected_work is not given"
     )
     clock = " of run time" if clock_of(spec).scale != 1 else ""
-    say(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
+    until = f"within {short_duration(at - now)} of its beginning" if later else f"by {at.astimezone():%Y-%m-%d %H:%M}"
+    say(f"To be done {until}{clock}, strategy {spec.policy.strategy}{known}.")
 
 
 def show_start(path: Path) -> None:

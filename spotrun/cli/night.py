@@ -82,7 +82,7 @@ def install(
         nights.require(spec.name, spec.checkpoint.uri)
         unread = check_script(spec, here=False)
         staying = left_behind(spec)
-        attend.show_plan(spec)
+        attend.show_plan(spec, later=True)
     for line in [*(each for each in (unread, staying) if each is not None), *unseen(spec)]:
         say(f"note: {line}")
     now = datetime.now(UTC)
