@@ -31,7 +31,7 @@ from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.notices import NoticeWatcher
 from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
-from spotrun.clouds.aws import nights
+from spotrun.clouds.aws import night_stack, nights
 from spotrun.clouds.aws.night_alarm import NEWS, WARNING, name_of
 from spotrun.clouds.aws.notices import Ec2Notices
 from spotrun.clouds.local.config import NOTICE
@@ -319,7 +319,7 @@ def night_rehearsal(
     ) as account:
         account.reach(patch)
         patch.setattr(nights, "function_of_this_installation", lambda: function)
-        patch.setattr(nights, "POLL_S", 0.01)
+        patch.setattr(night_stack, "POLL_S", 0.01)
         account.template = Template("account", BucketName=BUCKET, RunsPrefix="runs")
         account.furnish()
         account.deploy_region()
