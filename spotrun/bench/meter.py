@@ -137,11 +137,9 @@ def _doubt(blocks: Sequence[Trained]) -> float:
     """Twice the standard error of the mean seconds of a step, as a share of it."""
     if len(blocks) < 2:
         return 0.0
-    steps, mean = (
-        sum(each.steps for each in blocks),
-        sum(blocks, Trained()).seconds / sum(each.steps for each in blocks),
-    )
-    spread = sqrt(sum(each.steps * (each.seconds / each.steps - mean) ** 2 for each in blocks) / steps)
+    whole = sum(blocks, Trained())
+    mean = whole.seconds / whole.steps
+    spread = sqrt(sum(each.steps * (each.seconds / each.steps - mean) ** 2 for each in blocks) / whole.steps)
     return 2 * spread / mean / sqrt(len(blocks))
 
 

@@ -27,7 +27,7 @@ COLD = Asked(Decimal(70), Decimal(5))
 """With a ledger of an hour's or some hours' commits."""
 
 
-class Calls(NamedTuple):
+class ExpectedCalls(NamedTuple):
     """How often a runner is called in a night whose run lives so long, and how often it knows nothing then."""
 
     ticks: Decimal
@@ -48,6 +48,6 @@ class Calls(NamedTuple):
         )
 
 
-def calls_of_a_night(hours: float) -> Calls:
+def calls_of_a_night(hours: float) -> ExpectedCalls:
     lived = Decimal(str(hours))
-    return Calls(lived * 60, lived / COLD_EVERY_H + 1)
+    return ExpectedCalls(lived * 60, lived / COLD_EVERY_H + 1)

@@ -40,7 +40,7 @@ from tests.support.google_nights import ID_TOKEN, GoogleNights, RpcRefusal
 from tests.support.google_skus import on_demand_skus
 from tests.support.manual_clock import ManualClock
 from tests.support.night_faults import live
-from tests.support.night_world import utc
+from tests.support.night_world import require_one_clean_night, utc
 from tests.support.object_stores import BUCKET, RunningServer
 from tests.support.plain_google import PlainGoogle
 from tests.support.played_agent import Agent
@@ -60,19 +60,6 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> GcpNightWorld:
     found = GcpNightWorld(monkeypatch, tmp_path / "work", utc("2026-11-23T12:00:00"), work_hours=1.0)
     found.install()
     return found
-
-
-def require_one_clean_night(world: GcpNightWorld) -> None:
-    begun = world.nights()
-    assert len(begun) == 1
-    assert world.uids() == [begun[0].run]
-    terminal = world.state(begun[0].run).terminal
-    assert terminal is not None
-    assert terminal.outcome == "completed"
-    assert world.most_alive == 1
-    assert [*world.misbooked()] == []
-    assert (world.account.left, world.account.identities_left) == ([], [])
-    assert not world.is_called_each_minute
 
 
 @pytest.mark.parametrize("operation", [3, 22, 41])

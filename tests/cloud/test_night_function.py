@@ -19,7 +19,7 @@ from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
 from spotrun.policy.housekeeping import SILENCE
 from tests.support.night_faults import live
-from tests.support.night_world import NightWorld, utc
+from tests.support.night_world import NightWorld, require_one_clean_night, utc
 
 NEW_WORLD = Callable[[str], NightWorld]
 
@@ -34,20 +34,6 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NightWorld:
 
 def to_the_evening(world: NightWorld) -> None:
     world.is_quiet_until(world.next_due())
-
-
-def require_one_clean_night(world: NightWorld) -> None:
-    """It began once, its run is complete, nothing is left and nothing is called."""
-    begun = world.nights()
-    assert len(begun) == 1
-    assert world.uids() == [begun[0].run]
-    terminal = world.state(begun[0].run).terminal
-    assert terminal is not None
-    assert terminal.outcome == "completed"
-    assert world.most_alive == 1
-    assert [*world.misbooked()] == []
-    assert (world.aws.left, world.aws.identities_left) == ([], [])
-    assert (world.aws.minutes, world.aws.listens) == ("DISABLED", False)
 
 
 def test_a_night_begins_and_is_looked_after_each_minute_and_nothing_runs_between_nights(world: NightWorld) -> None:

@@ -143,6 +143,7 @@ class CallingAws(PlainAws):
     def _switched(self, asked: dict[str, Any]) -> dict[str, Any]:
         assert asked["ScheduleExpression"] == "rate(1 minute)"
         assert "CreationDate" not in asked
+        assert asked["State"] in ("ENABLED", "DISABLED")
         self.minutes = asked["State"]
         return {"ScheduleArn": "arn"}
 
@@ -197,7 +198,7 @@ class NightWorld:
         """A second copy of the call runs from its beginning to its end at that call."""
         self._calls: list[Call] = []
         self._attendant: Attendant | None = None
-        self._counter = CallCounter(STORE, STARTS_S, self.clock, self._asked_so_far)
+        self._counter = CallCounter(self.store, STARTS_S, self.clock, self._asked_so_far)
         self._is_inside = False
         self._event: dict[str, Any] = {}
         self._agents: dict[str, tuple[Agent, datetime]] = {}
@@ -407,7 +408,7 @@ class NightWorld:
 
     def calls(self, uid: str) -> Calls:
         """What the function has counted for a run."""
-        found = read_calls(opening.open_store(f"{STORE}/{NAME}-{uid}"))
+        found = read_calls(opening.open_store(f"{self.store}/{NAME}-{uid}"))
         assert found is not None
         return found
 
@@ -613,3 +614,17 @@ def fires(cron: str, zone: str, moment: datetime) -> bool:
 
 def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def require_one_clean_night(world: NightWorld) -> None:
+    """It began once, its run is complete, nothing is left and nothing is called."""
+    begun = world.nights()
+    assert len(begun) == 1
+    assert world.uids() == [begun[0].run]
+    terminal = world.state(begun[0].run).terminal
+    assert terminal is not None
+    assert terminal.outcome == "completed"
+    assert world.most_alive == 1
+    assert [*world.misbooked()] == []
+    assert (world.account.left, world.account.identities_left) == ([], [])
+    assert (world.is_called_each_minute, world.is_told_of_instances) == (False, False)

@@ -9,12 +9,9 @@ asked of EC2, IAM and the schedules' own API.
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
-from functools import cache
-from importlib.resources import files
-from typing import Any, NamedTuple
 
+from spotrun.clouds.night_prices import Prices, prices_of
 from spotrun.clouds.night_requests import calls_of_a_night
 from spotrun.folder.run_calls import Calls
 from spotrun.run.billing import to_nano
@@ -30,17 +27,8 @@ BEGIN_S = Decimal(30)
 LOG_BYTES_A_CALL = 60
 
 
-class Prices(NamedTuple):
-    """US dollars, as they were read on a day."""
-
-    read: str
-    usd: dict[str, Decimal]
-
-
-@cache
 def prices() -> Prices:
-    table: dict[str, Any] = json.loads(files(__package__).joinpath("control_plane.json").read_text())
-    return Prices(table["read"], {name: Decimal(usd) for name, usd in table["usd"].items()})
+    return prices_of(__package__)
 
 
 def usd_of_a_night(hours: float) -> Decimal:

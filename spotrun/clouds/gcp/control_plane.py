@@ -9,12 +9,9 @@ billing account are free. What is asked of Compute Engine, IAM and Cloud Schedul
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
-from functools import cache
-from importlib.resources import files
-from typing import Any, NamedTuple
 
+from spotrun.clouds.night_prices import Prices, prices_of
 from spotrun.clouds.night_requests import calls_of_a_night
 
 MEMORY_GIB = Decimal("0.5")
@@ -27,17 +24,8 @@ BEGIN_S = Decimal(60)
 """Of one that creates the run and asks for the first instance, whose launch is waited for."""
 
 
-class Prices(NamedTuple):
-    """US dollars, as they were read on a day."""
-
-    read: str
-    usd: dict[str, Decimal]
-
-
-@cache
 def prices() -> Prices:
-    table: dict[str, Any] = json.loads(files(__package__).joinpath("control_plane.json").read_text())
-    return Prices(table["read"], {name: Decimal(usd) for name, usd in table["usd"].items()})
+    return prices_of(__package__)
 
 
 def usd_of_a_night(hours: float) -> Decimal:
