@@ -250,7 +250,8 @@ class Ec2Account:
         operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         if operation in ("GetProducts", "GetServiceQuota"):
             return self._json(operation, body)(environ, start_response)
-        asked = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
+        is_form = request.mimetype == "application/x-www-form-urlencoded"  # an object of 100 MB is none
+        asked = {name: values[0] for name, values in parse_qs(body.decode()).items()} if is_form else {}
         action = asked.get("Action", "")
         with self._lock:
             self.calls.append((action, asked))
