@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,6 +47,8 @@ class GuardedAccount(Ec2Account):
     def __init__(self, clock: ScaledClock) -> None:
         super().__init__(clock)
         self.policies: Sequence[Document] | None = None
+        self._administrators = 0
+        self._entering = threading.Lock()
         self.denied: list[Asked] = []
         self.arn: str | None = None
         self.template = TEMPLATE
@@ -72,15 +75,17 @@ class GuardedAccount(Ec2Account):
 
     @contextmanager
     def as_administrator(self) -> Iterator[None]:
-        """Whoever calls inside may do everything."""
-        before, self.policies = self.policies, None
+        """Whoever calls inside may do everything; several threads may be inside."""
+        with self._entering:
+            self._administrators += 1
         try:
             yield
         finally:
-            self.policies = before
+            with self._entering:
+                self._administrators -= 1
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if self.policies is None:
+        if self.policies is None or self._administrators:
             return super()._answer(environ, start_response)
         request = Request(environ)
         body = request.get_data()
