@@ -13,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,15 +80,11 @@ class NightAccount(GuardedAccount):
                 self._remove_by_hand()
             return super()._answer(environ, start_response)
         call = read_call(request.method, request.url, dict(request.headers), body)
-        denied = self._denied(call, self._policies(function[1]))
+        denied = self._denied(call, _policies(function[1]))
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)
         return Ec2Account._answer(self, environ, start_response)  # nobody else has a say
-
-    def _policies(self, night: str) -> list[Document]:
-        own = Template("night", Night=night).documents()
-        return [*RUNNER, *(document for name, document in own.items() if name == f"{name_of(night)}/be-called")]
 
     def _make_by_hand(self, body: bytes) -> None:
         """moto's CloudFormation knows no schedules."""
@@ -136,6 +133,13 @@ class NightAccount(GuardedAccount):
         name = name_of(self._parameters["Night"])
         environment = {**variables, **self.environment, "AWS_SDK_UA_APP_ID": name, "HOME": str(folder / "tmp")}
         return LambdaRuntime(archive, folder, environment)
+
+
+@cache
+def _policies(night: str) -> list[Document]:
+    """Of each call of the function they are asked; to read the template takes longer than the rest of the answer."""
+    own = Template("night", Night=night).documents()
+    return [*RUNNER, *(document for name, document in own.items() if name == f"{name_of(night)}/be-called")]
 
 
 _FORM = "application/x-www-form-urlencoded"
