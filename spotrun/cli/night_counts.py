@@ -17,26 +17,24 @@ from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, write_calls
 from spotrun.store import opening
 from spotrun.store.asked import Asked, asked
 
-MEMORY_MB = 256
-"""In night.yaml; AWS Lambda says it too."""
-_MEMORY = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"
-
 
 class CallCounter:
     """
-    Of one environment. It writes at the first call for a run, at the last, and at each that is not by the minute; those
-    by the minute now and then. `asked_for` says what the process has asked of the store. `starting_s` is how long it
-    took to start.
+    Of one environment, which has `memory_mb`. It writes at the first call for a run, at the last, and at each that is
+    not by the minute; those by the minute now and then. `asked_for` says what the process has asked of the store.
+    `starting_s` is how long it took to start.
     """
 
     def __init__(
         self,
         runs_uri: str,
+        memory_mb: int,
         starting_s: float = 0.0,
         clock: Clock | None = None,
         asked_for: Callable[[], Asked] = asked,
     ) -> None:
         self._uri = runs_uri.rstrip("/")
+        self._memory_mb = memory_mb
         self._environment = uuid4().hex[:12]
         self._clock = clock or system_clock()
         self._asked_for = asked_for
@@ -70,7 +68,7 @@ class CallCounter:
         return Calls(
             began_at=now,
             ended_at=now,
-            memory_mb=int(os.environ.get(_MEMORY, MEMORY_MB)),
+            memory_mb=self._memory_mb,
             calls=1,
             ticks=int(event.get("kind") == "tick"),
             events=int("detail-type" in event),

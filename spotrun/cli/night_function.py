@@ -61,7 +61,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
     """What AWS Lambda calls."""
     name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
     if name not in _counters:
-        _counters[name] = CallCounter(store, _STARTING_S)
+        _counters[name] = CallCounter(store, _memory_mb(), _STARTING_S)
     began_s, answer, said = time.perf_counter(), Answer(), ""
     try:
         answer = _answered(store, name, event)
@@ -72,6 +72,11 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
         seconds = time.perf_counter() - began_s
         _counters[name].count(event, answer, seconds, len(said) + _LOG_BYTES if said else 0)
     return answer
+
+
+def _memory_mb() -> int:
+    """Lambda says it by itself; a service of Cloud Run is told by its installation."""
+    return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or os.environ["SPOTRUN_MEMORY_MB"])
 
 
 def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:

@@ -5,8 +5,8 @@ then.
 
     calls/ENVIRONMENT.json
 
-What an environment has counted since it wrote last is lost when AWS takes it away. Those are calls by the minute, so
-the minutes that have none are the calls that nobody counted.
+What an environment has counted since it wrote last is lost when the cloud takes it away. Those are calls by the minute,
+so the minutes that have none are the calls that nobody counted.
 """
 
 from __future__ import annotations

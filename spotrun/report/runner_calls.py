@@ -16,7 +16,7 @@ TITLE = "What calling its runner cost"
 def in_words(found: RunnerCalls) -> str:
     calls = found.calls
     took = short_duration(timedelta(seconds=calls.seconds))
-    why = f"{calls.ticks:,} by the minute, {calls.events:,} by EC2's events"
+    why = f"{calls.ticks:,} by the minute" + (f", {calls.events:,} by the cloud's events" if calls.events else "")
     parts = [
         f"{count_of(calls.calls, 'call')} of the function ({why})",
         f"{took} of {calls.memory_mb} MB",

@@ -26,8 +26,20 @@ def asked() -> Asked:
 
 def count(request: Any, **_: object) -> None:
     """What botocore calls ahead of each request to S3."""
+    if request.method != "DELETE":
+        is_read = request.method in ("GET", "HEAD") and "list-type=" not in request.url
+        _add(reads=int(is_read), writes=int(not is_read))
+
+
+def count_read() -> None:
+    _add(reads=1)
+
+
+def count_write() -> None:
+    _add(writes=1)
+
+
+def _add(reads: int = 0, writes: int = 0) -> None:
     global _asked
-    is_read = request.method in ("GET", "HEAD") and "list-type=" not in request.url
     with _lock:
-        if request.method != "DELETE":
-            _asked = Asked(_asked.reads + is_read, _asked.writes + (not is_read))
+        _asked = Asked(_asked.reads + reads, _asked.writes + writes)

@@ -22,6 +22,7 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from spotrun.address import BETWEEN_REGIONS
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.store.asked import count_read, count_write
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
 from spotrun.store.port import StoreFacts, Unsaid
@@ -60,6 +61,7 @@ class GcsStore(BucketStore):
     def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
         blob = self._bucket.blob(name)
         blob.cache_control = NO_STORE
+        count_write()
         blob.upload_from_string(
             bytes(data),
             content_type="application/octet-stream",
@@ -72,23 +74,28 @@ class GcsStore(BucketStore):
         return computed
 
     def _read(self, name: str, first: int, last: int | None) -> bytes:
+        count_read()
         data: bytes = self._bucket.blob(name).download_as_bytes(
             start=first or None, end=last, timeout=_TIMEOUT, retry=None, single_shot_download=True
         )
         return data
 
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
-        for blob in self._blobs(prefix=prefix, **({"start_offset": after} if after else {})):
-            yield blob.name, blob.size, blob.updated
+        for page in self._pages(prefix=prefix, **({"start_offset": after} if after else {})):
+            for blob in page:
+                yield blob.name, blob.size, blob.updated
 
     def _folders(self) -> Iterator[str]:
-        for page in self._blobs(prefix=self._root, delimiter="/").pages:
+        for page in self._pages(prefix=self._root, delimiter="/"):
             yield from page.prefixes
 
-    def _blobs(self, **query: str) -> Any:
-        return self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query)
+    def _pages(self, **query: str) -> Iterator[Any]:
+        for page in self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query).pages:
+            count_write()  # Google takes for a list what it takes for a write
+            yield page
 
     def _copy(self, source: str, name: str) -> None:
+        count_write()
         self._bucket.copy_blob(self._bucket.blob(source), self._bucket, name, timeout=_TIMEOUT, retry=None)
 
     def _remove(self, name: str) -> None:

@@ -20,7 +20,8 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.archive import archive_for
 from spotrun.clouds.gcp import night_start, nights
 from spotrun.clouds.gcp.calls import Google
-from spotrun.clouds.gcp.control_plane import prices, usd_of_a_night
+from spotrun.clouds.gcp.cloud import Gcp
+from spotrun.clouds.gcp.control_plane import usd_of_a_night
 from spotrun.clouds.gcp.night_alarm import GcpAlarm
 from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
 from spotrun.clouds.nights import Due, Function
@@ -118,10 +119,15 @@ def test_the_jobs_of_a_night_fire_when_it_is_due() -> None:
     assert schedule(Due((5, 20, 35, 50), 0, ("sat",))) == "5,20,35,50 0 * * 6"
 
 
-def test_a_month_of_nights_costs_what_the_page_says() -> None:
-    assert prices().read == "2026-11-28"
-    assert f"{usd_of_a_night(8.0):.3f}" == "0.012"
-    assert usd_of_a_night(8.0) * 22 < 0.30
+def test_a_month_of_nights_costs_what_the_page_says(world: GcpNightWorld) -> None:
+    world.work = timedelta(hours=7.9)
+    world.is_quiet_until(world.next_due())
+    world.passes(8 * 60 + 10)
+    require_one_clean_night(world)
+    counted = Gcp().runner_calls(world.calls(world.uids()[0]))
+    assert (counted.calls.memory_mb, counted.prices_read) == (512, "2026-11-28")
+    assert f"{counted.usd * 22:.2f}" == "0.21"
+    assert f"{usd_of_a_night(8.0) * 22:.4f}" == "0.2792"
 
 
 # -- what is asked for -----------------------------------------------------------------------------------------------
@@ -216,6 +222,7 @@ def test_an_archive_that_somebody_has_changed_is_not_run(monkeypatch: pytest.Mon
 def test_a_call_that_fails_is_answered_so_that_it_is_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPOTRUN_NIGHT", NIGHT)
     monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
+    monkeypatch.setenv("SPOTRUN_MEMORY_MB", "512")
     status, told = reply_to(b'{"kind": "begin"}', "2026-11-27T21:00:00Z")
     assert (status, told["errorType"]) == (500, "RunNotFound")
     assert "no night 'resnet50' is installed" in told["errorMessage"]
@@ -351,6 +358,9 @@ def test_a_night_is_installed_begun_completed_and_removed(
     assert project.alive == []
     assert [*project.gate.project.accounts] == [f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"]
 
+    reported = spotrun("report", begun["run"], "--store", STORE, "--json").json["runner_calls"]
+    assert (reported["memory_mb"], reported["by_events"], reported["starts"]) == (512, 0, 2)
+    assert reported["reads"] > reported["calls"] > 3
     listed = spotrun("night", "ls", "--store", STORE, "--json").json
     assert [(each["run"], each["state"], each["last"]) for each in listed] == [
         (begun["run"], "completed", "2026-11-27")

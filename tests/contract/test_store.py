@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.store.asked import Asked, asked
 from spotrun.store.http import BucketStore, crc32c
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import CopiesItself, InPieces, Sifted, Store
+from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
 from tests.support.world.faults import LossyStore
@@ -139,6 +142,41 @@ def test_a_bucket_copies_from_another_folder_of_it_by_itself(store: Store, tmp_p
     with pytest.raises(ObjectMissing):
         store.copy_from(other, "absent")
     assert not store.copy_from(open_store(str(tmp_path)), "made/large")
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_each_request_to_a_bucket_is_counted_as_its_owner_bills_it(
+    kind: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy(servers(kind).endpoint) as line:
+        servers(kind).reach(monkeypatch, line.url)
+        store = open_store(servers(kind).new_prefix())
+        other = open_store(f"{store.uri}/other")
+        line.seen.clear()
+        before = asked()
+        assert [store.put_if_absent("a/b", b"12") for _ in range(2)] == [True, False]
+        other.put("c", memoryview(bytes(300_000)))
+        store.put_status("d", b"")
+        assert isinstance(store, CopiesItself)
+        assert store.copy_from(other, "c")
+        assert store.get("a/b", 1, 1) == b"2"
+        with pytest.raises(ObjectMissing):
+            store.get("absent")
+        assert len(store.list("")) == 4
+        assert store.folders() == ("a", "other")
+        store.delete("d")
+        counted = asked().since(before)
+    sent = Counter(_billed_as(request) for request, _ in line.seen)
+    assert counted == Asked(sent["read"], sent["write"])
+    assert counted == Asked(reads=2, writes=7)
+
+
+def _billed_as(request: Request) -> str:
+    """https://aws.amazon.com/s3/pricing, https://cloud.google.com/storage/pricing#operations-by-class"""
+    if request.method == "DELETE":
+        return "free"
+    is_list = "list-type" in request.query or "prefix" in request.query
+    return "read" if request.method == "GET" and not is_list else "write"
 
 
 def test_an_absent_object_is_missing_and_deleting_it_is_harmless(store: Store) -> None:

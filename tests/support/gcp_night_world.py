@@ -14,6 +14,7 @@ import pytest
 
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.cloud import Gcp
+from spotrun.clouds.gcp.control_plane import MEMORY_MB
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of
 from spotrun.clouds.gcp.nights import schedule
 from spotrun.clouds.nights import Alarm, when_due, when_due_again
@@ -36,6 +37,7 @@ class GcpNightWorld(NightWorld):
 
     store, cloud, region = f"gs://{BUCKET}/runs", "gcp", REGION
     where: Mapping[str, Any] = {"gcp": {"regions": [REGION], "instance_types": [TYPE]}}
+    memory_mb = MEMORY_MB
     google: PlainGoogle
     called: GoogleNights
 

@@ -171,6 +171,8 @@ class NightWorld:
         "aws": {"regions": [REGION], "instance_types": [TYPE], "image_parameter": "/spotrun/image"}
     }
     """What the job says of it."""
+    memory_mb = 256
+    """Of the function."""
     account: Account
     """What it has of the runs, and what it charges."""
 
@@ -198,7 +200,7 @@ class NightWorld:
         """A second copy of the call runs from its beginning to its end at that call."""
         self._calls: list[Call] = []
         self._attendant: Attendant | None = None
-        self._counter = CallCounter(self.store, STARTS_S, self.clock, self._asked_so_far)
+        self._counter = CallCounter(self.store, self.memory_mb, STARTS_S, self.clock, self._asked_so_far)
         self._is_inside = False
         self._event: dict[str, Any] = {}
         self._agents: dict[str, tuple[Agent, datetime]] = {}
@@ -387,7 +389,7 @@ class NightWorld:
         self.invoked += 1
         if self._attendant is None:
             self._attendant = Attendant(self.store, NAME, self.new_alarm(), self.clock)
-            self._counter = CallCounter(self.store, STARTS_S, self.clock, self._asked_so_far)
+            self._counter = CallCounter(self.store, self.memory_mb, STARTS_S, self.clock, self._asked_so_far)
         was_inside, self._is_inside, self._event = self._is_inside, True, event
         try:
             answer = (attendant or self._attendant).answer(event)

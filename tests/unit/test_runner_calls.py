@@ -15,6 +15,8 @@ from spotrun.account.summary import summarise
 from spotrun.cli.night_counts import CallCounter, since_start_s
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.clouds.aws.control_plane import prices
+from spotrun.clouds.gcp import control_plane as google
+from spotrun.clouds.gcp.cloud import Gcp
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, RunnerCalls, read_calls
 from spotrun.report import terminal
@@ -40,7 +42,7 @@ class Function:
 
     def is_cold(self) -> None:
         self.asked = Asked()
-        self._counter = CallCounter("s3://bucket/runs", 2.0, self.clock, lambda: self.asked)
+        self._counter = CallCounter("s3://bucket/runs", 256, 2.0, self.clock, lambda: self.asked)
 
     def ticks(self, minutes: int, answer: dict[str, Any] = RUN) -> None:
         for _ in range(minutes):
@@ -79,7 +81,7 @@ def test_calls_that_an_environment_did_not_come_to_write_down_are_known_to_be_mi
 
 
 def test_environments_that_were_called_side_by_side_miss_nothing(function: Function) -> None:
-    other = CallCounter("s3://bucket/runs", 2.0, function.clock, lambda: Asked())
+    other = CallCounter("s3://bucket/runs", 256, 2.0, function.clock, lambda: Asked())
     other.count({"detail-type": "EC2"}, RUN, 1.0, 0)
     function.ticks(2)
     calls = function.calls
@@ -136,10 +138,14 @@ def test_the_process_knows_since_when_it_lives() -> None:
 # -- the report ------------------------------------------------------------------------------------------------------
 
 
-def counted(**changes: Any) -> RunnerCalls:
+def calls(**changes: Any) -> Calls:
     at = ManualClock().now()
     facts = {"calls": 480, "ticks": 478, "events": 2, "seconds": 100.0, "reads": 1300, "writes": 400, "log_bytes": 9000}
-    return Aws().runner_calls(Calls(began_at=at, ended_at=at, memory_mb=256, **{**facts, **changes}))
+    return Calls(began_at=at, ended_at=at, **{"memory_mb": 256, **facts, **changes})
+
+
+def counted(**changes: Any) -> RunnerCalls:
+    return Aws().runner_calls(calls(**changes))
 
 
 def test_calls_are_priced_by_the_dated_table() -> None:
@@ -148,6 +154,16 @@ def test_calls_are_priced_by_the_dated_table() -> None:
     assert counted(log_bytes=0).usd == round(exact, 9)
     assert counted(log_bytes=0, uncounted=480).usd == round(2 * exact, 9)
     assert counted().prices_read == prices().read
+
+
+def test_what_google_takes_is_priced_by_its_own_table() -> None:
+    usd = google.prices().usd
+    vcpu_s = 100 + 480 * Decimal("0.05")
+    service = 480 * usd["run_request"] + vcpu_s * (usd["run_vcpu_second"] + usd["run_gib_second"] / 2)
+    bucket = 1300 * usd["gcs_class_b"] + 400 * usd["gcs_class_a"]
+    log = (480 * 1000 + 9000) * usd["log_gib"] / 2**30
+    found = Gcp().runner_calls(calls(memory_mb=512))
+    assert (found.usd, found.prices_read) == (round(service + bucket + log, 9), google.prices().read)
 
 
 def test_each_form_of_the_report_has_what_calling_its_runner_cost() -> None:

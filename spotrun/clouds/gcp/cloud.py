@@ -23,6 +23,7 @@ from spotrun.clouds.nights import Nights
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
 from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid, StoreError, needs_extra
+from spotrun.folder.run_calls import Calls, RunnerCalls
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import gcp_rule
@@ -180,6 +181,11 @@ class Gcp(Cloud):
         with _sdk():
             from spotrun.clouds.gcp.nights import GcpNights
         return GcpNights(region, system_clock(), spec.gcp.project)
+
+    def runner_calls(self, calls: Calls) -> RunnerCalls:
+        from spotrun.clouds.gcp.control_plane import prices, usd_of
+
+        return RunnerCalls(calls, usd_of(calls), prices().read)
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Gcp.name, like="L4:1"), _around(spec, wish)).regions

@@ -1,7 +1,7 @@
 """
-What nights cost apart from what they rent: the service that is called, and what it asks the store. The prices are those
-of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run is taken at its list price,
-although its free tier is twenty times what a month of nights needs.
+What nights cost apart from what they rent: the service that is called, its log, and what it asks the store. The prices
+are those of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run and the log are
+taken at their list prices, although the free tier of each is at least twenty times what a month of nights needs.
 
 The jobs of Cloud Scheduler are not in it: they cost by the month, whether they fire or not, and the first three of a
 billing account are free. What is asked of Compute Engine, IAM and Cloud Scheduler is free.
@@ -11,17 +11,24 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from spotrun.clouds.gcp.machine import MIB_PER_GIB
 from spotrun.clouds.night_prices import Prices, prices_of
 from spotrun.clouds.night_requests import calls_of_a_night
+from spotrun.folder.run_calls import Calls
+from spotrun.run.billing import to_nano
 
-MEMORY_GIB = Decimal("0.5")
-"""Of the service, in nights.py, which has one processor."""
+MEMORY_MB = 512
+"""Of the service, which has one processor: nights.py asks for it, and tells it."""
 TICK_S = Decimal("0.5")
 """Of a call that finds its runner in memory: about ten answers of Google, one after another."""
 COLD_S = Decimal(10)
 """Of one that has to fetch the archive, to import everything and to read the ledger. Starting is billed too."""
 BEGIN_S = Decimal(60)
 """Of one that creates the run and asks for the first instance, whose launch is waited for."""
+ROUNDED_S = Decimal("0.05")
+"""The time of a call is rounded up to 0.1 s: by so much on average."""
+LOG_BYTES_A_CALL = 1000
+"""Of what Cloud Run itself writes down of a call."""
 
 
 def prices() -> Prices:
@@ -30,12 +37,37 @@ def prices() -> Prices:
 
 def usd_of_a_night(hours: float) -> Decimal:
     """For a run that lives so long."""
-    usd = prices().usd
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
     return (
-        calls.all * usd["run_request"]
-        + seconds * (usd["run_vcpu_second"] + MEMORY_GIB * usd["run_gib_second"])
-        + calls.asked.gets * usd["gcs_class_b"]
-        + calls.asked.puts * usd["gcs_class_a"]
+        _usd_of_service(calls.all, seconds, MEMORY_MB)
+        + _usd_of_requests(calls.asked.gets, calls.asked.puts)
+        + _usd_of_log(calls.all, 0)
     )
+
+
+def usd_of(calls: Calls) -> Decimal:
+    """
+    For what was counted, to the nano-dollar. Calls that nobody counted are taken to cost as much as the others do.
+    """
+    counted = (
+        _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)
+        + _usd_of_requests(calls.reads, calls.writes)
+        + _usd_of_log(calls.calls, calls.log_bytes)
+    )
+    return to_nano(counted * (calls.calls + calls.uncounted) / max(calls.calls, 1))
+
+
+def _usd_of_service(calls: Decimal | int, seconds: Decimal, memory_mb: int) -> Decimal:
+    usd, gib = prices().usd, Decimal(memory_mb) / MIB_PER_GIB
+    a_second = usd["run_vcpu_second"] + gib * usd["run_gib_second"]
+    return calls * usd["run_request"] + (seconds + calls * ROUNDED_S) * a_second
+
+
+def _usd_of_requests(reads: Decimal | int, writes: Decimal | int) -> Decimal:
+    usd = prices().usd
+    return reads * usd["gcs_class_b"] + writes * usd["gcs_class_a"]
+
+
+def _usd_of_log(calls: Decimal | int, own_bytes: int) -> Decimal:
+    return (calls * LOG_BYTES_A_CALL + own_bytes) * prices().usd["log_gib"] / 2**30

@@ -29,7 +29,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.archive import Place, archive_for
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
-from spotrun.clouds.gcp.control_plane import usd_of_a_night
+from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
 from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRefused, NotThere, ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.night_archives import NightArchives
@@ -210,14 +210,14 @@ class GcpNights:
 
     def _wanted(self, name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
         runtime = python.replace(".", "")
-        facts = {"SPOTRUN_HOST": name_of(name), **environment}
+        facts = {"SPOTRUN_HOST": name_of(name), "SPOTRUN_MEMORY_MB": str(MEMORY_MB), **environment}
         container = {
             "image": f"{self._region}-docker.pkg.dev/serverless-runtimes/{STACK}/runtimes/{runtime}",
             "command": ["python3"],
             "args": ["-c", files(__package__).joinpath("night_start.py").read_text()],
             "env": [{"name": key, "value": text} for key, text in facts.items()],
             "ports": [{"containerPort": 8080}],
-            "resources": {"limits": {"cpu": "1", "memory": "512Mi"}, "cpuIdle": True, "startupCpuBoost": True},
+            "resources": {"limits": {"cpu": "1", "memory": f"{MEMORY_MB}Mi"}, "cpuIdle": True, "startupCpuBoost": True},
         }
         template = {
             "serviceAccount": account_address(RUNNER, self._project),
