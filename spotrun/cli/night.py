@@ -79,6 +79,7 @@ def install(
         regions = of_cloud.regions(spec, Wish())
         nights = of_cloud.nights(regions[0] if regions else "", spec)
         _refuse_what_needs_a_machine(spec)
+        _require_webhooks(spec, nights)
         nights.require(spec.name, spec.checkpoint.uri)
         unread = check_script(spec, here=False)
         staying = left_behind(spec)
@@ -111,6 +112,7 @@ def install(
         region=regions[0],
         installed_at=now,
         spotrun=__version__,
+        webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})) if spec.notify else (),
     )
     before = record.known()
     record.install(night)
@@ -135,12 +137,13 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
 
     from spotrun.errors import SpecInvalid
 
-    if spec.notify:
-        raise SpecInvalid(
-            "nobody can be notified: neither commands nor variables of this machine are where a night runs",
-            hint="leave notify out of this job; `spotrun night ls` shows what became of each night",
-            key=("notify",),
-        )
+    for number, receiver in enumerate(spec.notify):
+        if receiver.command is not None:
+            raise SpecInvalid(
+                "a night has no machine of yours that could run this command",
+                hint="write webhook: $SLACK_WEBHOOK, and keep its address in the cloud (docs/night.md)",
+                key=("notify", number, "command"),
+            )
     if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
         raise SpecInvalid(
             "a night needs a deadline that counts from its beginning", hint="--deadline 8h", key=("policy", "deadline")
@@ -150,6 +153,23 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
         raise SpecInvalid(
             f"{advisor} is a file of this machine", hint="name the file by its URL", key=("aws", "advisor")
         )
+
+
+def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
+    """
+    Raises:
+        SpecInvalid: nobody can be notified there, or an address is none.
+        SecretUnreadable: there is none.
+    """
+    from spotrun.notify.sinks import require_https
+
+    places = spec.webhook_references
+    if not places:
+        return
+    found = nights.addresses(places)
+    for variable, place in places.items():
+        put = f"aws ssm put-parameter --type SecureString --name {place.name} --value https://… --overwrite"
+        require_https(variable, found[variable], place.name, hint=put)
 
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:

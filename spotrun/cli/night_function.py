@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.account.outcome import status_word
+from spotrun.account.summary import summarise
 from spotrun.cli.night_counts import CallCounter, since_start_s
+from spotrun.cli.night_news import Addresses, NightNews
 from spotrun.cli.nightly import may_carry_on
 from spotrun.cli.runs import OpenRun, attended, open_each, writer
 from spotrun.clock import Clock, system_clock
@@ -35,9 +37,11 @@ from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
+from spotrun.notify.news import night
 from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
+from spotrun.secrets.reference import Reference
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
@@ -65,7 +69,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
     began_s, answer, said = time.perf_counter(), Answer(), ""
     try:
         answer = _answered(store, name, event)
-        if answer.get("wrote") or answer.get("trouble"):
+        if answer.get("wrote") or answer.get("trouble") or answer.get("unheard"):
             said = str(answer)
             print(said, flush=True)
     finally:
@@ -90,11 +94,12 @@ def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
 
 
 class _Attended:
-    """A run and the runner that stays with it between two calls."""
+    """A run, and the runner and the news that stay with it between two calls."""
 
-    def __init__(self, run: OpenRun) -> None:
+    def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
         self.runner: Runner = run.runner_at(BY_THE_MINUTE)
+        self.news = NightNews(run.spec, run.store, addresses)
 
 
 class Attendant:
@@ -140,9 +145,9 @@ class Attendant:
     def _begin(self, event: Mapping[str, Any]) -> str:
         """Record the night, unless that has been done; which one it is."""
         self._night = None  # it may have been installed anew
-        night, now = self._installed, self._clock.now()
+        installed, now = self._installed, self._clock.now()
         by_hand = event.get("by_hand")
-        due = f"{BY_HAND}{by_hand}" if by_hand else night.due(_moment(event.get("due"), now))
+        due = f"{BY_HAND}{by_hand}" if by_hand else installed.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
             known = self._record.newest()
             self._newest = known[-1] if known else None
@@ -225,11 +230,21 @@ class Attendant:
             if wrote and not tick.wrote:
                 break  # what was waited for has come, and has been answered
         assert last is not None
-        if last.done:
+        unheard = self._tell(attended, last)
+        if last.done and not attended.news.waits:
             self._leave()
         elif last.blind is None:
             self._set(lambda: self._alarm.hear([each.instance_id for each in last.instances if each.alive]))
-        return self._told(attended.run, last, wrote=wrote)
+        answer = self._told(attended.run, last, wrote=wrote)
+        return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
+
+    def _tell(self, attended: _Attended, last: Tick) -> list[str]:
+        """The run was looked after before, and a call is not repeated because somebody could not be told."""
+        over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
+        return attended.news.tell(attended.run.ledger.entries, over)
+
+    def _addresses(self, places: Mapping[str, Reference]) -> Mapping[str, str]:
+        return nights_of(self._installed).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
         """The alarm is set if that can be done: a run is looked after without it too, as long as somebody calls."""
@@ -309,7 +324,7 @@ class Attendant:
             if not self._is_recent(self._newest):
                 return None
             run = self._create(uid)
-        self._attended = _Attended(run)
+        self._attended = _Attended(run, self._addresses)
         return self._attended
 
     def _told(self, run: OpenRun | None, last: Tick | None, *, wrote: bool = False) -> Answer:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
 from spotrun.folder.night_record import Night
+from spotrun.secrets.reference import Reference
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 AGAIN_EVERY_MIN = 15
@@ -87,6 +88,15 @@ class Nights(Protocol):
 
         Raises:
             SpecInvalid: the name is too long, or another store has a night of that name here.
+        """
+
+    def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
+        """
+        Read the addresses of webhooks, by the names of their variables, as the runner of a night does: within seconds.
+
+        Raises:
+            SpecInvalid: this cloud's runner can notify nobody.
+            SecretUnreadable, StoreUnavailable: one cannot be read, at all or just now.
         """
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:

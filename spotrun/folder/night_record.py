@@ -46,7 +46,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
     A job that is trained `at` a time of day of a time `zone` (HH:MM), on `days` (mon, tue, …). `spec` is as the job is
     launched, but for its work folder. `winter_offset_s` is how far the zone's clock is ahead of UTC without summer
-    time. `region` of `cloud` has what calls the runner.
+    time. `region` of `cloud` has what calls the runner, which may read the addresses at `webhooks`.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     installed_at: Moment
     spotrun: str
+    webhooks: tuple[str, ...] = ()
 
     def due(self, called_at: datetime) -> str:
         """

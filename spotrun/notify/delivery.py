@@ -51,6 +51,80 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
     tries: Count
     said: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """Delivered, or given up."""
+        return self.delivered or self.tries >= TRIES_EVER
+
+
+def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
+    """As any runner has noted it. If the store cannot be read, deliver again rather than not at all."""
+    try:
+        return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
+    except (StoreError, OutOfBounds):
+        return DeliveryStatus(False, 0)
+
+
+def _key(number: int, news: News) -> str:
+    return f"{FOLDER}/{number}-{news.entry}-{news.kind}.json"
+
+
+class Delivery:
+    """
+    Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`. After a piece
+    that came not through within `tries`, each later one is tried once.
+    """
+
+    def __init__(
+        self, sink: Sink, number: int, store: Store, redactor: Redactor, pause_s: float = PAUSE_S, tries: int = TRIES
+    ) -> None:
+        self._sink = sink
+        self._number = number
+        self._store = store
+        self._redactor = redactor
+        self._pause_s = pause_s
+        self._tries = tries
+        self._in_vain = False
+        self.failures: list[str] = []
+        """What could not be delivered, in sentences without secrets."""
+
+    def settle(self, news: News) -> DeliveryStatus:
+        """Deliver it, unless that has been done or given up; how far it has come, which is noted."""
+        known = status_of(self._store, self._number, news)
+        if known.is_final:
+            return known
+        tries = 1 if self._in_vain else min(self._tries, TRIES_EVER - known.tries)
+        status = self._deliver(news, known.tries, tries)
+        self._in_vain = not status.delivered
+        if not status.delivered:
+            self.failures.append(f"{self._sink.name} did not receive {news.kind!r}: {status.said}")
+        self._write(news, status)
+        return status
+
+    def _deliver(self, news: News, tried: int, tries: int) -> DeliveryStatus:
+        body = letter(news, self._redactor)
+        again = Retrying(
+            stop=stop_after_attempt(tries),
+            wait=wait_exponential(multiplier=self._pause_s, max=8 * self._pause_s),
+            retry=retry_if_exception_type(Undelivered) & retry_if_not_exception_type(Refused),
+            reraise=True,
+        )
+        try:
+            again(self._sink.deliver, body, self._redactor.clean(news.id))
+        except Refused as refusal:
+            return DeliveryStatus(False, TRIES_EVER, self._redactor.clean(str(refusal)))
+        except Undelivered as failure:
+            return DeliveryStatus(False, tried + tries, self._redactor.clean(str(failure)))
+        return DeliveryStatus(True, tried + 1)
+
+    def _write(self, news: News, status: DeliveryStatus) -> None:
+        try:
+            self._store.put_status(_key(self._number, news), msgspec.json.encode(status))
+        except StoreError as error:
+            self.failures.append(
+                f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"
+            )
+
 
 class DeliveryWorker(threading.Thread):
     """Delivers news of the given kinds to one sink. `number` is the sink's index in the job's `notify`."""
@@ -60,15 +134,14 @@ class DeliveryWorker(threading.Thread):
     ) -> None:
         super().__init__(daemon=True, name=sink.name)
         self._sink = sink
-        self._number = number
+        self._delivery = Delivery(sink, number, store, redactor, pause_s)
         self._kinds = frozenset(kinds)
-        self._store = store
-        self._redactor = redactor
-        self._pause_s = pause_s
         self._inbox: queue.SimpleQueue[Entry | News | None] = queue.SimpleQueue()
-        self._in_vain = False
-        self.failures: list[str] = []
+
+    @property
+    def failures(self) -> list[str]:
         """What could not be delivered, in sentences without secrets."""
+        return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
         """Take the next entry of the ledger, or news that is not in the ledger. Never blocks."""
@@ -97,51 +170,8 @@ class DeliveryWorker(threading.Thread):
                 yield item
 
     def _settle(self, news: News) -> None:
-        if news.kind not in self._kinds:
-            return
-        known = self._status(news)
-        if known.delivered or known.tries >= TRIES_EVER:
-            return
-        tries = 1 if self._in_vain else min(TRIES, TRIES_EVER - known.tries)
-        status = self._deliver(news, known.tries, tries)
-        self._in_vain = not status.delivered
-        if not status.delivered:
-            self.failures.append(f"{self._sink.name} did not receive {news.kind!r}: {status.said}")
-        self._write(news, status)
-
-    def _deliver(self, news: News, tried: int, tries: int) -> DeliveryStatus:
-        body = letter(news, self._redactor)
-        again = Retrying(
-            stop=stop_after_attempt(tries),
-            wait=wait_exponential(multiplier=self._pause_s, max=8 * self._pause_s),
-            retry=retry_if_exception_type(Undelivered) & retry_if_not_exception_type(Refused),
-            reraise=True,
-        )
-        try:
-            again(self._sink.deliver, body, self._redactor.clean(news.id))
-        except Refused as refusal:
-            return DeliveryStatus(False, TRIES_EVER, self._redactor.clean(str(refusal)))
-        except Undelivered as failure:
-            return DeliveryStatus(False, tried + tries, self._redactor.clean(str(failure)))
-        return DeliveryStatus(True, tried + 1)
-
-    def _key(self, news: News) -> str:
-        return f"{FOLDER}/{self._number}-{news.entry}-{news.kind}.json"
-
-    def _status(self, news: News) -> DeliveryStatus:
-        """If the store cannot be read, deliver again rather than not at all."""
-        try:
-            return decode(self._store.get(self._key(news), 0, SMALL_BYTES), DeliveryStatus)
-        except (StoreError, OutOfBounds):
-            return DeliveryStatus(False, 0)
-
-    def _write(self, news: News, status: DeliveryStatus) -> None:
-        try:
-            self._store.put_status(self._key(news), msgspec.json.encode(status))
-        except StoreError as error:
-            self.failures.append(
-                f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"
-            )
+        if news.kind in self._kinds:
+            self._delivery.settle(news)
 
 
 def letter(news: News, redactor: Redactor) -> bytes:

@@ -27,6 +27,12 @@ from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, RunState
 from spotrun.units import count_of, to_the_second
 
+_MAY_BE_NEWS = (
+    *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
+    *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
+)
+"""All that `_kind_and_sentence` knows."""
+
 
 class News(msgspec.Struct, frozen=True):
     """
@@ -55,6 +61,11 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
             run = f"{after.created.name}-{after.created.uid}"
             at, figures = _on_the_wall(after, entry.at), _figures(summarise(after, entry.at))
             yield News(entry.number, found[0], at, run, found[1], figures)
+
+
+def may_be_news(entry: Entry) -> bool:
+    """Whether `news_of` has to be asked: most entries are none, wherever they stand."""
+    return isinstance(entry.event, _MAY_BE_NEWS)
 
 
 def night(state: RunState, summary: RunSummary) -> News:

@@ -110,6 +110,36 @@ def _read_address(variable: str, address: str) -> SplitResult:
     return parts
 
 
+class InTime:
+    """A sink whose tries are over in time for the caller, whatever the system does with a name or a connection."""
+
+    def __init__(self, inner: Sink, within_s: float) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._within_s = within_s
+
+    def deliver(self, body: bytes, id: str) -> None:
+        faults: list[Undelivered] = []
+
+        def tried() -> None:
+            try:
+                self._inner.deliver(body, id)
+            except Undelivered as fault:
+                faults.append(fault)
+
+        thread = threading.Thread(target=tried, daemon=True, name=self.name)
+        thread.start()
+        thread.join(self._within_s)
+        if thread.is_alive():
+            self._inner.abandon()
+            raise Undelivered(f"no answer within {self._within_s:g} s")
+        if faults:
+            raise faults[0]
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+
 class Command:
     """Runs a shell command with the JSON on its standard input, on the machine of the runner."""
 
@@ -174,6 +204,19 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
     if not environment.get(variable):
         raise SpecInvalid(f"notify: ${variable} is not set here", hint=f"export {variable}=https://…")
     return Webhook(variable, environment[variable])
+
+
+def require_https(variable: str, address: str, place: str, hint: str) -> None:
+    """
+    Check an address for a runner that is on no machine of the user's.
+
+    Raises:
+        SpecInvalid: it is none, or not of another machine. The message does not hold it.
+    """
+    with contextlib.suppress(SpecInvalid):
+        if _read_address(variable, address).scheme == "https":
+            return
+    raise SpecInvalid(f"{place}, the address for ${variable}, is no https:// address", hint=hint, key=("notify",))
 
 
 def require_sinks(spec: RunSpec) -> None:

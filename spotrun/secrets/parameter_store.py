@@ -26,6 +26,9 @@ _CONFIG = Config(
     retries={"mode": "standard", "total_max_attempts": 8},  # a read can be repeated; this takes a minute at most
     user_agent_extra="spotrun",
 )
+_HASTY = _CONFIG.merge(
+    Config(connect_timeout=2.0, read_timeout=2.0, retries={"mode": "standard", "total_max_attempts": 2})
+)
 
 
 class _Denied(SecretUnreadable):
@@ -46,13 +49,18 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
         stop=stop_after_delay(ASK_AGAIN_FOR_S),
         reraise=True,
     )
-    return again(_read, paths)
+    return again(_read, paths, None, _CONFIG)
 
 
-def _read(paths: Sequence[str]) -> dict[str, str]:
+def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
+    """As `read_parameters`, for a reader whose rights are not new and who has some seconds only."""
+    return _read(paths, region, _HASTY)
+
+
+def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        client = _client()
+        client = _client(region, config)
         for start in range(0, len(paths), BATCH):
             batch = list(paths[start : start + BATCH])
             found |= _checked(client.get_parameters(Names=batch, WithDecryption=True), client.meta.region_name)
@@ -80,8 +88,8 @@ def _passes(error: sdk.ClientError | sdk.BotoCoreError) -> bool:
     return status >= 500 or "Throttl" in _code(error)
 
 
-def _client() -> Any:
-    return boto3.Session().client("ssm", config=_CONFIG)
+def _client(region: str | None, config: Config) -> Any:
+    return boto3.Session().client("ssm", region_name=region, config=config)
 
 
 def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:

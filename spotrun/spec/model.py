@@ -718,6 +718,12 @@ class RunSpec(Model):
         return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
 
     @property
+    def webhook_references(self) -> dict[str, Reference]:
+        """Where a runner without an environment of the user's finds the address of each webhook, by its variable."""
+        known, named = self.secret_references, [each.variable for each in self.notify]
+        return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
+
+    @property
     def image(self) -> Image | None:
         """The container image, if there is one."""
         text = self.resources.image_id

@@ -152,6 +152,7 @@ def test_what_moto_cannot_deploy_is_known_by_name() -> None:
         "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",
         "AWS::IAM::ManagedPolicy",
+        "AWS::IAM::Policy",
         "AWS::IAM::Role",
         "AWS::Events::Rule",
         "AWS::Lambda::Function",

@@ -21,8 +21,10 @@ from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES
 from tests.support.eventually import eventually
 from tests.support.night_account import BUCKET, STORE, NightAccount
 from tests.support.played_agent import Agent
+from tests.support.webhook_server import WebhookServer
 
 NIGHT = "resnet50"
+WEBHOOK = "/spotrun/SLACK_WEBHOOK"
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,16 @@ def job(tmp_path: Path) -> Path:
     path.write_text(
         f"name: {NIGHT}\nworkdir: work\ntrain: {{script: train.py}}\n"
         f"resources: {{cloud: aws}}\ncheckpoint: {{uri: '{STORE}'}}\n"
+        "notify: [{webhook: $SLACK_WEBHOOK, on: [night]}]\n"
         f"aws: {{instance_types: {list(TYPES)}, image_parameter: {IMAGE_PARAMETER}}}\n"
     )
     return path
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with WebhookServer() as server:
+        yield server
 
 
 INSTALL = ("--at", "22:00 Europe/Berlin", "--days", "mon-fri", "--deadline", "8h", "--budget", "15", "-y")
@@ -68,11 +77,21 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
     account: NightAccount,
     job: Path,
     function: Function,
+    server: WebhookServer,
     spotrun: Spotrun,  # noqa: F811
 ) -> None:
     assert len(function.data) < SIZE_MAX_BYTES
     with account.as_administrator():
+        for address, words in ((None, "there is no parameter"), ("http://127.0.0.1/cNry", "is no https:// address")):
+            put_webhook(address)
+            said = spotrun("night", "install", job, *INSTALL)
+            assert said.code == 2, said
+            assert f"{words} {WEBHOOK}" in said.err or f"{WEBHOOK}, the address for $SLACK_WEBHOOK, {words}" in said.err
+            assert f"aws ssm put-parameter --type SecureString --name {WEBHOOK}" in said.err
+            assert "cNry" not in said.err
+        put_webhook("https://hooks.example.com/cNry")
         said = spotrun("night", "install", job, *INSTALL)
+        put_webhook(server.url)  # a server of this machine, in the place of Slack's
     assert said.code == 0, said.err
     assert "installed resnet50; the next night is due at" in said.out
     assert account.schedule("begin", NIGHT)["ScheduleExpression"] == "cron(0 22 ? * MON,TUE,WED,THU,FRI *)"
@@ -112,6 +131,8 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
     # A look at the cloud may be left out while a run is still, so that its end is seen by a later call.
     ended = eventually(lambda: next((told for told in [account.run({"kind": "tick"})] if told["done"]), None))
     assert ended["state"] == "completed"
+    assert "unheard" not in ended, ended
+    assert [each.json["event"] for each in server.posted] == ["night"]
     assert (account.schedule("tick", NIGHT)["State"], account.rule(NIGHT)["State"]) == ("DISABLED", "DISABLED")
     with account.as_administrator():
         assert running() == []
@@ -132,6 +153,12 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
         gone = spotrun("night", "run", NIGHT, "--store", STORE)
         assert gone.code == 3
         assert "no night 'resnet50' is installed" in gone.err
+
+
+def put_webhook(address: str | None) -> None:
+    if address is not None:
+        kept = {"Name": WEBHOOK, "Value": address, "Type": "SecureString"}
+        boto3.client("ssm", region_name=REGION).put_parameter(**kept, Overwrite=True)
 
 
 def running() -> list[str]:

@@ -75,6 +75,17 @@ def test_the_function_has_a_runners_rights_and_may_switch_what_calls_it_and_no_m
     assert not decide(FUNCTION, Asked("iam:PassRole", guard, to_scheduler)).allowed
 
 
+def test_the_function_reads_the_addresses_that_its_job_names_and_no_other() -> None:
+    place = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun"
+    told = Template("night", Night="resnet50", Webhooks=f"{place}/SLACK,{place}/team/OTHER").documents()
+    policies = [*FUNCTION, told["read-webhooks"]]
+    for name, may in (("SLACK", True), ("team/OTHER", True), ("SLACK2", False), ("HF_TOKEN", False)):
+        assert decide(policies, Asked("ssm:GetParameters", f"{place}/{name}")).allowed is may
+        assert not decide(policies, Asked("ssm:GetParameter", f"{place}/{name}")).allowed
+    assert "read-webhooks" not in OWN
+    assert not decide(FUNCTION, Asked("ssm:GetParameters", f"{place}/SLACK")).allowed
+
+
 @pytest.mark.parametrize("key", ["keys/0123456789", "nights/resnet50/night.json", "nights/function-0.zip"])
 def test_keys_and_nights_are_read_by_the_function_and_by_no_instance(key: str) -> None:
     assert decide(FUNCTION, Asked("s3:GetObject", f"{RUNS}/{key}")).allowed

@@ -227,10 +227,10 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
     name(account, "/spotrun/a")
     client, refusals = parameter_store._client, [answer(code, 400)] * 3
 
-    def late() -> Any:
+    def late(*how: Any) -> Any:
         if refusals:
             raise refusals.pop()
-        return client()
+        return client(*how)
 
     monkeypatch.setattr(parameter_store, "ASK_AGAIN_FOR_S", 60.0)
     monkeypatch.setattr(parameter_store, "_client", late)

@@ -70,6 +70,8 @@ class Template:
                     found[f"{facts['RoleName']}/trust"] = facts["AssumeRolePolicyDocument"]
                     for policy in facts["Policies"]:
                         found[f"{facts['RoleName']}/{policy['PolicyName']}"] = policy["PolicyDocument"]
+                case "AWS::IAM::Policy":
+                    found[facts["PolicyName"]] = facts["PolicyDocument"]
                 case "AWS::S3::BucketPolicy":
                     found["bucket"] = facts["PolicyDocument"]
                 case _:
@@ -82,6 +84,11 @@ class Template:
         if not isinstance(value, dict):
             return value
         match list(value):
+            case ["Ref"] if self._is_list(value["Ref"]):
+                return self.parameters[value["Ref"]].split(",")
+            case ["Fn::Join"]:
+                between, parts = value["Fn::Join"]
+                return between.join(self._filled(parts))
             case ["Ref"]:
                 return self._named(value["Ref"])
             case ["Fn::GetAtt"]:
@@ -93,6 +100,11 @@ class Template:
                 condition, then, otherwise = value["Fn::If"]
                 return self._filled(then if self._holds({"Condition": condition}) else otherwise)
         return {key: self._filled(each) for key, each in value.items()}
+
+    def _is_list(self, name: str) -> bool:
+        """One of several: moto has a list of one as that one, and IAM takes both for the same."""
+        kind = self.body["Parameters"].get(name, {}).get("Type")
+        return kind == "CommaDelimitedList" and "," in self.parameters[name]
 
     def _holds(self, condition: dict[str, Any]) -> bool:
         match condition:

@@ -80,7 +80,7 @@ class NightAccount(GuardedAccount):
                 self._remove_by_hand()
             return super()._answer(environ, start_response)
         call = read_call(request.method, request.url, dict(request.headers), body)
-        denied = self._denied(call, _policies(function[1]))
+        denied = self._denied(call, _policies(function[1], self._parameters["Webhooks"]))
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)
@@ -136,10 +136,11 @@ class NightAccount(GuardedAccount):
 
 
 @cache
-def _policies(night: str) -> list[Document]:
+def _policies(night: str, webhooks: str) -> list[Document]:
     """Of each call of the function they are asked; to read the template takes longer than the rest of the answer."""
-    own = Template("night", Night=night).documents()
-    return [*RUNNER, *(document for name, document in own.items() if name == f"{name_of(night)}/be-called")]
+    own = Template("night", Night=night, Webhooks=webhooks).documents()
+    its = (f"{name_of(night)}/be-called", "read-webhooks")
+    return [*RUNNER, *(document for name, document in own.items() if name in its)]
 
 
 _FORM = "application/x-www-form-urlencoded"

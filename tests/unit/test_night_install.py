@@ -10,6 +10,7 @@ from spotrun.cli import night_rows
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 
 AT = ("--at", "22:00 Europe/Berlin")
+GOOGLE = ("--cloud", "gcp", "--store", "gs://bucket/runs")
 
 
 @pytest.fixture
@@ -30,7 +31,8 @@ def job(tmp_path: Path) -> Path:
         ("", (*AT, "--deadline", "07:00"), "a deadline that counts from its beginning"),
         ("", (*AT, "--cloud", "local"), "nights without a machine of yours are not built for local"),
         ("", (*AT, "--budget", "much"), "--budget"),
-        ("notify: [{webhook: $SLACK_WEBHOOK}]\n", AT, "job.yaml:5"),
+        ("notify: [{command: mail me}]\n", AT, "job.yaml:5: notify[0].command: a night has no machine of yours"),
+        ("notify: [{webhook: $SLACK_WEBHOOK}]\n", (*AT, *GOOGLE), "can notify nobody"),
         ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file of this machine"),
     ],
 )

@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -28,6 +28,8 @@ from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due
 from spotrun.clouds.patience import Patience
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.secrets.parameter_store import BATCH, read_at_once
+from spotrun.secrets.reference import Reference
 from spotrun.units import shown
 
 NAME_MAX = 48
@@ -86,6 +88,10 @@ class AwsNights:
                 hint=f"give this one another --name, or: spotrun night rm {name} --store {other}",
             )
 
+    def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
+        found = read_at_once(sorted({each.name for each in places.values()}), self._region.name)
+        return {variable: found[place.name] for variable, place in places.items()}
+
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine not in MACHINES:
             raise SpecInvalid(
@@ -100,11 +106,22 @@ class AwsNights:
             "CodeBucket": bucket,
             "CodeKey": key,
             "Runtime": function.python,
+            "Webhooks": ",".join(self._arns(night.webhooks)),
             **_times(night),
         }
         say(f"deploying the stack {name_of(night.name)} in {self._region.name}")
         self._stack(night.name).deploy(parameters, say)
         archives.forget(lambda: self._archives_needed(store), say)
+
+    def _arns(self, paths: Sequence[str]) -> list[str]:
+        """Of parameters; their values stay encrypted."""
+        found = list[str]()
+        for start in range(0, len(paths), BATCH):
+            look = partial(self._region.ssm.get_parameters, Names=[*paths[start : start + BATCH]])
+            found += [
+                str(row["ARN"]) for row in ask(self._region, "look at the addresses of webhooks", look)["Parameters"]
+            ]
+        return found
 
     def look(self, name: str) -> None:
         self._call(name, {"kind": "look"})

@@ -44,6 +44,7 @@ from spotrun.errors import (
     SpecInvalid,
 )
 from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.secrets.reference import Reference
 from spotrun.units import shown
 
 NAME_MAX = 35
@@ -105,6 +106,13 @@ class GcpNights:
                 f"{self._region} has a night {name} already, of the store {other}",
                 hint=f"give this one another --name, or: spotrun night rm {name} --store {other}",
             )
+
+    def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
+        raise SpecInvalid(
+            "the runner of a night on Google Cloud can notify nobody",
+            hint="leave notify out of this job; `spotrun night ls` shows what became of each night",
+            key=("notify",),
+        )
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:

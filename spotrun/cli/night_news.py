@@ -1,0 +1,120 @@
+"""
+Tells those whom a job names of a night's run, within a call of the function: between two calls nothing of it goes on.
+
+A call with news takes some seconds longer at most, after it has looked after the run; one without asks nobody anything.
+What was not delivered is tried again in the next call, until it is given up as by every runner.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.notify.delivery import Delivery, status_of
+from spotrun.notify.news import News, may_be_news, news_of
+from spotrun.notify.sinks import InTime, Sink, Undelivered, Webhook
+from spotrun.run.events import Entry
+from spotrun.secrets.redaction import Redactor, secrets_in
+from spotrun.secrets.reference import Reference
+from spotrun.spec.model import NotifySpec, RunSpec
+from spotrun.store.port import Store
+
+WITHIN_S = 6.0
+"""Of a call, for all webhooks together. The addresses are read before, which also takes seconds at most."""
+
+Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
+"""As Nights.addresses."""
+
+
+class NightNews:
+    """Of one run. No address is kept from one call to the next, so that a new one is used from then on."""
+
+    def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
+        self._spec, self._store, self._addresses = spec, store, addresses
+        self._webhooks = {number: each for number, each in enumerate(spec.notify) if each.variable is not None}
+        self._read = 0
+        self._known: set[str] = set()
+        self._waiting: list[tuple[int, News]] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether news has to be tried again."""
+        return bool(self._waiting)
+
+    def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
+        """
+        Send what is new in a ledger's entries, given from the first one; `last` comes after all of them. What could
+        not be delivered, in sentences without secrets.
+        """
+        if not self._webhooks:
+            return []
+        self._take(entries, last)
+        self._waiting = [each for each in self._waiting if not status_of(self._store, *each).is_final]
+        return self._send() if self._waiting else []
+
+    def _take(self, entries: Sequence[Entry], last: News | None) -> None:
+        found = [*news_of(entries)] if any(map(may_be_news, entries[self._read :])) else []
+        self._read = len(entries)
+        for news in [*found, *([] if last is None else [last])]:
+            if news.id not in self._known:
+                self._known.add(news.id)
+                self._waiting += [(number, news) for number, each in self._webhooks.items() if news.kind in each.on]
+
+    def _send(self) -> list[str]:
+        sinks, redactor = self._opened()
+        failures, final = list[str](), set[tuple[int, str]]()
+        share_s = WITHIN_S / len(sinks)  # a slow webhook takes no time from the others
+        for number, sink in sinks.items():
+            began_s = time.monotonic()
+            delivery = Delivery(InTime(sink, share_s / 2), number, self._store, redactor, tries=1)
+            for news in [each for index, each in self._waiting if index == number]:
+                if time.monotonic() - began_s > share_s / 2:
+                    break
+                status = delivery.settle(news)
+                if status.is_final:
+                    final.add((number, news.id))
+                if not status.delivered:
+                    break
+            failures += delivery.failures
+        self._waiting = [(number, news) for number, news in self._waiting if (number, news.id) not in final]
+        return failures
+
+    def _opened(self) -> tuple[dict[int, Sink], Redactor]:
+        """A sink for each webhook that something waits for."""
+        wanted = {number: self._webhooks[number] for number, _ in self._waiting}
+        addresses: Mapping[str, str] = {}
+        why = ""
+        try:
+            addresses = self._addresses(self._spec.webhook_references)
+        except SpotrunError as error:
+            why = error.message
+        own = {name: value for name, value in self._spec.envs.items() if value != self._spec.name}
+        redactor = Redactor(secrets_in(own, os.environ, [*addresses.values()]))
+        return {number: _sink(each, addresses, why) for number, each in wanted.items()}, redactor
+
+
+def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
+    variable = webhook.variable
+    assert variable is not None
+    if why:
+        return _Unreadable(variable, why)
+    try:
+        return Webhook(variable, addresses[variable], WITHIN_S)
+    except SpecInvalid as error:
+        return _Unreadable(variable, error.message)
+
+
+class _Unreadable:
+    """In the place of a webhook whose address cannot be read just now. So its news is given up in the end, too."""
+
+    def __init__(self, variable: str, why: str) -> None:
+        self.name = f"webhook ${variable}"
+        self._why = why
+
+    def deliver(self, body: bytes, id: str) -> None:
+        raise Undelivered(self._why)
+
+    def abandon(self) -> None:
+        return

@@ -1,0 +1,177 @@
+"""Who is told of a night without a laptop: by the function itself, once or more, and never at the run's expense."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotrun.cli import night_news
+from spotrun.secrets import parameter_store
+from tests.support.night_world import NightWorld, require_one_clean_night, utc
+from tests.support.webhook_server import Posted, WebhookServer, hanging
+
+PATH = "/spotrun/SLACK_WEBHOOK"
+ALL = ["started", "done", "night"]
+
+
+class Parameters:
+    """The Parameter Store of one region, with what it holds; `asked` is how often."""
+
+    def __init__(self, **held: str) -> None:
+        self.held = {f"/spotrun/{name}": value for name, value in held.items()}
+        self.asked = 0
+        self.meta = SimpleNamespace(region_name="us-east-1")
+
+    def get_parameters(self, Names: list[str], WithDecryption: bool = False) -> dict[str, Any]:
+        self.asked += 1
+        found = [
+            {"Name": name, "Type": "SecureString", "Value": self.held[name]} for name in Names if name in self.held
+        ]
+        return {"Parameters": found, "InvalidParameters": [name for name in Names if name not in self.held]}
+
+
+@pytest.fixture
+def server() -> Iterator[WebhookServer]:
+    with WebhookServer() as server:
+        yield server
+
+
+@pytest.fixture
+def parameters(monkeypatch: pytest.MonkeyPatch, server: WebhookServer) -> Parameters:
+    found = Parameters(SLACK_WEBHOOK=f"{server.url}services/T0/B0/cNryAddress")
+    monkeypatch.setattr(parameter_store, "_client", lambda *_: found)
+    monkeypatch.setattr(night_news, "WITHIN_S", 60.0)
+    return found
+
+
+@pytest.fixture
+def new_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, parameters: Parameters) -> Callable[..., NightWorld]:
+    def made(**job: Any) -> NightWorld:
+        world = NightWorld(monkeypatch, tmp_path / "work", utc("2026-11-23T12:00:00"), work_hours=1.0)
+        world.install(**job)
+        world.is_quiet_until(world.next_due())
+        return world
+
+    return made
+
+
+@pytest.fixture
+def world(new_world: Callable[..., NightWorld]) -> NightWorld:
+    return new_world(notify=[{"webhook": "$SLACK_WEBHOOK"}])
+
+
+def told(server: WebhookServer) -> list[str]:
+    return [each.json["event"] for each in server.posted]
+
+
+def test_a_night_tells_what_becomes_of_it_and_its_address_is_kept_nowhere(
+    new_world: Callable[..., NightWorld], server: WebhookServer, parameters: Parameters
+) -> None:
+    on_spot = {"on_demand_after": "10m", "return_to_spot": False}
+    world = new_world(notify=[{"webhook": "$SLACK_WEBHOOK"}], policy=on_spot)
+    world.passes(20)
+    assert world.is_interrupted()
+    world.passes(110)
+    require_one_clean_night(world)
+    assert told(server) == ["started", "interrupted", *ALL[1:]]
+    assert server.posted[-1].json["text"].startswith("resnet50-")
+    assert "the night is over (completed)" in server.posted[-1].json["text"]
+    assert "unheard" not in str(world.answers)
+    assert b"cNryAddress" not in b"".join(world._objects.objects.values())
+    assert "cNryAddress" not in str(world.answers)
+    assert parameters.asked <= 4
+
+
+def test_a_call_without_news_asks_nobody_anything_more(
+    new_world: Callable[..., NightWorld], parameters: Parameters
+) -> None:
+    asked = list[Counter[str]]()
+    for notify in ([{"webhook": "$SLACK_WEBHOOK"}], []):
+        world = new_world(notify=notify)
+        world.passes(20)
+        before, read = Counter(world.asked), parameters.asked
+        world.passes(20)
+        asked.append(world.asked - before)
+        assert parameters.asked == read
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(("status", "tries"), [(404, 1), (503, 12)])
+def test_a_webhook_that_fails_is_given_up_and_the_night_ends_as_ever(
+    world: NightWorld, server: WebhookServer, status: int, tries: int
+) -> None:
+    server.answer = lambda *_: status
+    world.passes(180)
+    require_one_clean_night(world)
+    assert Counter(told(server)) == dict.fromkeys(ALL, tries)
+    unheard = [each["unheard"] for each in world.answers if "unheard" in each]
+    assert unheard[0] == f"webhook $SLACK_WEBHOOK did not receive 'started': the server answered {status}"
+
+
+def test_a_slow_webhook_is_left_after_seconds_and_tried_in_the_next_call(
+    world: NightWorld, server: WebhookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(night_news, "WITHIN_S", 1.0)
+
+    def slow_at_first(own: WebhookServer, posted: Posted) -> int | None:
+        if len(own.posted) > 1:
+            monkeypatch.setattr(night_news, "WITHIN_S", 60.0)
+            return 200
+        return hanging(own, posted)
+
+    server.answer = slow_at_first
+    world.passes(120)
+    require_one_clean_night(world)
+    assert [*dict.fromkeys(told(server))] == ALL
+    assert len(server.posted) > len(ALL)
+    assert server.posted[0].json["id"] == server.posted[1].json["id"]
+    assert any("no answer within 0.5 s" in each.get("unheard", "") for each in world.answers)
+
+
+def test_a_function_killed_after_a_delivery_and_before_its_record_delivers_it_again(
+    world: NightWorld, server: WebhookServer
+) -> None:
+    def kill_at_the_end(own: WebhookServer, posted: Posted) -> int:
+        if posted.json["event"] == "night" and told(own).count("night") == 1:
+            world.kill_in = 0
+        return 200
+
+    server.answer = kill_at_the_end
+    world.passes(120)
+    require_one_clean_night(world)
+    assert told(server) == [*ALL, "night"]
+    assert server.posted[-1].headers["Idempotency-Key"] == server.posted[-2].headers["Idempotency-Key"]
+
+
+def test_a_cold_start_tells_nothing_twice(world: NightWorld, server: WebhookServer) -> None:
+    world.passes(120, each_minute=world.is_cold)
+    require_one_clean_night(world)
+    assert told(server) == ALL
+
+
+def test_an_address_that_is_gone_is_told_and_the_next_one_is_used_from_then_on(
+    world: NightWorld, server: WebhookServer, parameters: Parameters
+) -> None:
+    address = parameters.held.pop(PATH)
+    world.passes(8)
+    assert any(f"there is no parameter {PATH}" in each.get("unheard", "") for each in world.answers)
+    parameters.held[PATH] = address
+    world.passes(110)
+    require_one_clean_night(world)
+    assert told(server) == ALL
+
+
+def test_only_what_was_asked_for_is_told_and_a_command_of_a_machine_never_runs(
+    new_world: Callable[..., NightWorld], server: WebhookServer, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    world = new_world(notify=[{"command": f"touch {ran}"}, {"webhook": "$SLACK_WEBHOOK", "on": ["night"]}])
+    world.passes(120)
+    require_one_clean_night(world)
+    assert told(server) == ["night"]
+    assert not ran.exists()
