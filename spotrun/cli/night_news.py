@@ -7,16 +7,16 @@ What was not delivered is tried again in the next call, until it is given up as 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.notify.delivery import Delivery, status_of
 from spotrun.notify.news import News, may_be_news, news_of
+from spotrun.notify.notifier import redactor_for
 from spotrun.notify.sinks import InTime, Sink, Undelivered, Webhook
 from spotrun.run.events import Entry
-from spotrun.secrets.redaction import Redactor, secrets_in
+from spotrun.secrets.redaction import Redactor
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import NotifySpec, RunSpec
 from spotrun.store.port import Store
@@ -90,8 +90,7 @@ class NightNews:
             addresses = self._addresses(self._spec.webhook_references)
         except SpotrunError as error:
             why = error.message
-        own = {name: value for name, value in self._spec.envs.items() if value != self._spec.name}
-        redactor = Redactor(secrets_in(own, os.environ, [*addresses.values()]))
+        redactor = redactor_for(self._spec, addresses.values())
         return {number: _sink(each, addresses, why) for number, each in wanted.items()}, redactor
 
 

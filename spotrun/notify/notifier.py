@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from spotrun.errors import SpecInvalid
@@ -20,6 +20,13 @@ CLOSE_WITHIN_S = 10.0
 """System time that a command may wait at its end for news that are still on their way."""
 
 
+def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[str, str] = os.environ) -> Redactor:
+    """Of what news may not contain: secrets of the job and of its runner, and where the news goes."""
+    own = {name: value for name, value in spec.envs.items() if value != spec.name}
+    own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
+    return Redactor(secrets_in(own, environment, addresses))
+
+
 class Notifier:
     """
     Sends the news of each ledger entry that it is shown. Nothing here raises. Only its exit blocks, for
@@ -33,9 +40,7 @@ class Notifier:
         self._workers: list[DeliveryWorker] = []
         self._unusable: list[str] = []
         addresses = [environment.get(each.variable, "") for each in spec.notify if each.variable is not None]
-        own = {name: value for name, value in spec.envs.items() if value != spec.name}
-        own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
-        redactor = Redactor(secrets_in(own, environment, addresses) if spec.notify else ())
+        redactor = redactor_for(spec, addresses, environment) if spec.notify else Redactor(())
         for number, wanted in enumerate(spec.notify):
             try:
                 sink = open_sink(wanted, number, environment)
