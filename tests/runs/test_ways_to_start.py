@@ -81,7 +81,8 @@ def killed_once(run: AgentRun, steps: int = STEPS) -> Node:
     run.wait_for(ev.CheckpointCommitted, within_s=90)
     os.kill(run.steps_done()[-1][0], signal.SIGKILL)
     node.powers_off(120)
-    (resumed,) = [event for event in run.seen(ev.ResumedFrom) if event.commit is not None]
+    resumed, *more = [event for event in run.seen(ev.ResumedFrom) if event.commit is not None]
+    assert not more, f"it was started again after more than the kill: {run.seen(ev.TrainerExited)}\n{run.log(node)}"
     done = [step for _, step in run.steps_done()]
     assert sorted(set(done)) == list(range(1, steps + 1)), run.log(node)
     last = run.steps_done()[-1][0]
