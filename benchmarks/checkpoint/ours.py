@@ -26,7 +26,7 @@ from benchmarks.checkpoint.plan import (
     RESTORES,
     Burden,
 )
-from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
+from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed, python_path
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import Commit
@@ -58,7 +58,7 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
         runs_uri=uri,
         train={"script": "train.py", "args": words},
         files={"train.py": SCRIPT},
-        envs={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]},
+        envs={"PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]},
         checkpoint={"every": f"{EVERY_STEPS} steps"},
     )
     try:

@@ -18,11 +18,16 @@ PEERS = ROOT / ".peers"
 WITHIN_S = 900.0
 
 
+def python_path(*folders: Path) -> str:
+    """A PYTHONPATH of these, and of what we have in our own."""
+    own = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join([*map(str, folders), *([own] if own else [])])
+
+
 @contextlib.contextmanager
 def started(module: str, words: list[str], log: Path, *, peers: bool) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m module words`, with its peers to import if it needs them; it and its children end with the block."""
-    paths = [str(ROOT), *([str(PEERS)] if peers else [])]
-    environment: Mapping[str, str] = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment: Mapping[str, str] = os.environ | {"PYTHONPATH": python_path(ROOT, *([PEERS] if peers else []))}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *words],

@@ -80,7 +80,8 @@ class Spawner:
     """In place of a Zygote: a Python of its own for each trainer, as the real agent starts it."""
 
     def __init__(self, folder: Path) -> None:
-        path = [install_entry_points(folder / SITE), str(ROOT)]
+        own = os.environ.get("PYTHONPATH")
+        path = [install_entry_points(folder / SITE), str(ROOT), *([own] if own else [])]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
         self._running: dict[int, subprocess.Popen] = {}
 
