@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import marshal
 import platform
 import re
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -46,7 +49,8 @@ def _whatever(_: str) -> bool:
 class Place(NamedTuple):
     """
     Where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has, the glibc
-    of its Linux. `calls` says which files of packages are ever asked for there.
+    of its Linux. `calls` says which files of packages are ever asked for there. A `compiled` archive has bytecode
+    beside its modules.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Place(NamedTuple):
     glibc_of: dict[tuple[int, int], Glibc]
     size_max_bytes: int
     calls: Callable[[str], bool] = _whatever
+    compiled: bool = False
 
     @property
     def glibc(self) -> Glibc:
@@ -78,9 +83,12 @@ def archive_for(place: Place, *, portable: bool = True) -> Function:
         NotInstalled: a package is missing, or there is none of it that runs there.
     """
     glibc = place.glibc  # also where it is not asked for: a Python that is not there would not run this
+    contents = _contents(place, glibc if portable else None)
+    if place.compiled:
+        contents |= _bytecode(contents)
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w") as archive:
-        for name, data in sorted(_contents(place, glibc if portable else None).items()):
+        for name, data in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, _OLDEST)
             entry.external_attr = 0o644 << 16  # whoever runs it must be able to read it
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
@@ -102,6 +110,35 @@ def _contents(place: Place, glibc: Glibc | None) -> dict[str, bytes]:
             continue
         names = ((PurePosixPath(file).as_posix(), Path(str(file.locate()))) for file in each.files or ())
         found.update((name, path.read_bytes()) for name, path in names if belongs(name))
+    return found
+
+
+_UNCHECKED = 1
+"""The flags of bytecode that is known by its source's hash, and is taken without reading the source."""
+_MARSHAL_WITHOUT_REFERENCES = 2
+"""Whether a newer version writes a reference depends on what else the process holds: two builds had other bytes."""
+
+
+def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """
+    What an import would compile of the modules, for the Python that runs here: https://peps.python.org/pep-0552. An
+    import elsewhere puts its own path in the place of the name that is compiled here. A template is none, and left out.
+    """
+    head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
+    found = {}
+    for name, source in contents.items():
+        path = PurePosixPath(name)
+        if path.suffix != ".py":
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages: nobody here can correct them
+            try:
+                code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+            except (SyntaxError, ValueError):
+                continue
+        compiled = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
+        data = marshal.dumps(code, _MARSHAL_WITHOUT_REFERENCES)
+        found[compiled.as_posix()] = head + source_hash(source) + data
     return found
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -159,6 +164,44 @@ def put_webhook(address: str | None) -> None:
     if address is not None:
         kept = {"Name": WEBHOOK, "Value": address, "Type": "SecureString"}
         boto3.client("ssm", region_name=REGION).put_parameter(**kept, Overwrite=True)
+
+
+NAMES_WHAT_IT_COMPILES = """
+import importlib, importlib.machinery, sys
+root = sys.argv[1]
+sys.path.insert(0, root)
+compiles = importlib.machinery.SourceFileLoader.source_to_code
+def named(loader, data, path, **others):
+    if str(path).startswith(root):
+        print(path)
+    return compiles(loader, data, path, **others)
+importlib.machinery.SourceFileLoader.source_to_code = named
+for name in ("spotrun.cli.night_function", "spotrun.store.s3", "spotrun.clouds.aws.nights"):
+    importlib.import_module(name)
+print("of", importlib.import_module("spotrun.errors").SpotrunError.__init__.__code__.co_filename)
+"""
+
+BUILDS_IT_TOO = """
+import hashlib
+from spotrun.clouds.aws.function_zip import function_of_this_installation
+print(hashlib.sha256(function_of_this_installation(portable=False).data).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_a_cold_start_compiles_nothing(function: Function, tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(function.data)) as archive:
+        archive.extractall(tmp_path)
+    command = [sys.executable, "-S", "-E", "-B", "-c", NAMES_WHAT_IT_COMPILES, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout == f"of {tmp_path}/spotrun/errors.py\n"
+
+
+@pytest.mark.slow
+def test_the_archive_is_the_same_whichever_process_builds_it(function: Function) -> None:
+    said = subprocess.run([sys.executable, "-c", BUILDS_IT_TOO], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == hashlib.sha256(function.data).hexdigest()
 
 
 def running() -> list[str]:

@@ -36,6 +36,7 @@ LAMBDA = Place(
     glibc_of={(3, 11): (2, 26), (3, 12): (2, 34), (3, 13): (2, 34)},
     size_max_bytes=SIZE_MAX_BYTES,
     calls=_calls,
+    compiled=True,  # Lambda unpacks it where the function may not write, so that each cold start would compile anew
 )
 """The Pythons that spotrun knows too. Amazon Linux 2023 has glibc 2.34; python3.11 of Lambda is on the one before."""
 
