@@ -38,7 +38,7 @@ def main(nights: int = NIGHTS, seed: int = 1, cloud: str = "aws") -> None:
     print(f"the function was called {results.calls:,} times")
     for name, number in sorted(results.faults.items()):
         print(f"  {name:32} {number:4}")
-    sys.exit("\n".join(results.trouble))
+    sys.exit("\n".join(results.trouble) or 0)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ CLOUD_RUN = Place(
 )
 """
 On Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images. It is not compiled: night_start.py unpacks it at
-each cold start, and to unpack the bytecode takes as long as to compile what is imported.
+each cold start, and to unpack the bytecode took longer than to compile what is imported.
 """
 STACK = "google-22"
 MACHINE = "x86_64"
