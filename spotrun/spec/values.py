@@ -399,7 +399,9 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
         return Unreadable(f"{text} is a day, and a deadline is a moment", advice)
     if half := re.fullmatch(r"(\d{1,2})(?::(\d\d))?\s*([ap])\.?m\.?", text.lower(), re.ASCII):
         hour = int(half[1]) % 12 + (12 if half[3] == "p" else 0)
-        return Unreadable(f"{shown(text)!r} is not a time of day", f"write {hour:02d}:{half[2] or '00'}")
+        return Unreadable(
+            f"{shown(text)!r} is not a time of day", f"write {hour:02d}:{half[2] or '00'}, or a duration like 8h"
+        )
     if re.search(r"\d[-/.]\d|[A-Za-z]{3}", text) and because.suggestion == DURATION_FORMS:
         return Unreadable(f"{shown(text)!r} is not a moment", f"write it like {MOMENT}, 07:00 or 8h")
     if re.fullmatch(r"[01]?\d|2[0-3]", text, re.ASCII):
