@@ -97,6 +97,9 @@ def _cut(connection: http.client.HTTPConnection) -> None:
             connected.shutdown(socket.SHUT_RDWR)
 
 
+_WITH_USER = "has a user before its host, and spotrun would not send that"
+
+
 def _read_address(variable: str, address: str) -> SplitResult:
     hint = f"export {variable}=https://…, as the service gave it to you"
     try:
@@ -107,6 +110,8 @@ def _read_address(variable: str, address: str) -> SplitResult:
     safe = parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
     if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
         raise SpecInvalid(f"notify: ${variable} holds no https:// address", hint=hint)
+    if parts.username is not None:
+        raise SpecInvalid(f"notify: ${variable} {_WITH_USER}", hint=hint)
     return parts
 
 
@@ -213,10 +218,13 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
     Raises:
         SpecInvalid: it is none, or not of another machine. The message does not hold it.
     """
-    with contextlib.suppress(SpecInvalid):
+    why = "is no https:// address"
+    try:
         if _read_address(variable, address).scheme == "https":
             return
-    raise SpecInvalid(f"{place}, the address for ${variable}, is no https:// address", hint=hint, key=("notify",))
+    except SpecInvalid as error:
+        why = _WITH_USER if error.message.endswith(_WITH_USER) else why
+    raise SpecInvalid(f"{place}, the address for ${variable}, {why}", hint=hint, key=("notify",))
 
 
 def require_sinks(spec: RunSpec) -> None:

@@ -11,7 +11,7 @@ from botocore.config import Config
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
-from spotrun.secrets.reference import PARAMETERS, SecretUnreadable
+from spotrun.secrets.reference import PARAMETERS, SecretUnreadable, put_command
 
 BATCH = 10
 """One GetParameters call may name this many."""
@@ -19,7 +19,6 @@ SECURE = "SecureString"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """A run's role is as new as the run, and AWS needs a while until all its servers know what the role may read."""
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
-_PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
 _CONFIG = Config(
     connect_timeout=5.0,
     read_timeout=10.0,
@@ -53,17 +52,19 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
 
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
-    """As `read_parameters`, for a reader whose rights are not new and who has some seconds only."""
-    return _read(paths, region, _HASTY)
+    """
+    As `read_parameters`, for a reader who is no instance, whose rights are not new, and who has some seconds only.
+
+    Raises:
+        SecretUnreadable: a parameter is missing, or is not encrypted.
+        ClientError, BotoCoreError: AWS's own; what to do about it is another thing than on an instance.
+    """
+    return _asked(paths, region, _HASTY)
 
 
 def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str, str]:
-    found: dict[str, str] = {}
     try:
-        client = _client(region, config)
-        for start in range(0, len(paths), BATCH):
-            batch = list(paths[start : start + BATCH])
-            found |= _checked(client.get_parameters(Names=batch, WithDecryption=True), client.meta.region_name)
+        return _asked(paths, region, config)
     except (sdk.ClientError, sdk.BotoCoreError) as error:
         what = f"the Parameter Store did not give {', '.join(paths)}: {error}"
         if _passes(error):
@@ -73,6 +74,14 @@ def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str,
             "your own key has to allow kms:Decrypt"
         )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
+
+
+def _asked(paths: Sequence[str], region: str | None, config: Config) -> dict[str, str]:
+    found: dict[str, str] = {}
+    client = _client(region, config)
+    for start in range(0, len(paths), BATCH):
+        batch = list(paths[start : start + BATCH])
+        found |= _checked(client.get_parameters(Names=batch, WithDecryption=True), client.meta.region_name)
     return found
 
 
@@ -95,9 +104,9 @@ def _client(region: str | None, config: Config) -> Any:
 def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:
     if missing := answer["InvalidParameters"]:
         what = f"there is no parameter {', '.join(missing)} in {region}"
-        raise SecretUnreadable(what, hint=f"{_PUT.format(missing[0])} --region {region}")
+        raise SecretUnreadable(what, hint=put_command(missing[0], region))
     clear = [row["Name"] for row in answer["Parameters"] if row["Type"] != SECURE]
     if clear:
         what = f"{', '.join(clear)} in {region} is not encrypted"
-        raise SecretUnreadable(what, hint=f"make it a SecureString: {_PUT.format(clear[0])} --overwrite")
+        raise SecretUnreadable(what, hint=f"make it a {SECURE}: {put_command(clear[0], region)} --overwrite")
     return {row["Name"]: row["Value"] for row in answer["Parameters"]}

@@ -54,3 +54,8 @@ def parse(text: object) -> Reference:
 def resolved(text: str, default: Reference) -> Reference:
     """The place that `text` names. If it is empty, the place is `default`."""
     return parse(text) if text else default
+
+
+def put_command(path: str, region: str, value: str = "…") -> str:
+    """What to type for a parameter; the region of who types it may be another one."""
+    return f"aws ssm put-parameter --type SecureString --name {path} --value {value} --region {region}"

@@ -9,13 +9,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
 
 from spotrun.cli import night_news
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.nights import AwsNights
+from spotrun.errors import CloudError, SpecInvalid
+from spotrun.notify.sinks import require_https
 from spotrun.secrets import parameter_store
+from spotrun.secrets.reference import PARAMETER, Reference, SecretUnreadable
+from tests.support.manual_clock import ManualClock
 from tests.support.night_world import NightWorld, require_one_clean_night, utc
 from tests.support.webhook_server import Posted, WebhookServer, hanging
 
 PATH = "/spotrun/SLACK_WEBHOOK"
+DENIED = "User: arn:aws:iam::1:user/me is not authorized to perform: ssm:GetParameters on resource: x"
 ALL = ["started", "done", "night"]
 
 
@@ -25,13 +33,12 @@ class Parameters:
     def __init__(self, **held: str) -> None:
         self.held = {f"/spotrun/{name}": value for name, value in held.items()}
         self.asked = 0
+        self.kind = "SecureString"
         self.meta = SimpleNamespace(region_name="us-east-1")
 
     def get_parameters(self, Names: list[str], WithDecryption: bool = False) -> dict[str, Any]:
         self.asked += 1
-        found = [
-            {"Name": name, "Type": "SecureString", "Value": self.held[name]} for name in Names if name in self.held
-        ]
+        found = [{"Name": name, "Type": self.kind, "Value": self.held[name]} for name in Names if name in self.held]
         return {"Parameters": found, "InvalidParameters": [name for name in Names if name not in self.held]}
 
 
@@ -175,3 +182,40 @@ def test_only_what_was_asked_for_is_told_and_a_command_of_a_machine_never_runs(
     require_one_clean_night(world)
     assert told(server) == ["night"]
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (NoCredentialsError(), "aws sso login"),
+        (
+            ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "x"}}, "GetParameters"),
+            "log in anew",
+        ),
+        (ClientError({"Error": {"Code": "AccessDeniedException", "Message": DENIED}}, "GetParameters"), "ask for ssm:"),
+    ],
+    ids=str,
+)
+def test_who_installs_and_may_not_read_an_address_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, parameters: Parameters, fault: Exception, words: str
+) -> None:
+    def refuses(**_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(parameters, "get_parameters", refuses)
+    with pytest.raises(CloudError, match=PATH) as refused:
+        AwsNights(Region("us-east-1", ManualClock())).addresses({"SLACK_WEBHOOK": Reference(PARAMETER, PATH)})
+    assert words in str(refused.value.hint)
+
+
+def test_what_to_type_for_an_address_names_its_region(parameters: Parameters) -> None:
+    parameters.kind = "String"
+    with pytest.raises(SecretUnreadable, match="not encrypted") as refused:
+        AwsNights(Region("us-east-1", ManualClock())).addresses({"SLACK_WEBHOOK": Reference(PARAMETER, PATH)})
+    assert str(refused.value.hint).endswith("--region us-east-1 --overwrite")
+
+
+def test_an_address_with_a_user_is_refused_for_that_and_not_shown() -> None:
+    with pytest.raises(SpecInvalid, match="a user before its host") as refused:
+        require_https("HOOK", "https://me:cNry@example.com/x", PATH, "type")
+    assert "cNry" not in str(refused.value)

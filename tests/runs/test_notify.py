@@ -234,7 +234,17 @@ def test_a_command_that_fails_says_how() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "nonsense", "http://example.org/x", "ftp://a/b", "https://", "https://[x", "https://a/b\r\nc"]
+    "address",
+    [
+        "",
+        "nonsense",
+        "http://example.org/x",
+        "ftp://a/b",
+        "https://",
+        "https://[x",
+        "https://a/b\r\nc",
+        "https://me:cNry@a/b",
+    ],
 )
 def test_what_is_no_safe_address_is_refused_without_being_shown(address: str) -> None:
     wanted = spec(notify=[{"webhook": "$HOOK"}]).notify[0]

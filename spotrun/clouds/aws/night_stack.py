@@ -8,7 +8,8 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from importlib.resources import files
@@ -39,8 +40,18 @@ def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
     Raises:
         AccessDenied: with the right that is missing.
     """
-    try:
+    with naming_the_right():
         return region.ask(action, call)
+
+
+@contextmanager
+def naming_the_right() -> Iterator[None]:
+    """
+    Raises:
+        AccessDenied: with the right that is missing.
+    """
+    try:
+        yield
     except AccessDenied as error:
         right = _RIGHT.search(error.message)
         hint = f"ask for {right[1]}; {_RIGHTS}" if right else error.hint

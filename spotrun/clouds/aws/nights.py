@@ -19,10 +19,10 @@ from spotrun import address
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.control_plane import usd_of_a_night
-from spotrun.clouds.aws.error_codes import NotThere
+from spotrun.clouds.aws.error_codes import NotThere, translated
 from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
-from spotrun.clouds.aws.night_stack import SOUND, NightStack, ask, parameters_of
+from spotrun.clouds.aws.night_stack import SOUND, NightStack, ask, naming_the_right, parameters_of
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import Patience
@@ -89,7 +89,9 @@ class AwsNights:
             )
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
-        found = read_at_once(sorted({each.name for each in places.values()}), self._region.name)
+        paths = sorted({each.name for each in places.values()})
+        with naming_the_right(), translated(f"read {', '.join(paths)}"):
+            found = read_at_once(paths, self._region.name)
         return {variable: found[place.name] for variable, place in places.items()}
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, SpotrunError
-from spotrun.secrets.reference import PARAMETERS, Reference
+from spotrun.secrets.reference import PARAMETERS, Reference, put_command
 
 SECURE = "SecureString"
 
@@ -27,7 +27,7 @@ def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterato
 
 
 def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
-    put = f"aws ssm put-parameter --type SecureString --name {path} --value … --region {region}"
+    put = put_command(path, region)
     if kind is None:
         return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put))
     if kind != SECURE:
