@@ -11,7 +11,7 @@ from botocore.config import Config
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
-from spotrun.secrets.reference import PARAMETERS, SecretUnreadable, put_command
+from spotrun.secrets.reference import PARAMETERS, SecretUnreadable, encrypt_command, put_command
 
 BATCH = 10
 """One GetParameters call may name this many."""
@@ -108,5 +108,5 @@ def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:
     clear = [row["Name"] for row in answer["Parameters"] if row["Type"] != SECURE]
     if clear:
         what = f"{', '.join(clear)} in {region} is not encrypted"
-        raise SecretUnreadable(what, hint=f"make it a {SECURE}: {put_command(clear[0], region)} --overwrite")
+        raise SecretUnreadable(what, hint=f"make it a {SECURE}: {encrypt_command(clear[0], region)}")
     return {row["Name"]: row["Value"] for row in answer["Parameters"]}

@@ -59,3 +59,11 @@ def resolved(text: str, default: Reference) -> Reference:
 def put_command(path: str, region: str, value: str = "…") -> str:
     """What to type for a parameter; the region of who types it may be another one."""
     return f"aws ssm put-parameter --type SecureString --name {path} --value {value} --region {region}"
+
+
+def encrypt_command(path: str, region: str) -> str:
+    """
+    What to type for a parameter that is there and is not encrypted. Its type cannot be changed:
+    https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
+    """
+    return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"

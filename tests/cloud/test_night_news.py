@@ -212,7 +212,9 @@ def test_what_to_type_for_an_address_names_its_region(parameters: Parameters) ->
     parameters.kind = "String"
     with pytest.raises(SecretUnreadable, match="not encrypted") as refused:
         AwsNights(Region("us-east-1", ManualClock())).addresses({"SLACK_WEBHOOK": Reference(PARAMETER, PATH)})
-    assert str(refused.value.hint).endswith("--region us-east-1 --overwrite")
+    deleted, put = str(refused.value.hint).split(" && ")
+    assert deleted.endswith(f"aws ssm delete-parameter --name {PATH} --region us-east-1")
+    assert put == f"aws ssm put-parameter --type SecureString --name {PATH} --value … --region us-east-1"
 
 
 def test_an_address_with_a_user_is_refused_for_that_and_not_shown() -> None:

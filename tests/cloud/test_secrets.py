@@ -351,7 +351,7 @@ def test_the_doctor_sees_which_secrets_are_there_and_reads_none(
         "secret A": Verdict.OK, "secret B": Verdict.FAILED, "secret C": Verdict.WARNED, "secret D": Verdict.FAILED,
     }  # fmt: skip
     assert "put-parameter --type SecureString --name /spotrun/d" in found["secret D"].hint
-    assert "--overwrite" in found["secret B"].hint
+    assert "aws ssm delete-parameter --name" in found["secret B"].hint
     assert account.denied == []
     account.policies = ({"Statement": []},)
     (finding,) = secret_findings(Region(REGION, system_clock()), wanted)

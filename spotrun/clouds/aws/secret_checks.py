@@ -8,7 +8,7 @@ from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, SpotrunError
-from spotrun.secrets.reference import PARAMETERS, Reference, put_command
+from spotrun.secrets.reference import PARAMETERS, Reference, encrypt_command, put_command
 
 SECURE = "SecureString"
 
@@ -27,11 +27,12 @@ def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterato
 
 
 def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
-    put = put_command(path, region)
     if kind is None:
-        return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put))
+        return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region)))
     if kind != SECURE:
-        return failed(name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=f"{put} --overwrite"))
+        return failed(
+            name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
+        )
     if not path.startswith(PARAMETERS):
         return warned(name, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
     return ok(name, f"{path}, a {SECURE}")
