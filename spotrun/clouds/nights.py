@@ -96,7 +96,7 @@ class Nights(Protocol):
 
         Raises:
             SpecInvalid: this cloud's runner can notify nobody.
-            SecretUnreadable, StoreUnavailable: one cannot be read, at all or just now.
+            SecretUnreadable, CloudError: one is not there or not encrypted, or cannot be read.
         """
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:

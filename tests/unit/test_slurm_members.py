@@ -223,7 +223,9 @@ def task(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 def says(tmp_path: Path, told: str) -> None:
     """What the controller tells about the job from now on."""
-    (tmp_path / "told").write_text(f"{told}\n")
+    new = tmp_path / "new"
+    new.write_text(f"{told}\n")
+    new.replace(tmp_path / "told")
 
 
 def asked(tmp_path: Path) -> int:
@@ -260,10 +262,11 @@ def test_a_second_signal_takes_nothing_of_the_time_that_the_first_one_left(
     task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     member = lives(tmp_path)
+    told = tmp_path / "scratch" / f"spotrun-{os.getuid()}-7.1" / notices.FILE
+    eventually(told.exists)  # the task has asked at its beginning; two signals that it does not hear apart are one
+    before = asked(tmp_path)
     deadline = int(time.time()) + 600
     says(tmp_path, f"JobState=RUNNING EndTime={deadline} PreemptTime={deadline - 600}")
-    told = tmp_path / "scratch" / f"spotrun-{os.getuid()}-7.1" / notices.FILE
-    before = asked(tmp_path)
     for again in (1, 2, 3):
         task.send_signal(signal.SIGTERM)
         eventually(partial(lambda times: asked(tmp_path) >= before + times, again))
