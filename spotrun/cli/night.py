@@ -112,7 +112,7 @@ def install(
         region=regions[0],
         installed_at=now,
         spotrun=__version__,
-        webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})) if spec.notify else (),
+        webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})),
     )
     before = record.known()
     record.install(night)

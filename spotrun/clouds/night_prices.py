@@ -8,12 +8,23 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from spotrun.folder.run_calls import Calls
+from spotrun.run.billing import to_nano
+
 
 class Prices(NamedTuple):
     """US dollars, as they were read on a day."""
 
     read: str
     usd: dict[str, Decimal]
+
+
+def of_all(usd: Decimal, calls: Calls) -> Decimal:
+    """
+    What all calls cost if those that were counted cost so much, to the nano-dollar: the others are taken to cost as
+    much.
+    """
+    return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))
 
 
 @cache

@@ -97,21 +97,32 @@ def _cut(connection: http.client.HTTPConnection) -> None:
             connected.shutdown(socket.SHUT_RDWR)
 
 
-_WITH_USER = "has a user before its host, and spotrun would not send that"
+class _Unusable(Exception):
+    """Says what an address is instead, without showing it."""
+
+
+_NO_HTTPS = "no https:// address"
 
 
 def _read_address(variable: str, address: str) -> SplitResult:
-    hint = f"export {variable}=https://…, as the service gave it to you"
+    try:
+        return _parts_of(address)
+    except _Unusable as what:
+        hint = f"export {variable}=https://…, as the service gave it to you"
+        raise SpecInvalid(f"notify: ${variable} holds {what}", hint=hint) from None
+
+
+def _parts_of(address: str) -> SplitResult:
     try:
         parts = urlsplit(address.strip())
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise SpecInvalid(f"notify: ${variable} holds no address", hint=hint) from None
+        raise _Unusable("no address") from None
     safe = parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
     if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
-        raise SpecInvalid(f"notify: ${variable} holds no https:// address", hint=hint)
+        raise _Unusable(_NO_HTTPS)
     if parts.username is not None:
-        raise SpecInvalid(f"notify: ${variable} {_WITH_USER}", hint=hint)
+        raise _Unusable("an address with a user before its host, whom spotrun would not send")
     return parts
 
 
@@ -218,13 +229,11 @@ def require_https(variable: str, address: str, place: str, hint: str) -> None:
     Raises:
         SpecInvalid: it is none, or not of another machine. The message does not hold it.
     """
-    why = "is no https:// address"
     try:
-        if _read_address(variable, address).scheme == "https":
-            return
-    except SpecInvalid as error:
-        why = _WITH_USER if error.message.endswith(_WITH_USER) else why
-    raise SpecInvalid(f"{place}, the address for ${variable}, {why}", hint=hint, key=("notify",))
+        if _parts_of(address).scheme != "https":
+            raise _Unusable(_NO_HTTPS)
+    except _Unusable as what:
+        raise SpecInvalid(f"{place}, the address for ${variable}, is {what}", hint=hint, key=("notify",)) from None
 
 
 def require_sinks(spec: RunSpec) -> None:

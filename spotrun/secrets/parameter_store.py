@@ -11,11 +11,10 @@ from botocore.config import Config
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
-from spotrun.secrets.reference import PARAMETERS, SecretUnreadable, encrypt_command, put_command
+from spotrun.secrets.reference import PARAMETERS, SECURE, SecretUnreadable, encrypt_command, put_command
 
 BATCH = 10
 """One GetParameters call may name this many."""
-SECURE = "SecureString"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """A run's role is as new as the run, and AWS needs a while until all its servers know what the role may read."""
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")

@@ -10,6 +10,8 @@ from spotrun.units import Unreadable
 
 ENVIRONMENT, PARAMETER = "env", "ssm"
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+)$"
+SECURE = "SecureString"
+"""The type of a parameter that is encrypted."""
 PARAMETERS = "/spotrun/"
 """The path below which the role of a run may read what its job names (infra/aws/account.yaml)."""
 
@@ -58,7 +60,7 @@ def resolved(text: str, default: Reference) -> Reference:
 
 def put_command(path: str, region: str, value: str = "…") -> str:
     """What to type for a parameter; the region of who types it may be another one."""
-    return f"aws ssm put-parameter --type SecureString --name {path} --value {value} --region {region}"
+    return f"aws ssm put-parameter --type {SECURE} --name {path} --value {value} --region {region}"
 
 
 def encrypt_command(path: str, region: str) -> str:

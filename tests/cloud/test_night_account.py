@@ -88,7 +88,8 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
     assert len(function.data) < SIZE_MAX_BYTES
     with account.as_administrator():
         for address, words in ((None, "there is no parameter"), ("http://127.0.0.1/cNry", "is no https:// address")):
-            put_webhook(address)
+            if address is not None:
+                put_webhook(address)
             said = spotrun("night", "install", job, *INSTALL)
             assert said.code == 2, said
             assert f"{words} {WEBHOOK}" in said.err or f"{WEBHOOK}, the address for $SLACK_WEBHOOK, {words}" in said.err
@@ -160,10 +161,9 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
         assert "no night 'resnet50' is installed" in gone.err
 
 
-def put_webhook(address: str | None) -> None:
-    if address is not None:
-        kept = {"Name": WEBHOOK, "Value": address, "Type": "SecureString"}
-        boto3.client("ssm", region_name=REGION).put_parameter(**kept, Overwrite=True)
+def put_webhook(address: str) -> None:
+    kept = {"Name": WEBHOOK, "Value": address, "Type": "SecureString"}
+    boto3.client("ssm", region_name=REGION).put_parameter(**kept, Overwrite=True)
 
 
 NAMES_WHAT_IT_COMPILES = """

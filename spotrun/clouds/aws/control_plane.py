@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from spotrun.clouds.night_prices import Prices, prices_of
+from spotrun.clouds.night_prices import Prices, of_all, prices_of
 from spotrun.clouds.night_requests import calls_of_a_night
 from spotrun.folder.run_calls import Calls
-from spotrun.run.billing import to_nano
 
 MEMORY_GB = Decimal("0.25")
 """Of the function, in night.yaml."""
@@ -46,9 +45,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """
-    For what was counted, to the nano-dollar. Calls that nobody counted are taken to cost as much as the others do.
-    """
+    """For what was counted, and for the calls that nobody counted."""
     usd = prices().usd
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (
@@ -58,4 +55,4 @@ def usd_of(calls: Calls) -> Decimal:
         + calls.writes * usd["s3_put"]
         + calls.log_bytes * usd["log_gb"] / 10**9
     )
-    return to_nano(counted * (calls.calls + calls.uncounted) / max(calls.calls, 1))
+    return of_all(counted, calls)

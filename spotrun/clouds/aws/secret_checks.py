@@ -8,9 +8,7 @@ from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, SpotrunError
-from spotrun.secrets.reference import PARAMETERS, Reference, encrypt_command, put_command
-
-SECURE = "SecureString"
+from spotrun.secrets.reference import PARAMETERS, SECURE, Reference, encrypt_command, put_command
 
 
 def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:

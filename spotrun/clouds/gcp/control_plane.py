@@ -12,10 +12,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spotrun.clouds.gcp.machine import MIB_PER_GIB
-from spotrun.clouds.night_prices import Prices, prices_of
+from spotrun.clouds.night_prices import Prices, of_all, prices_of
 from spotrun.clouds.night_requests import calls_of_a_night
 from spotrun.folder.run_calls import Calls
-from spotrun.run.billing import to_nano
 
 MEMORY_MB = 512
 """Of the service, which has one processor: nights.py asks for it, and tells it."""
@@ -47,15 +46,13 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """
-    For what was counted, to the nano-dollar. Calls that nobody counted are taken to cost as much as the others do.
-    """
+    """For what was counted, and for the calls that nobody counted."""
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)
         + _usd_of_requests(calls.reads, calls.writes)
         + _usd_of_log(calls.calls, calls.log_bytes)
     )
-    return to_nano(counted * (calls.calls + calls.uncounted) / max(calls.calls, 1))
+    return of_all(counted, calls)
 
 
 def _usd_of_service(calls: Decimal | int, seconds: Decimal, memory_mb: int) -> Decimal:
