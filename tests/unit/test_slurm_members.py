@@ -135,6 +135,28 @@ def test_the_member_that_ends_last_pays_for_the_nodes_that_others_left(queue: Sl
         ours.launch(request())
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_a_second_that_has_only_begun_nobody_pays_twice_or_nothing(
+    queue: SlurmQueue, clock: ManualClock, order: tuple[int, int]
+) -> None:
+    """Slurm counts whole seconds, and a member ends at any moment of one: the job may be over in the same."""
+    ours = driver(queue, clock)
+    for launch, (later_s, over_s) in enumerate(((0.9, 0.0), (0.9, 2.0), (3.5, 0.0)), start=1):
+        token = ours.launch(request(2, launch)).token
+        files, began = files_of(token), clock.now()
+        clock.advance(10)
+        files.end(order[0], Ended(clock.now() + timedelta(seconds=0.063), EndedBy.ITSELF, "exit code 0"))
+        seen = [each for each in ours.instances() if each.launch == launch and not each.alive]
+        assert [each.member for each in seen] == [order[0]], "what it costs is written down now"
+        files.end(order[1], Ended(clock.now() + timedelta(seconds=later_s), EndedBy.ITSELF, "exit code 0"))
+        clock.advance(int(later_s) + over_s)
+        over = clock.now()
+        queue.end(token, "COMPLETED")
+        clock.advance(2)
+        left = [each for each in ours.instances() if each.launch == launch and each.member == order[1]]
+        assert charged([*seen, *left]) == node_seconds(2 * round((over - began).total_seconds())), (later_s, over_s)
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_node_that_is_lost_leaves_the_job_and_costs_no_more(queue: SlurmQueue, clock: ManualClock, lost: int) -> None:
     ours = driver(queue, clock)

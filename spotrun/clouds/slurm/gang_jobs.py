@@ -53,7 +53,7 @@ class GangJob(NamedTuple):
         return replace(
             member,
             state=InstanceState.TERMINATED,
-            ended_at=whole.ended_at if is_last else self._ended_at(index),
+            ended_at=whole.ended_at if is_last else self._billed_until(index),
             ended_by=ended.by,
             end_reason=ended.reason,
         )
@@ -72,6 +72,13 @@ class GangJob(NamedTuple):
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
         return max(began_at, at if over_at is None else min(at, over_at))
+
+    def _billed_until(self, index: int) -> datetime:
+        """
+        Slurm counts whole seconds, and the job may be over in the one in which a member ends. So the member does not
+        pay for that second: if the job goes on, the last one does.
+        """
+        return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
         """From each moment at which its number of nodes changes, what all of them cost."""
@@ -92,6 +99,6 @@ class GangJob(NamedTuple):
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT
             if index == last and lost:
-                yield self._ended_at(index), -1
+                yield self._billed_until(index), -1
             elif index != last and not lost:
-                yield self._ended_at(index), 1
+                yield self._billed_until(index), 1
