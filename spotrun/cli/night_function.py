@@ -2,6 +2,8 @@
 The function that attends to the nights of one name: a runner that is called, in place of one that stays.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on what is unfinished
+    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, tell those whom the
+                                                         job names
     {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person wants one now
     {"kind": "tick"}                                     look after the newest run once
     {"kind": "look"}                                     the same, and set the alarm, whatever is remembered of it
@@ -37,7 +39,7 @@ from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
-from spotrun.notify.news import night
+from spotrun.notify.news import late_night, night
 from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
@@ -124,12 +126,13 @@ class Attendant:
                 one comes within a minute.
         """
         self._troubles = []
-        if event.get("kind") == "begin":
-            due = self._begin(event)
-            answer = {**self._attend(again=True), "night": due}
-            if self._troubles:
-                raise CloudError("; ".join(self._troubles), hint="the call is repeated")
-            return answer
+        if event.get("kind") in ("begin", "again"):
+            try:
+                return self._gets_under_way(event)
+            except SpotrunError as error:
+                if event["kind"] == "again":
+                    self._tell_that_it_is_late(event, error)
+                raise
         try:
             if "detail-type" in event:
                 return self._hear(event)
@@ -141,6 +144,29 @@ class Attendant:
             return {"trouble": "; ".join([error.one_line, *self._troubles])}
 
     # -- to begin ----------------------------------------------------------------------------------------------------
+
+    def _gets_under_way(self, event: Mapping[str, Any]) -> Answer:
+        due = self._begin(event)
+        answer = {**self._attend(again=True), "night": due}
+        if self._troubles:
+            raise CloudError("; ".join(self._troubles), hint="the call is repeated")
+        return answer
+
+    def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
+        """
+        There may be no run whose news it would be.
+
+        Raises:
+            CloudError: somebody could not be told; it says what `error` does too.
+        """
+        now = self._clock.now()
+        try:
+            news = late_night(self._name, self._installed.due(_moment(event.get("due"), now)), now, error.one_line)
+            unheard = NightNews(self._spec(), self._record.store, self._addresses).tell((), news)
+        except SpotrunError as failure:
+            unheard = [failure.one_line]
+        if unheard:
+            raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """Record the night, unless that has been done; which one it is."""

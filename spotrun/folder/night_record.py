@@ -93,12 +93,13 @@ class NightRecord:
     """The nights of one name in a store of runs."""
 
     def __init__(self, runs_uri: str, name: str) -> None:
-        self._store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
+        self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
+        """Its folder, which also has what was told of nights that did not begin."""
         self._name = name
 
     def install(self, night: Night) -> None:
         """Its work folder is there already: see `upload`."""
-        persist(lambda: self._store.put(_NIGHT, msgspec.json.encode(night)))
+        persist(lambda: self.store.put(_NIGHT, msgspec.json.encode(night)))
 
     def known(self) -> Night | None:
         """What is installed, if that can be read."""
@@ -116,10 +117,10 @@ class NightRecord:
 
     def upload(self, folder: Path) -> str:
         """Keep a work folder for the nights to come; its sha256."""
-        return persist(lambda: workdir.upload(self._store, folder))
+        return persist(lambda: workdir.upload(self.store, folder))
 
     def fetch(self, night: Night, folder: Path) -> None:
-        persist(lambda: workdir.fetch(self._store, night.workdir_sha256, folder))
+        persist(lambda: workdir.fetch(self.store, night.workdir_sha256, folder))
 
     def read(self) -> Night:
         """
@@ -128,17 +129,17 @@ class NightRecord:
             StoreError: what is stored is no night.
         """
         try:
-            data = persist(lambda: self._store.get(_NIGHT, 0, BYTES_MAX))
+            data = persist(lambda: self.store.get(_NIGHT, 0, BYTES_MAX))
         except ObjectMissing:
             raise RunNotFound(
-                f"no night {self._name!r} is installed in {self._store.uri.rpartition('/')[0]}",
+                f"no night {self._name!r} is installed in {self.store.uri.rpartition('/')[0]}",
                 hint="see `spotrun night ls`, or name another store by --store",
             ) from None
         return self._decoded(data, Night)
 
     def newest(self) -> list[Numbered]:
         """The newest records, the newest last; at most as many as are searched for a night that is due again."""
-        listed = persist(lambda: self._store.list("begun/"))
+        listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(found[1]) for each in listed if (found := _BEGUN.fullmatch(each.key))]
         records = (self.numbered(number) for number in numbers[-DUE_AGAIN:])
         return [each for each in records if each is not None]
@@ -146,7 +147,7 @@ class NightRecord:
     def numbered(self, number: int) -> Numbered | None:
         """The record of this number, if there is one."""
         try:
-            data = persist(lambda: self._store.get(_key(number), 0, BYTES_MAX))
+            data = persist(lambda: self.store.get(_key(number), 0, BYTES_MAX))
         except ObjectMissing:
             return None
         return Numbered(number, self._decoded(data, Begun))
@@ -154,20 +155,20 @@ class NightRecord:
     def add(self, numbered: Numbered) -> bool:
         """False: another process was first with that number, or an earlier try of this one."""
         data = msgspec.json.encode(numbered.begun)
-        return persist(lambda: self._store.put_if_absent(_key(numbered.number), data))
+        return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
 
     def remove(self) -> None:
         """Forget what is installed first, so that what is left is no night any more."""
-        persist(lambda: self._store.delete(_NIGHT))
-        for each in persist(lambda: self._store.list("")):
-            persist(partial(self._store.delete, each.key))
+        persist(lambda: self.store.delete(_NIGHT))
+        for each in persist(lambda: self.store.list("")):
+            persist(partial(self.store.delete, each.key))
 
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
             return decode(data, kind)
         except OutOfBounds as error:
             raise StoreError(
-                f"{self._store.uri} holds what is no night: {error}", hint="install it anew: spotrun night install"
+                f"{self.store.uri} holds what is no night: {error}", hint="install it anew: spotrun night install"
             ) from error
 
 

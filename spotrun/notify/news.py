@@ -78,6 +78,15 @@ def night(state: RunState, summary: RunSummary) -> News:
     return News(state.terminal.number, "night", at, summary.run, sentence, _figures(summary))
 
 
+def late_night(name: str, due: str, at: datetime, why: str) -> News:
+    """
+    A night that should have begun on the date `due` and is not under way. No run's ledger has it: it is told once a
+    date, which stands in the place of the entry.
+    """
+    sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
+    return News(int(due.replace("-", "")), "night", at, name, sentence)
+
+
 def _work(summary: RunSummary) -> str:
     """What was kept, and what one of it has cost."""
     hour = summary.total.usd_per_productive_hour

@@ -20,6 +20,7 @@ from spotrun.secrets import parameter_store
 from spotrun.secrets.reference import PARAMETER, Reference, SecretUnreadable
 from tests.support.manual_clock import ManualClock
 from tests.support.night_world import NightWorld, require_one_clean_night, utc
+from tests.support.plain_aws import refusal
 from tests.support.webhook_server import Posted, WebhookServer, hanging
 
 PATH = "/spotrun/SLACK_WEBHOOK"
@@ -182,6 +183,43 @@ def test_only_what_was_asked_for_is_told_and_a_command_of_a_machine_never_runs(
     require_one_clean_night(world)
     assert told(server) == ["night"]
     assert not ran.exists()
+
+
+def test_a_night_that_does_not_begin_is_told_once_in_the_hour_after_and_may_begin_then(
+    world: NightWorld, server: WebhookServer
+) -> None:
+    (key,) = [key for key in world._objects.objects if key.startswith("runs/nights/resnet50/work/")]
+    folder = world._objects.objects.pop(key)
+    world.passes(59)
+    assert world.said
+    assert told(server) == [], "calls are repeated, and nobody is woken for what passes by itself"
+    world.passes(35)
+    (news,) = server.posted
+    assert news.json["id"] == "resnet50-20261123-night"
+    assert news.json["text"].startswith("resnet50: the night of 2026-11-23 is not under way, and is tried again ")
+    assert key.removeprefix("runs/nights/resnet50/") in news.json["sentence"]
+    world._objects.objects[key] = folder
+    world.passes(110)
+    require_one_clean_night(world)
+    assert told(server) == ["night", *ALL]
+
+
+def test_a_night_without_its_clock_is_told_and_so_is_who_could_not_be_told(
+    world: NightWorld, server: WebhookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run begins; nobody is called each minute to look after it."""
+
+    def no_schedules(operation: str) -> None:
+        if "schedule" in operation:
+            raise refusal("AccessDeniedException", 403)
+
+    world.aws.fault = no_schedules
+    server.answer = lambda *_: 503
+    world.passes(70)
+    assert "is not under way" in server.posted[-1].json["sentence"]
+    *_, said = world.said
+    assert "webhook $SLACK_WEBHOOK did not receive 'night': the server answered 503" in said
+    assert server.posted[-1].json["sentence"].partition(": ")[2] in said
 
 
 @pytest.mark.parametrize(

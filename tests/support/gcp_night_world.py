@@ -79,12 +79,12 @@ class GcpNightWorld(NightWorld):
 
     def _retried_after_min(self, event: Mapping[str, Any]) -> Sequence[int]:
         """As nights.py asks for it: pauses that double up to a longest one."""
-        return (1, 3, 7, 11, 15) if event["kind"] == "begin" else ()
+        return {"begin": (1, 3, 7, 11, 15), "again": (1, 3)}.get(event["kind"], ())
 
     def _fires(self, moment: datetime) -> Iterator[dict[str, Any]]:
-        for due in (when_due(self.night), when_due_again(self.night)):
+        for kind, due in (("begin", when_due(self.night)), ("again", when_due_again(self.night))):
             if fires(schedule(due), self.night.zone, moment):
-                yield {"kind": "begin", "due": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
+                yield {"kind": kind, "due": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
 
     def _is_spot(self, instance_id: str) -> bool:
         return self.google.project.vm(instance_id).is_spot

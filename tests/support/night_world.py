@@ -254,9 +254,9 @@ class NightWorld:
 
     def _fires(self, moment: datetime) -> Iterator[dict[str, Any]]:
         """The calls for a night that are due in this minute."""
-        for each in (expression(self.night), expression_again(self.night)):
+        for kind, each in (("begin", expression(self.night)), ("again", expression_again(self.night))):
             if fires(each, self.night.zone, moment):
-                yield {"kind": "begin", "due": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
+                yield {"kind": kind, "due": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
 
     def _is_spot(self, instance_id: str) -> bool:
         return self.aws.charges[instance_id].is_spot

@@ -274,7 +274,6 @@ class GcpNights:
         yield self._job_for(night, TICK, "* * * * *", uri)
 
     def _job_for(self, night: Night, kind: str, when: str, uri: str) -> dict[str, Any]:
-        event = {"kind": TICK if kind == TICK else BEGIN}
         return {
             "name": self._job(night.name, kind),
             "description": f"spotrun, the night {night.name}: {kind}",
@@ -286,7 +285,7 @@ class GcpNights:
                 "uri": uri,
                 "httpMethod": "POST",
                 "headers": {"Content-Type": "application/json"},
-                "body": base64.b64encode(json.dumps(event).encode()).decode(),
+                "body": base64.b64encode(json.dumps({"kind": kind}).encode()).decode(),
                 "oidcToken": {"serviceAccountEmail": account_address(CLOCK, self._project), "audience": uri},
             },
         }
