@@ -33,6 +33,7 @@ resource "google_project_service" "used" {
     "compute.googleapis.com",
     "iam.googleapis.com",
     "iap.googleapis.com",
+    "secretmanager.googleapis.com",
     "storage.googleapis.com",
   ])
 
@@ -161,6 +162,20 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
     title       = local.conditions["spotrunChange"].title
     description = local.conditions["spotrunChange"].description
     expression  = local.conditions["spotrunChange"].expression
+  }
+}
+
+# IAM has no condition for who asks, so each run may read what any job of the project names. Values are read with the
+# service account of an instance alone: no runner is granted this.
+resource "google_project_iam_member" "reads_secrets" {
+  project = var.project
+  role    = google_project_iam_custom_role.spotrun["spotrunSecret"].name
+  member  = "principalSet://cloudresourcemanager.googleapis.com/projects/${google_storage_bucket.runs.project_number}/type/ServiceAccount"
+
+  condition {
+    title       = local.conditions["spotrunSecret"].title
+    description = local.conditions["spotrunSecret"].description
+    expression  = local.conditions["spotrunSecret"].expression
   }
 }
 

@@ -8,18 +8,21 @@ from typing import NamedTuple
 from spotrun.errors import NotInstalled, SpecInvalid, SpotrunError
 from spotrun.units import Unreadable
 
-ENVIRONMENT, PARAMETER = "env", "ssm"
-REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+)$"
+ENVIRONMENT, PARAMETER, SECRET = "env", "ssm", "gsm"
+REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
 PARAMETERS = "/spotrun/"
 """The path below which the role of a run may read what its job names (infra/aws/account.yaml)."""
+SECRETS = "spotrun-"
+"""How a secret is called that the service account of a run may read (infra/gcp/conditions/spotrunSecret.yaml)."""
 
 
 class Reference(NamedTuple):
     """
     `env`: a variable in the environment of whoever launches. `ssm`: a SecureString at that path in AWS's Parameter
-    Store, in the region of the instance.
+    Store, in the region of the instance. `gsm`: the latest version of a secret of Google's Secret Manager, in the
+    project of the instance.
     """
 
     kind: str
@@ -47,7 +50,8 @@ def parse(text: object) -> Reference:
     if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII):
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
-            "write ssm:/spotrun/NAME, or env:NAME on the local cloud, or nothing if the name alone says where it is",
+            "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud, or nothing if "
+            "the name alone says where it is",
         )
     kind, _, name = text.partition(":")
     return Reference(kind, name)
@@ -69,3 +73,23 @@ def encrypt_command(path: str, region: str) -> str:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
+
+
+def create_command(name: str, project: str) -> str:
+    """What to type for a secret of Secret Manager. A shell keeps what it was told to do, and not what was typed in."""
+    return _given_in_secret(f"create {name}", project)
+
+
+def have_command(name: str, project: str) -> str:
+    """What to type where nobody knows whether the secret is missing or its value alone."""
+    return f"{create_command(name, project)}; if only its value is missing, with `versions add` in place of `create`"
+
+
+def add_command(name: str, project: str) -> str:
+    """What to type for a secret that is there and whose value is not, or is another one now."""
+    return _given_in_secret(f"versions add {name}", project)
+
+
+def _given_in_secret(command: str, project: str) -> str:
+    """With `echo`, the value would end in a line break."""
+    return f'read -rs VALUE; printf %s "$VALUE" | gcloud secrets {command} --data-file=- --project={project}'

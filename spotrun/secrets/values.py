@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotrun.errors import needs_extra
-from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference, SecretNotInstalled, SecretUnreadable
+from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, SECRET, Reference, SecretNotInstalled, SecretUnreadable
 
 
 def read_values(references: Mapping[str, Reference], environment: Mapping[str, str]) -> dict[str, str]:
@@ -14,16 +14,17 @@ def read_values(references: Mapping[str, Reference], environment: Mapping[str, s
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
-        StoreUnavailable: the Parameter Store does not answer just now.
+        StoreUnavailable: the Parameter Store, or Secret Manager, does not answer just now.
     """
     values = {
         name: _variable(name, reference, environment)
         for name, reference in references.items()
         if reference.kind == ENVIRONMENT
     }
-    paths = {name: reference.name for name, reference in references.items() if reference.kind == PARAMETER}
-    if paths:
+    if paths := _of_kind(PARAMETER, references):
         values |= _parameters(paths)
+    if secrets := _of_kind(SECRET, references):
+        values |= _secrets(secrets)
     return values
 
 
@@ -37,6 +38,10 @@ def require_variables(references: Mapping[str, Reference], environment: Mapping[
     for name, reference in references.items():
         if reference.kind == ENVIRONMENT:
             _variable(name, reference, environment)
+
+
+def _of_kind(kind: str, references: Mapping[str, Reference]) -> dict[str, str]:
+    return {name: reference.name for name, reference in references.items() if reference.kind == kind}
 
 
 def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -> str:
@@ -53,3 +58,10 @@ def _parameters(paths: Mapping[str, str]) -> dict[str, str]:
         from spotrun.secrets.parameter_store import read_parameters
     found = read_parameters(sorted(set(paths.values())))
     return {name: found[path] for name, path in paths.items()}
+
+
+def _secrets(named: Mapping[str, str]) -> dict[str, str]:
+    with needs_extra("gcp", "a secret in Secret Manager", SecretNotInstalled):
+        from spotrun.secrets.secret_manager import read_secrets
+    found = read_secrets(sorted(set(named.values())))
+    return {name: found[secret] for name, secret in named.items()}

@@ -664,7 +664,8 @@ class RunSpec(Model):
         default={},
         description="Environment variables of the training alone, by name: [WANDB_API_KEY]. The instance reads their "
         "values when it needs them, and nothing else stores them. On aws a value comes from the SecureString "
-        "/spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on the local cloud from the variable "
+        "/spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on gcp from the secret spotrun-NAME of "
+        "Secret Manager, or {NAME: gsm:spotrun-other}; on the local cloud from the variable "
         "NAME of the environment that you launch from, or {NAME: env:OTHER}.",
     )
     resources: ResourcesSpec = Field(

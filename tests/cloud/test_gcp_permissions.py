@@ -25,6 +25,7 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.trial import Trial
 from spotrun.instance import LaunchRequest
 from spotrun.offering import Offering
+from spotrun.secrets.reference import Reference
 from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
 from spotrun.store.opening import open_store
 from tests.support.gce_catalog import IMAGES
@@ -108,7 +109,7 @@ def look_at_the_project(account: GcpAccount, clock: ManualClock) -> None:
     wanted = ResourcesSpec().model_copy(update={"cloud": "gcp"})
     account.allowed.update(permission for each in OPTIONAL.values() for permission in each)
     account.google.accounts["other@acme-training.iam.gserviceaccount.com"] = {"email": "other@acme-training"}
-    assert [*GcpDoctor(CONFIG, wanted, STORE, clock).findings()]
+    assert [*GcpDoctor(CONFIG, wanted, STORE, clock, {"WORD": Reference("gsm", "spotrun-WORD")}).findings()]
     account.google.accounts.pop("other@acme-training.iam.gserviceaccount.com")
 
 

@@ -22,6 +22,7 @@ from tests.support.gcp_templates import (
     FOLDER,
     META,
     NIGHTS,
+    NUMBER,
     REFERENCE,
     TERRAFORM,
     Evaluated,
@@ -49,6 +50,9 @@ GRANTS = {
     ("bucket", "spotrunChange"): conditions()["spotrunChange"],
 }
 """What a runner is granted where, under which condition."""
+OF_ACCOUNTS = {("project", "spotrunSecret"): conditions()["spotrunSecret"]}
+"""What every service account of the project is granted."""
+ACCOUNTS = f"principalSet://cloudresourcemanager.googleapis.com/projects/{NUMBER}/type/ServiceAccount"
 needs_terraform = pytest.mark.skipif(TERRAFORM is None, reason="there is no terraform on the PATH")
 needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on the PATH")
 
@@ -161,13 +165,15 @@ def test_terraform_makes_the_roles_and_grants_them_as_they_are_meant(
         name: (each["title"], each["description"], each["stage"]) for name, each in roles().items()
     }
     members = of_type(found, "google_project_iam_member", "google_storage_bucket_iam_member")
-    assert {each["member"] for each in members} == {RUNNER}
+    assert {each["member"] for each in members} == {RUNNER, ACCOUNTS}
     assert {each.get("bucket", each.get("project")) for each in members} == {BUCKET, PROJECT}
-    granted = {
-        ("bucket" if "bucket" in each else "project", each["role"].rpartition("/")[2]): each.get("condition")
-        for each in members
-    }
-    assert granted == {key: condition and [condition] for key, condition in GRANTS.items()}
+    for member, meant in ((RUNNER, GRANTS), (ACCOUNTS, OF_ACCOUNTS)):
+        granted = {
+            ("bucket" if "bucket" in each else "project", each["role"].rpartition("/")[2]): each.get("condition")
+            for each in members
+            if each["member"] == member
+        }
+        assert granted == {key: condition and [condition] for key, condition in meant.items()}
     assert told == {
         "store": f"gs://{BUCKET}/runs",
         "subnets": {"us-central1": "google_compute_subnetwork/nodes"},
@@ -183,7 +189,7 @@ def test_nothing_comes_in_unless_ssh_is_asked_for(
     assert of_type(found, "google_compute_firewall") == []
     (network,) = of_type(found, "google_compute_network")
     assert network["auto_create_subnetworks"] is False  # the default network's rules come with such subnets
-    members = {*VARIABLES["runners"], "group:staff@example.com"}
+    members = {*VARIABLES["runners"], ACCOUNTS, "group:staff@example.com"}
     asked = {
         **VARIABLES,
         "ssh_members": ["group:staff@example.com"],
@@ -241,7 +247,7 @@ def test_gcloud_is_told_of_all_roles_and_grants_that_terraform_makes(tmp_path: P
             granted[where, role] = option(each, "condition-from-file") or option(each, "condition")
     assert granted == {
         (where, role): "None" if condition is None else f"infra/gcp/conditions/{role}.yaml"
-        for (where, role), condition in GRANTS.items()
+        for (where, role), condition in {**GRANTS, **OF_ACCOUNTS}.items()
     }
     (services,) = resources_of("google_project_service")
     (enabled,) = (each for each in commands if each[:2] == ["services", "enable"])
@@ -264,7 +270,8 @@ def test_gcloud_asks_google_for_what_terraform_makes(tmp_path: Path) -> None:
         for each in policy["bindings"]
     }
     assert bindings.pop(("project", "roles/editor")) == (EDITOR["members"][1:], None)
-    assert bindings == {key: ([RUNNER], condition) for key, condition in GRANTS.items()}
+    wanted = {key: ([RUNNER], condition) for key, condition in GRANTS.items()}
+    assert bindings == wanted | {key: ([ACCOUNTS], condition) for key, condition in OF_ACCOUNTS.items()}
     (network,) = bodies(found.asked, f"/compute/v1/projects/{PROJECT}/global/networks")
     assert (network["name"], network["autoCreateSubnetworks"]) == ("spotrun", False)
     (subnet,) = bodies(found.asked, f"/compute/v1/projects/{PROJECT}/regions/us-central1/subnetworks")
@@ -433,6 +440,28 @@ def test_a_bucket_of_a_name_that_terraform_refuses_would_be_protected_as_a_whole
 )
 def test_a_runner_ends_what_spotrun_has_launched_and_nothing_else(name: str, ends: bool) -> None:
     assert holds(conditions()["spotrunEnd"]["expression"], Named(name)) is ends
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("secrets/spotrun-WANDB_API_KEY/versions/3", True),
+        ("secrets/spotrun-WANDB_API_KEY/versions/latest", True),
+        ("locations/europe-west4/secrets/spotrun-WANDB_API_KEY/versions/1", True),
+        ("secrets/database/versions/1", False),
+        ("secrets/my-spotrun-key/versions/1", False),
+        ("secrets/spotrun/versions/1", False),
+        ("secrets/Spotrun-KEY/versions/1", False),
+        ("secrets/database/versions/spotrun-1", False),
+        ("locations/spotrun-1/secrets/database/versions/1", False),
+        ("", False),
+    ],
+)
+def test_an_account_reads_the_secrets_of_spotrun_and_no_other(name: str, reads: bool) -> None:
+    found = Named(f"projects/{NUMBER}/{name}", "secretmanager.googleapis.com/SecretVersion")
+    assert holds(conditions()["spotrunSecret"]["expression"], found) is reads
+    assert permissions("spotrunSecret") == needed("secretmanager.projects.secrets.versions.access")
+    assert not permissions("spotrunSecret") & permissions(*OF_RUNNERS), "who launches reads no value"
 
 
 @pytest.mark.parametrize("role", conditions())

@@ -27,7 +27,8 @@ NEEDS_AN_EXTRA = (
     *("policy/sweeps.py", "cli/sweeping.py", "cli/sweep_start.py", "cli/sweep_report.py", "report/sweep.py"),
     *("report/metrics.py", "report/telemetry.py", "cli/metrics_endpoint.py", "cli/watched_runs.py"),
     *("container/ecr.py", "container/artifact_registry.py"),
-    *("store/s3", "store/http.py", "store/gcs.py", "secrets/parameter_store.py", "clouds/aws/", "clouds/gcp/"),
+    *("store/s3", "store/http.py", "store/gcs.py", "clouds/aws/", "clouds/gcp/"),
+    *("secrets/parameter_store.py", "secrets/secret_manager.py"),
 )
 """Where packages of an extra may be imported at module level. Not all of it does."""
 LIGHT_ALL_THE_SAME = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from spotrun.clock import ScaledClock
+from tests.support.gce_catalog import PROJECT
 from tests.support.gce_metadata import GceMetadata
 from tests.support.gce_vm import Vm
 from tests.support.machines import Machine
@@ -68,6 +69,7 @@ class GceMachines:
         self.starts(vm.name)
         account = vm.account or ""
         metadata = GceMetadata(vm.name, vm.zone, account, self._token_of(account))
+        metadata.change("project/project-id", PROJECT)
         machine = GceMachine(self.disks / vm.name, metadata, self._clock, lambda: self._powered_off(vm.name))
         self._machines[vm.name] = machine
         machine.start(vm.metadata["startup-script"].encode(), self.image, self.tools)

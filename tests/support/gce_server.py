@@ -30,7 +30,7 @@ from tests.support.gce_lives import Machines, NoMachines
 from tests.support.gce_logins import RUNNER, TOKEN_PATH, Logins
 from tests.support.gce_methods import Asked, GceMethods
 from tests.support.gce_project import GceProject
-from tests.support.gcp_permissions import ALWAYS, OPTIONAL, needed
+from tests.support.gcp_permissions import ALWAYS, BY_ACCOUNTS, OPTIONAL, needed
 from tests.support.google_api import Called, GoogleApi, Unknown
 
 COMPUTE = "/compute/v1/"
@@ -224,7 +224,7 @@ class GceServer:
         path = target.partition("?")[0].removeprefix(COMPUTE)
         if asked.method == "compute.instances.insert":
             path += f"/{asked.body['name']}"
-        known = asked.method in ALWAYS or asked.method in OPTIONAL
+        known = asked.method in {*ALWAYS, *OPTIONAL, *BY_ACCOUNTS}
         permissions = needed(asked.method, asked.body, asked.query) if known else {asked.method}
         for permission in sorted(permissions):
             if not self.permits(asked.who, permission, path):

@@ -26,6 +26,8 @@ from tests.support.gcp_permissions import ALWAYS, OPTIONAL
 from tests.support.gcp_project import GoogleProject
 from tests.support.gcp_templates import conditions, permissions
 from tests.support.google_login import log_in
+from tests.support.google_nights import RpcRefusal
+from tests.support.google_secrets import METHODS as OF_SECRETS
 from tests.support.google_skus import on_demand_skus
 from tests.support.object_stores import BUCKET
 
@@ -40,6 +42,7 @@ _APIS = {
     "STORAGE": "storage/v1/",
     "CLOUDRESOURCEMANAGER": "",
     "CLOUDBILLING": "",
+    "SECRETMANAGER": "",
 }
 _FAKED_BY_PROJECT = (
     *(f"iam.projects.serviceAccounts.{verb}" for verb in ("create", "delete", "get", "list")),
@@ -115,8 +118,8 @@ class GcpAccount:
 
 
 def iam_handlers(project: GoogleProject) -> Mapping[str, Callable[[Asked], Json]]:
-    """What the project answers of IAM and of Cloud Storage, for a GceServer."""
-    return dict.fromkeys((*_FAKED_BY_PROJECT, "storage.buckets.get"), partial(_of_project, project))
+    """What the project answers of IAM, of Cloud Storage and of Secret Manager, for a GceServer."""
+    return dict.fromkeys((*_FAKED_BY_PROJECT, *OF_SECRETS, "storage.buckets.get"), partial(_of_project, project))
 
 
 def _of_project(project: GoogleProject, asked: Asked) -> Json:
@@ -124,7 +127,8 @@ def _of_project(project: GoogleProject, asked: Asked) -> Json:
     try:
         return project.answer(called, asked.body or {}) or {}  # type: ignore[arg-type]
     except gcp_project.Refusal as refusal:
-        raise Refusal(refusal.status, refusal.reason, refusal.message) from refusal
+        kind = RpcRefusal if asked.method in OF_SECRETS else Refusal
+        raise kind(refusal.status, refusal.reason, refusal.message) from refusal
 
 
 def _answered(granted: set[str]) -> Mapping[str, Any]:

@@ -80,7 +80,8 @@ class Gate:
         write_login(path, RUNNERS_TOKEN)
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
         monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", f"{self.endpoint}/")
+        for name in ("IAM", "SECRETMANAGER"):
+            monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}", f"{self.endpoint}/")
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", f"{self.endpoint}/storage/v1/")
 
     def token_of(self, email: str) -> str:

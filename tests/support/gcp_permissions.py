@@ -3,7 +3,7 @@ What a call to Google Cloud has to be allowed, by the method's name in Google's 
 
 Each method's page in the reference has its permissions:
 https://cloud.google.com/compute/docs/reference/rest/v1 and https://cloud.google.com/iam/docs/reference/rest; those of
-buckets, folders and objects are at https://cloud.google.com/storage/docs/access-control/iam-json. The last page writes
+buckets, folders and objects are at https://cloud.google.com/storage/docs/access-control/iam-json. That page writes
 `managedfolders`; roles and https://cloud.google.com/storage/docs/access-control/using-iam-for-managed-folders have
 `managedFolders`.
 """
@@ -39,6 +39,7 @@ ALWAYS: Mapping[str, tuple[str, ...]] = {
     "iam.projects.serviceAccounts.delete": ("iam.serviceAccounts.delete",),
     "iam.projects.serviceAccounts.get": ("iam.serviceAccounts.get",),
     "iam.projects.serviceAccounts.list": ("iam.serviceAccounts.list",),
+    "secretmanager.projects.secrets.versions.get": ("secretmanager.versions.get",),
     "storage.buckets.get": ("storage.buckets.get",),
     "storage.buckets.testIamPermissions": (),
     "storage.managedFolders.delete": ("storage.managedFolders.delete",),
@@ -55,6 +56,10 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "cloudresourcemanager.projects.getIamPolicy": ("resourcemanager.projects.getIamPolicy",),
 }
 """The methods that `spotrun doctor` tries, and does without where they are denied. No role has what they need."""
+BY_ACCOUNTS: Mapping[str, tuple[str, ...]] = {
+    "secretmanager.projects.secrets.versions.access": ("secretmanager.versions.access",),
+}
+"""The methods that instances call, and the runners of nights. Who launches needs none of them."""
 WITH: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "compute.instances.insert": {
         "disks.initializeParams": ("compute.disks.create",),
@@ -81,7 +86,7 @@ def needed(method: str, body: Mapping[str, Any] | None = None, query: Mapping[st
     Raises:
         KeyError: spotrun does not call this method.
     """
-    found = set({**ALWAYS, **OPTIONAL}[method])
+    found = set({**ALWAYS, **OPTIONAL, **BY_ACCOUNTS}[method])
     for field, permissions in WITH.get(method, {}).items():
         if any(_values(body or {}, field.split("."))):
             found.update(permissions)

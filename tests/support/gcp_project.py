@@ -24,22 +24,27 @@ from tests.support.cel import Resource, holds
 from tests.support.gcp_policies import allows, bucket_named, folder_named, folders_over, object_named
 from tests.support.gcp_templates import conditions, roles
 from tests.support.google_api import Called
+from tests.support.google_secrets import METHODS as OF_SECRETS
+from tests.support.google_secrets import Refused, SecretManager
 from tests.support.object_stores import BUCKET
 
 PROJECT, NUMBER = "acme-training", "123456789012"
 
 RUNNER = "user:ada@example.com"
+ACCOUNTS = f"principalSet://cloudresourcemanager.googleapis.com/projects/{NUMBER}/type/ServiceAccount"
+"""Each service account of the project: https://cloud.google.com/iam/docs/principal-identifiers"""
 LOGICAL_MAX = 12
 """Operators of a condition: https://cloud.google.com/iam/quotas."""
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _MEMBER = re.compile(r"(?:(deleted):)?serviceAccount:([^?]+)(?:\?uid=(\d+))?")
 _IAM_STATUS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
+_DENIALS = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
 
 Body = Mapping[str, Any]
 
 
 class Refusal(Exception):
-    """An answer that is none of success. `reason` is as Cloud Storage has it; IAM has a status only."""
+    """An answer that is none of success. `reason` is as the service has it that refuses; IAM has a status only."""
 
     def __init__(self, status: int, message: str, reason: str = "invalid") -> None:
         super().__init__(message)
@@ -49,6 +54,9 @@ class Refusal(Exception):
         if service == "iam":
             status = "RESOURCE_EXHAUSTED" if self.status == 429 else _IAM_STATUS.get(self.status, "UNKNOWN")
             return {"error": {"code": self.status, "message": self.message, "status": status}}
+        if service == "secretmanager":
+            reason = _DENIALS.get(self.status, self.reason)
+            return {"error": {"code": self.status, "message": self.message, "status": reason}}
         one = {"message": self.message, "domain": "global", "reason": self.reason}
         return {"error": {"code": self.status, "message": self.message, "errors": [one]}}
 
@@ -81,7 +89,13 @@ class GoogleProject:
         self._numbers = itertools.count(100000000000000000001)
         self._writes = itertools.count(1)
         of_runner = {"members": [RUNNER]}
-        self._of_project = {"bindings": [{"role": "spotrunRunner", **of_runner}]}
+        self.secrets = SecretManager(PROJECT, NUMBER)
+        self._of_project: dict[str, Any] = {
+            "bindings": [
+                {"role": "spotrunRunner", **of_runner},
+                {"role": "spotrunSecret", "members": [ACCOUNTS], "condition": conditions()["spotrunSecret"]},
+            ]
+        }
         self.of_bucket: dict[str, Any] = {
             "bindings": [
                 {"role": "spotrunBucket", **of_runner},
@@ -93,6 +107,8 @@ class GoogleProject:
         """It is as infra/gcp/nights leaves it. The account that attends to runs, a runner like any other."""
         email = str(self._make_account("spotrun-night", {"displayName": "spotrun, attends to runs"})["email"])
         for binding in (*self._of_project["bindings"], *self.of_bucket["bindings"]):
+            if RUNNER not in binding["members"]:
+                continue
             binding["members"] = [*binding["members"], f"serviceAccount:{email}"]
         return email
 
@@ -100,6 +116,8 @@ class GoogleProject:
 
     def may(self, member: str, permission: str, called: Called, name: str = "") -> bool:
         """`name` is that of the object which an upload makes."""
+        if permission.startswith("secretmanager."):
+            return self._may_in_secrets(member, permission, called)
         if not permission.startswith("storage."):
             return allows(self._of_project, member, permission, Resource(f"projects/{PROJECT}"))
         where = self._where(called, name)
@@ -110,6 +128,12 @@ class GoogleProject:
             for folder in where.folders
             if folder in self.policies
         )
+
+    def _may_in_secrets(self, member: str, permission: str, called: Called) -> bool:
+        """Each service account is also one of the project's."""
+        who = [member, ACCOUNTS] if member.startswith("serviceAccount:") else [member]
+        resource = self.secrets.resource(called.arguments)
+        return any(allows(self._of_project, each, permission, resource) for each in who)
 
     def _where(self, called: Called, name: str) -> Where:
         """A list is asked of the deepest folder that its prefix is in: storage/docs/managed-folders."""
@@ -141,6 +165,8 @@ class GoogleProject:
                 return {}
             case "iam.projects.serviceAccounts.list":
                 return self._page(called.query)
+        if called.method.id in OF_SECRETS:
+            return self._of_secrets(called, body)
         if called.arguments["bucket"] != BUCKET:
             raise Refusal(404, "The specified bucket does not exist.", "notFound")
         match called.method.id:
@@ -156,6 +182,12 @@ class GoogleProject:
                 self._set_policy(called.arguments["managedFolder"], body)
                 return self.policy(called.arguments["managedFolder"])
         raise NotImplementedError(called.method.id)
+
+    def _of_secrets(self, called: Called, body: Body) -> Body:
+        try:
+            return self.secrets.answer(called.method.id, called.arguments, called.query, body)
+        except Refused as refused:
+            raise Refusal(refused.status, refused.message, refused.reason) from refused
 
     # -- service accounts ----------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from tests.support.repository import ROOT
 FOLDER = ROOT / "infra" / "gcp"
 NIGHTS = FOLDER / "nights"
 TERRAFORM = shutil.which("terraform")
+NUMBER = "123456789012"
+"""Of the project, which Google tells with its bucket."""
 META = {"for_each", "count", "depends_on", "lifecycle"}
 """What Terraform itself takes in each resource."""
 _READ = hcl2.SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
@@ -141,6 +143,8 @@ def _told(resource: Resource) -> dict[str, str]:
     if resource.type == "google_service_account":
         email = f"spotrun-{resource.name}@${{var.project}}.iam.gserviceaccount.com"
         return {"email": email, "name": f"projects/${{var.project}}/serviceAccounts/{email}"}
+    if resource.type == "google_storage_bucket":
+        return {"project_number": NUMBER}
     return {"id": "/".join(resource)}
 
 

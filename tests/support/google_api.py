@@ -27,6 +27,10 @@ UNDESCRIBED: Mapping[str, Mapping[str, Any]] = {"returnPartialSuccess": {"type":
 Query parameters of the lists of Compute Engine that v1's document lacks. They are in its reference, and gcloud sends
 them: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
 """
+UNDESCRIBED_OF_SECRETS: Mapping[str, Mapping[str, Any]] = {
+    "$alt": {"type": "string", "pattern": "json;enum-encoding=int"}
+}
+"""What Google's own client sends: https://cloud.google.com/apis/docs/system-parameters."""
 _BOUNDS = {
     "int32": (-(2**31), 2**31 - 1),
     "uint32": (0, 2**32 - 1),
@@ -118,6 +122,8 @@ class GoogleApi:
             parameters = {**document["parameters"], **described["parameters"]}
             if name == "compute" and "pageToken" in parameters:
                 parameters |= UNDESCRIBED
+            if name == "secretmanager":
+                parameters |= UNDESCRIBED_OF_SECRETS
             method = Method(
                 f"{name}.{within}", service, parameters, described.get("request"), described.get("response"), False
             )

@@ -50,7 +50,9 @@ METHODS: Mapping[str, str] = {
     "iamcredentials.v1": "projects.serviceAccounts.generateIdToken",
     "run.v2": """
         projects.locations.services.delete projects.locations.services.get projects.locations.services.patch""",
-    "secretmanager.v1": "projects.secrets.versions.access",
+    "secretmanager.v1": """
+        projects.secrets.addVersion projects.secrets.create
+        projects.secrets.versions.access projects.secrets.versions.disable projects.secrets.versions.get""",
     "serviceusage.v1": "services.batchGet services.list",
     "storage.v1": """
         buckets.get buckets.getIamPolicy buckets.insert buckets.testIamPermissions

@@ -100,9 +100,9 @@ ONLY_IN = {
     "optuna": ("policy/sweeps.py",),
     "boto3": ("store/s3", "clouds/aws/", "secrets/parameter_store.py", "container/ecr.py"),
     "botocore": ("store/s3", "clouds/aws/", "secrets/parameter_store.py", "container/ecr.py"),
-    "google": ("store/gcs.py", "clouds/gcp/", "container/artifact_registry.py"),
-    "requests": ("clouds/gcp/",),
-    "google_crc32c": ("store/http.py",),
+    "google": ("store/gcs.py", "clouds/gcp/", "secrets/secret_manager.py", "container/artifact_registry.py"),
+    "requests": ("clouds/gcp/", "secrets/secret_manager.py"),
+    "google_crc32c": ("store/http.py", "secrets/secret_manager.py"),
 }
 IMPORTING = ("import_module", "__import__", "find_spec")
 FILES = sorted(ROOT.rglob("*.py"))

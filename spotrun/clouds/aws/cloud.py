@@ -59,9 +59,10 @@ class Aws(Cloud):
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         for name, reference in spec.secret_references.items():
-            if reference.kind == ENVIRONMENT:
+            if reference.kind != PARAMETER:
+                why = "a variable of this machine" if reference.kind == ENVIRONMENT else "a secret of Google Cloud"
                 advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
-                yield Unreadable("a variable of this machine is not on an instance", advice, at=("secrets", name))
+                yield Unreadable(f"{why} is not on an instance of aws", advice, at=("secrets", name))
         if spec.aws.instance_profile is None:
             yield from secret_tags.refusals(spec.secret_references.values())
         uri = spec.checkpoint.uri
@@ -230,7 +231,7 @@ class Aws(Cloud):
         """The secrets of a job. One that is rehearsed on the local cloud is checked as if it were for aws."""
         named = {} if spec is None else spec.secrets
         found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
-        return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
+        return {name: reference for name, reference in found.items() if reference.kind == PARAMETER}
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         with _sdk():

@@ -28,7 +28,7 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import gcp_rule
 from spotrun.run.events import BillingRule
-from spotrun.secrets.reference import ENVIRONMENT, Reference
+from spotrun.secrets.reference import ENVIRONMENT, SECRET, SECRETS, Reference, create_command, resolved
 from spotrun.spec.model import GcpSpec, RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
@@ -42,12 +42,15 @@ class Gcp(Cloud):
     simulated = False
     failed_starts = "boot/failed-"
     notice = timedelta(minutes=2)
-    instead_of_envs = "keep it where the training finds it by itself: secrets do not reach instances on gcp yet"
+    instead_of_envs = "name it under secrets instead: its value is read from Secret Manager (`spotrun doctor gcp`)"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        for name in spec.secrets:
-            advice = "remove it, or run on aws: spotrun reads no Secret Manager yet"
-            yield Unreadable("does not reach instances on gcp", advice, at=("secrets", name))
+        for name, reference in spec.secret_references.items():
+            if reference.kind != SECRET:
+                why = "a variable of this machine" if reference.kind == ENVIRONMENT else "a parameter of AWS"
+                command = create_command(SECRETS + name, spec.gcp.project or "PROJECT")
+                advice = f"write gsm:{SECRETS}{name}, or nothing behind the name, and keep it there: {command}"
+                yield Unreadable(f"{why} is not on an instance of gcp", advice, at=("secrets", name))
         uri = spec.checkpoint.uri
         if not uri.startswith("gs://"):
             advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
@@ -58,8 +61,7 @@ class Gcp(Cloud):
         yield from never_rented_kinds(self, spec)
 
     def secret(self, name: str) -> Reference:
-        """None is read there: `refusals` says so. A variable of this machine is what a person may mean."""
-        return Reference(ENVIRONMENT, name)
+        return Reference(SECRET, SECRETS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
         """Usual for a GPU instance with a Deep Learning image."""
@@ -175,7 +177,13 @@ class Gcp(Cloud):
         wanted = wish.over(spec, Gcp.name, like="L4:1")
         config = config_of(wanted, _around(spec, wish))
         store = wish.store if spec is None else spec.checkpoint.uri
-        return GcpDoctor(config, wanted, store, system_clock()).findings()
+        return GcpDoctor(config, wanted, store, system_clock(), self._secrets(spec)).findings()
+
+    def _secrets(self, spec: RunSpec | None) -> dict[str, Reference]:
+        """The secrets of a job. One that is rehearsed on another cloud is checked as if it were for gcp."""
+        named = {} if spec is None else spec.secrets
+        found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
+        return {name: reference for name, reference in found.items() if reference.kind == SECRET}
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         with _sdk():

@@ -33,9 +33,11 @@ from spotrun.clouds.gcp.price_checks import price_findings, price_list_finding
 from spotrun.clouds.gcp.quotas import Limits
 from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, bucket_right_findings, right_findings
 from spotrun.clouds.gcp.run_accounts import RunAccounts
+from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
+from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 
 PRICED_MAX = 3
@@ -46,15 +48,23 @@ _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 class GcpDoctor:
     """
     A project, and what a job wants of it. `wanted` need not name anything; `store_uri` is where runs would live, None
-    if nobody has said.
+    if nobody has said. `secrets` are those of the job, by the names of their variables.
     """
 
-    def __init__(self, config: GcpConfig, wanted: ResourcesSpec, store_uri: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: GcpConfig,
+        wanted: ResourcesSpec,
+        store_uri: str | None,
+        clock: Clock,
+        secrets: Mapping[str, Reference] = {},
+    ) -> None:
         self._config = config
         self._wanted = wanted
         self._store_uri = store_uri
         self._clock = clock
         self._google = Google(clock)
+        self._secrets = secrets
         self._looked_at: set[str] = set()
 
     def findings(self) -> Iterator[Finding]:
@@ -68,6 +78,7 @@ class GcpDoctor:
         yield from self._places()
         rights = [*self._rights()]
         yield from rights
+        yield from secret_findings(self._google, self._project, self._secrets)
         yield from findings_of("bucket", self._bucket_facts)
         yield from self._account(may=all(finding.verdict is not Verdict.FAILED for finding in rights))
         others = partial(other_account_findings, self._google, self._project, self._config.service_account)

@@ -50,6 +50,7 @@ ASIDE: Mapping[str, str] = {
     "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
     "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
     "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
+    "secretmanager.versions.get": "`spotrun doctor` does not see whether a job's secrets are there",
 }
 """What a run can do without, and what is lost then."""
 _END_INSTANCE = "compute.instances.delete"

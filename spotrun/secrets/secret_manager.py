@@ -1,0 +1,173 @@
+"""
+Reads secrets of Google Cloud's Secret Manager, with the service account of an instance: their latest versions.
+
+https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets.versions/access
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import google.auth
+import google_crc32c
+import requests
+from google.auth import exceptions as auth
+from google.auth.transport.requests import AuthorizedSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from spotrun.errors import StoreUnavailable
+from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, have_command
+
+NAME = "secretmanager"
+ROOT = f"https://{NAME}.googleapis.com/"
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
+"""The variable that names another server; gcloud reads the same."""
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
+"""A run's account is as new as the run, and Google needs a while until all its servers know what it may read."""
+_PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
+"""Seconds to connect, and for an answer."""
+_OK, _SERVER = 200, 500
+_PASSING = (408, 429)
+_LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
+_RIGHT = (
+    f"ask for {NAME}.versions.access; the service accounts of a project with infra/gcp may read the secrets whose "
+    f"names begin with {SECRETS}"
+)
+
+Answer = Mapping[str, Any]
+
+
+class _Denied(SecretUnreadable):
+    pass
+
+
+def read_secrets(names: Sequence[str]) -> dict[str, str]:
+    """
+    The values by name.
+
+    Raises:
+        SecretUnreadable: a secret is missing, has no value any more, is no text, or may not be read.
+        StoreUnavailable: a fault that will pass; try again.
+    """
+    again = Retrying(
+        retry=retry_if_exception_type((_Denied, StoreUnavailable)),
+        wait=wait_fixed(ASK_AGAIN_EVERY_S),
+        stop=stop_after_delay(ASK_AGAIN_FOR_S),
+        reraise=True,
+    )
+    return again(_read, names, None, _PATIENT)
+
+
+def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
+    """As `read_secrets`, for a reader who is no instance, whose rights are not new, and who has some seconds only."""
+    return _read(names, project, _HASTY)
+
+
+def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]) -> dict[str, str]:
+    with _translated(f"read {', '.join(names)}"):
+        session, project = _logged_in(named)
+        return {name: _value(session, project, name, within_s) for name in names}
+
+
+def _logged_in(named: str | None) -> tuple[requests.Session, str]:
+    """
+    Raises:
+        SecretUnreadable: nobody says in which project the secrets are.
+    """
+    credentials, of_login = google.auth.default(scopes=[SCOPE])
+    project = named or of_login
+    if not project:
+        raise SecretUnreadable("no project of Google Cloud is named", hint="set GOOGLE_CLOUD_PROJECT")
+    return AuthorizedSession(credentials), project  # type: ignore[no-untyped-call]
+
+
+def _value(session: requests.Session, project: str, name: str, within_s: tuple[float, float]) -> str:
+    root = os.environ.get(OVERRIDE) or ROOT
+    url = f"{root.rstrip('/')}/v1/projects/{project}/secrets/{name}/versions/latest:access"
+    answer = session.get(url, timeout=within_s, allow_redirects=False)
+    told = _json(answer)
+    if answer.status_code != _OK:
+        raise _refused(project, name, answer.status_code, told)
+    return _text(project, name, told)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except auth.GoogleAuthError as error:
+        said = f"cannot {what} in Secret Manager: {str(error)[:400]}"
+        if isinstance(error, auth.TransportError) or error.retryable:
+            raise StoreUnavailable(said) from error
+        raise SecretUnreadable(said, hint=_LOG_IN) from error
+    except requests.exceptions.RequestException as error:
+        raise StoreUnavailable(f"cannot {what}: Secret Manager does not answer: {str(error)[:400]}") from error
+
+
+def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnreadable | StoreUnavailable:
+    fault = told.get("error")
+    fault = fault if isinstance(fault, dict) else {}
+    what = f"Secret Manager did not give {name} of {project}: {fault.get('message') or f'HTTP {status}'}"
+    if status >= _SERVER or status in _PASSING or not fault:
+        return StoreUnavailable(what)  # without words of Google's, something on the way has answered
+    match status:
+        case 404:
+            what = f"there is no secret {name} in {project}, or it has no version"
+            return SecretUnreadable(what, hint=have_command(name, project))
+        case 400 if fault.get("status") == "FAILED_PRECONDITION":  # disabled or destroyed, says the message
+            return SecretUnreadable(what, hint=f"give it a new version: {add_command(name, project)}")
+        case 403 if "SERVICE_DISABLED" in str(fault.get("details")):
+            return SecretUnreadable(what, hint=_ENABLE)
+        case 403:
+            return _Denied(what, hint=_RIGHT)
+        case 401:  # so it may say of an account that was just made
+            return _Denied(what, hint=_LOG_IN)
+    return SecretUnreadable(what)
+
+
+def _text(project: str, name: str, told: Answer) -> str:
+    """
+    Raises:
+        StoreUnavailable: what arrived is not what was sent.
+        SecretUnreadable: it can be no variable of a process.
+    """
+    payload = told.get("payload")
+    payload = payload if isinstance(payload, dict) else {}
+    try:
+        data = base64.b64decode(str(payload["data"]), validate=True)
+        sent = int(payload.get("dataCrc32c", _crc32c(data)))
+    except (KeyError, ValueError, binascii.Error):
+        raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
+    if sent != _crc32c(data):
+        raise StoreUnavailable(f"{name} has arrived with another checksum than Secret Manager sent")
+    if b"\0" in data:
+        raise _no_text(project, name)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _no_text(project, name) from None
+
+
+def _no_text(project: str, name: str) -> SecretUnreadable:
+    what = f"the latest version of {name} in {project} is no text in UTF-8, so it cannot be a variable"
+    return SecretUnreadable(what, hint=f"give it one, of base64 for instance: {add_command(name, project)}")
+
+
+def _crc32c(data: bytes) -> int:
+    found: int = google_crc32c.value(data)
+    return found
+
+
+def _json(answer: requests.Response) -> Answer:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,396 @@
+"""Secrets of a job on Google Cloud: its instances read them of Secret Manager, and nobody else needs to."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from google.api_core.exceptions import BadRequest, Conflict, NotFound
+from google.cloud import secretmanager_v1
+from google.oauth2.credentials import Credentials
+
+from spotrun.agent.output_redaction import forms_of_all
+from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.secret_checks import secret_findings
+from spotrun.doctor.finding import Finding, Verdict
+from spotrun.errors import SpecInvalid, StoreUnavailable
+from spotrun.run import events as ev
+from spotrun.secrets import secret_manager
+from spotrun.secrets.reference import Reference, SecretUnreadable, create_command
+from spotrun.secrets.values import read_values
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from tests.support.agent_bench import AgentRun
+from tests.support.gce_logins import TOKEN
+from tests.support.gce_server import GceServer
+from tests.support.gcp_account import GcpAccount, iam_handlers
+from tests.support.gcp_gate import Gate, gate_before, write_login
+from tests.support.gcp_project import NUMBER, PROJECT, GoogleProject
+from tests.support.google_login import log_out
+from tests.support.google_secrets import SecretManager
+from tests.support.manual_clock import ManualClock
+from tests.support.repository import ROOT
+
+CANARY = 'cNry"7vB2/mK9 pL4?-übel'
+"""With what JSON, a URL and UTF-8 each write down in their own way."""
+ACCESS = "secretmanager.projects.secrets.versions.access"
+UID = "0123456789"
+
+
+def spec(cloud: str = "gcp", **keys: Any) -> RunSpec:
+    uri = {"gcp": "gs://bucket/runs", "aws": "s3://bucket/runs"}[cloud]
+    job = {"name": "n", "workdir": "/w", "train": {"run": "x"}, "checkpoint": {"uri": uri}}
+    return RunSpec.from_dict({**job, "resources": {"cloud": cloud}, **keys})
+
+
+# -- in the specification --------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_enough_and_another_secret_can_be_named() -> None:
+    wanted = spec(secrets={"WANDB_API_KEY": None, "HF_TOKEN": "gsm:team_hf-2"})
+    assert wanted.secret_references == {
+        "WANDB_API_KEY": Reference("gsm", "spotrun-WANDB_API_KEY"),
+        "HF_TOKEN": Reference("gsm", "team_hf-2"),
+    }
+    assert RunSpec.from_dict(wanted.to_dict()) == wanted
+
+
+@pytest.mark.parametrize("text", ["gsm:/", "gsm:a/b", "gsm:a b", f"gsm:{'a' * 256}", f"gsm:{CANARY}", "gsm:a\n"])
+def test_what_is_no_name_of_a_secret_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(SpecInvalid, match="gsm:spotrun-NAME on gcp") as refused:
+        spec(secrets={"KEY": text})
+    assert text not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "place", "words"),
+    [
+        ("gcp", "env:A", "a variable of this machine is not on an instance of gcp"),
+        ("gcp", "ssm:/spotrun/A", "a parameter of AWS is not on an instance of gcp"),
+        ("aws", "gsm:spotrun-A", "a secret of Google Cloud is not on an instance of aws"),
+    ],
+)
+def test_what_is_out_of_reach_of_a_cloud_is_refused_with_its_line_and_what_to_write(
+    tmp_path: Path, cloud: str, place: str, words: str
+) -> None:
+    job = tmp_path / "job.yaml"
+    uri = {"gcp": "gs://bucket/runs", "aws": "s3://bucket/runs"}[cloud]
+    job.write_text(
+        f"name: n\ntrain: {{run: x}}\nresources: {{cloud: {cloud}}}\ncheckpoint: {{uri: '{uri}'}}\n"
+        f"secrets: {{A: '{place}'}}\n"
+    )
+    with pytest.raises(SpecInvalid, match=f"5: secrets.A: {words}") as refused:
+        load_spec(job)
+    wanted = {"gcp": "gcloud secrets create spotrun-A --data-file=-", "aws": "write ssm:/spotrun/A"}[cloud]
+    assert wanted in str(refused.value)
+
+
+# -- on an instance --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """A project in which the caller is an instance: it has the service account of a run, and what infra/gcp grants."""
+    with gate_before("http://127.0.0.1:9") as found:
+        found.reach(monkeypatch, tmp_path)
+        monkeypatch.setattr(secret_manager, "ASK_AGAIN_FOR_S", 0.0)
+        monkeypatch.setattr(secret_manager, "ASK_AGAIN_EVERY_S", 0.0)
+        email = found.project._make_account(f"spotrun-{UID}", {})["email"]
+        write_login(tmp_path / "application_default_credentials.json", found.token_of(email))
+        yield found
+
+
+@pytest.fixture
+def secrets(gate: Gate) -> SecretManager:
+    return gate.project.secrets
+
+
+def read(**names: str) -> dict[str, str]:
+    return read_values({variable: Reference("gsm", name) for variable, name in names.items()}, {})
+
+
+def test_an_instance_reads_the_latest_versions_of_its_secrets_with_its_account(
+    gate: Gate, secrets: SecretManager
+) -> None:
+    names = {f"S{number}": f"spotrun-s{number}" for number in range(3)}
+    for variable, name in names.items():
+        secrets.put(name, "an older one")
+        secrets.put(name, f"{CANARY}{variable}")
+    assert read(**names) == {variable: f"{CANARY}{variable}" for variable in names}
+    assert {each.member for each in gate.asked} == {f"serviceAccount:spotrun-{UID}@{PROJECT}.iam.gserviceaccount.com"}
+    assert gate.count(ACCESS) == len(names)
+
+
+def test_what_is_no_secret_of_ours_is_not_for_an_instance(gate: Gate, secrets: SecretManager) -> None:
+    secrets.put("database-password", CANARY)
+    with pytest.raises(SecretUnreadable, match=r"Permission .* denied on resource") as refused:
+        read(A="database-password")
+    assert "begin with spotrun-" in str(refused.value.hint)
+    assert [permission for _, permission in gate.denied] == ["secretmanager.versions.access"]
+
+
+def test_who_launches_may_read_no_value(gate: Gate, secrets: SecretManager, monkeypatch: Any, tmp_path: Path) -> None:
+    secrets.put("spotrun-A", CANARY)
+    gate.reach(monkeypatch, tmp_path)
+    with pytest.raises(SecretUnreadable, match=r"Permission .* denied on resource"):
+        read(A="spotrun-A")
+
+
+def test_a_secret_that_is_missing_is_told_with_the_command(secrets: SecretManager) -> None:
+    secrets.versions["spotrun-empty"] = []
+    for name in ("spotrun-none", "spotrun-empty"):
+        with pytest.raises(SecretUnreadable, match=f"no secret {name} in {PROJECT}, or it has no version") as refused:
+            read(A=name)
+        hint = str(refused.value.hint)
+        assert f"gcloud secrets create {name} --data-file=- --project={PROJECT}" in hint
+        assert "`versions add` in place of `create`" in hint
+
+
+@pytest.mark.parametrize("state", ["DISABLED", "DESTROYED"])
+def test_a_version_that_has_no_value_any_more_is_told_with_the_command(secrets: SecretManager, state: str) -> None:
+    secrets.put("spotrun-A", CANARY)
+    secrets.put("spotrun-A", CANARY)
+    secrets.versions["spotrun-A"][1].state = state
+    with pytest.raises(SecretUnreadable, match=f"spotrun-A/versions/2. is in {state} state") as refused:
+        read(A="spotrun-A")
+    assert f"gcloud secrets versions add spotrun-A --data-file=- --project={PROJECT}" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("data", [b"cNry\xff\xfe", b"cNry\0"], ids=["no UTF-8", "a zero"])
+def test_a_value_that_can_be_no_variable_is_refused_and_not_shown(secrets: SecretManager, data: bytes) -> None:
+    secrets.put("spotrun-A", data)
+    with pytest.raises(SecretUnreadable, match=f"latest version of spotrun-A in {PROJECT} is no text") as refused:
+        read(A="spotrun-A")
+    assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
+    assert "gcloud secrets versions add spotrun-A" in str(refused.value.hint)
+
+
+def test_a_value_that_was_damaged_on_its_way_is_not_taken(secrets: SecretManager) -> None:
+    secrets.put("spotrun-A", CANARY)
+    secrets.checksum = 1
+    with pytest.raises(StoreUnavailable, match="another checksum") as refused:
+        read(A="spotrun-A")
+    assert "cNry" not in str(refused.value)
+    secrets.checksum = None
+    assert read(A="spotrun-A") == {"A": CANARY}
+
+
+def refusal(status: int, word: str, **details: str) -> dict[str, Any]:
+    found = [{"reason": each} for each in details.values()]
+    return {"error": {"code": status, "message": "not now", "status": word, "details": found}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "passes", "hint"),
+    [
+        (503, refusal(503, "UNAVAILABLE"), True, ""),
+        (500, {}, True, ""),
+        (429, refusal(429, "RESOURCE_EXHAUSTED"), True, ""),
+        (302, {}, True, ""),
+        (404, {}, True, ""),  # no page of Google's
+        (403, refusal(403, "PERMISSION_DENIED"), False, "ask for secretmanager.versions.access"),
+        (
+            403,
+            refusal(403, "PERMISSION_DENIED", reason="SERVICE_DISABLED"),
+            False,
+            "gcloud services enable secretmanager",
+        ),
+        (400, refusal(400, "INVALID_ARGUMENT"), False, ""),
+    ],
+)
+def test_a_secret_manager_that_is_away_is_no_missing_secret(
+    gate: Gate, secrets: SecretManager, status: int, body: dict[str, Any], passes: bool, hint: str
+) -> None:
+    secrets.put("spotrun-A", CANARY)
+    gate.refuse(ACCESS, status, body)
+    with pytest.raises(StoreUnavailable if passes else SecretUnreadable) as refused:
+        read(A="spotrun-A")
+    assert hint in (refused.value.hint or "")
+
+
+def test_an_account_that_google_does_not_know_is_told_as_such(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secret_manager, "_logged_in", lambda named: (requests.Session(), PROJECT))
+    with pytest.raises(SecretUnreadable, match="Invalid Credentials") as refused:
+        read(A="spotrun-A")
+    assert "log in by" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_an_account_that_is_not_known_everywhere_yet_is_waited_for(
+    gate: Gate, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    secrets.put("spotrun-A", CANARY)
+    monkeypatch.setattr(secret_manager, "ASK_AGAIN_FOR_S", 60.0)
+    gate.refuse(ACCESS, status, refusal(status, "PERMISSION_DENIED"), times=3)
+    assert read(A="spotrun-A") == {"A": CANARY}
+    assert gate.count(ACCESS) == 4
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"payload": {"data": "cNry*"}}'])
+def test_an_answer_that_is_none_is_taken_for_a_fault_that_passes(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    def arrives(*_: object, **__: object) -> requests.Response:
+        found = requests.Response()
+        found.status_code, found._content = 200, answer
+        return found
+
+    monkeypatch.setattr(secret_manager, "_logged_in", lambda named: (requests.Session(), "acme"))
+    monkeypatch.setattr(requests.Session, "get", arrives)
+    with pytest.raises(StoreUnavailable, match="damaged") as refused:
+        secret_manager.read_at_once(["spotrun-A"], "acme")
+    assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
+
+
+def test_where_nobody_is_logged_in_it_is_told_how(gate: Gate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log_out(monkeypatch, tmp_path)
+    with pytest.raises(SecretUnreadable, match="spotrun-A") as refused:
+        read(A="spotrun-A")
+    assert "gcloud auth application-default login" in str(refused.value.hint)
+
+
+def on_gcp(folder: Path, **keys: Any) -> AgentRun:
+    where = {"resources": {"cloud": "gcp"}, "checkpoint": {"uri": "gs://bucket/runs"}}
+    return AgentRun(folder, retry={"max_restarts": 0}, secrets=["WORD"], **where, **keys)
+
+
+def test_only_the_trainer_has_them(gate: Gate, secrets: SecretManager, tmp_path: Path) -> None:
+    secrets.put("spotrun-WORD", CANARY)
+    seen = tmp_path / "seen"
+    run = on_gcp(
+        tmp_path,
+        setup='echo "setup has ${WORD:-nothing}"',
+        train={
+            "run": f'printf %s "$WORD" > {seen}; echo "it is $WORD"; env | grep ^WORD; echo "and $WORD" >&2; exit 3'
+        },
+    )
+    try:
+        node = run.launch()
+        node.powers_off()
+        stars = "*" * len(CANARY.encode())
+        assert seen.read_text() == CANARY
+        assert "setup has nothing" in run.log(node)
+        assert run.log(node).count(stars) == 3
+        assert run.wait_for(ev.TrainerExited).detail.startswith(f"and {stars}")
+        forms = [form.encode() for form in forms_of_all([CANARY])]
+        for place in (Path(run.store.uri), node.folder / "console.log", node.folder / "training.log"):
+            for path in [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]:
+                assert [form for form in forms if form in path.read_bytes()] == []
+    finally:
+        run.close()
+
+
+def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, tmp_path: Path) -> None:
+    run = on_gcp(tmp_path, setup="touch set-up")
+    try:
+        node = run.launch()
+        node.powers_off()
+        ended = run.wait_for(ev.AttemptEnded)
+        assert ended.cause is ev.Cause.USER_ERROR
+        assert "there is no secret spotrun-WORD" in ended.detail
+        assert not (node.folder / "work/set-up").exists()
+    finally:
+        run.close()
+
+
+# -- what to type ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_gives_gcloud_the_value_as_it_was_typed_and_shows_it_nowhere(tmp_path: Path) -> None:
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\nprintf "%s\\n" "$*" > "$0.said"\ncat > "$0.got"\n')
+    gcloud.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f'PATH="{tmp_path}:$PATH"\n{create_command("spotrun-A", PROJECT)}'],
+        input="cNry\\n%s$HOME\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (tmp_path / "gcloud.got").read_text() == "cNry\\n%s$HOME"
+    said = (tmp_path / "gcloud.said").read_text()
+    assert said == f"secrets create spotrun-A --data-file=- --project={PROJECT}\n"
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+# -- the doctor ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
+    with GcpAccount(ManualClock()) as found:
+        found.reach(tmp_path, monkeypatch)
+        yield found
+    assert found.gce.faults == []
+
+
+def findings(**names: str) -> dict[str, Finding]:
+    places = {variable: Reference("gsm", name) for variable, name in names.items()}
+    return {each.name: each for each in secret_findings(Google(ManualClock()), PROJECT, places)}
+
+
+def test_the_doctor_sees_which_secrets_are_there_and_reads_none(account: GcpAccount) -> None:
+    held = account.google.secrets
+    for name in ("spotrun-a", "spotrun-b", "spotrun-c", "elsewhere"):
+        held.put(name, CANARY)
+    held.put("spotrun-a", CANARY)
+    held.versions["spotrun-b"][0].state = "DISABLED"
+    held.versions["spotrun-c"][0].state = "DESTROYED"
+    found = findings(A="spotrun-a", B="spotrun-b", C="spotrun-c", D="spotrun-d", E="elsewhere")
+    assert {name.removeprefix("secret "): each.verdict for name, each in found.items()} == {
+        "A": Verdict.OK, "B": Verdict.FAILED, "C": Verdict.FAILED, "D": Verdict.FAILED, "E": Verdict.WARNED,
+    }  # fmt: skip
+    assert found["secret A"].detail == "spotrun-a, version 2"
+    assert found["secret B"].hint == f"gcloud secrets versions enable 1 --secret=spotrun-b --project={PROJECT}"
+    assert "gcloud secrets versions add spotrun-c" in found["secret C"].hint
+    assert "gcloud secrets create spotrun-d" in found["secret D"].hint
+    assert "gcloud secrets add-iam-policy-binding elsewhere" in found["secret E"].hint
+    assert {each.method for each in account.gce.asked} == {"secretmanager.projects.secrets.versions.get"}
+    missing, page = findings(WANDB_API_KEY="spotrun-WANDB_API_KEY").popitem(), (ROOT / "docs/gcp.md").read_text()
+    assert f"{missing[0]}: {missing[1].detail}\n          try: {missing[1].hint}\n" in page
+    account.allowed.discard("secretmanager.versions.get")
+    (denied,) = findings(A="spotrun-a").values()
+    assert denied.verdict is Verdict.UNKNOWN
+    assert "secretmanager.versions.get" in denied.hint
+
+
+# -- by software that is not ours ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client() -> Iterator[Callable[..., Any]]:
+    """Methods of google-cloud-secret-manager, for a project in which the caller may do all."""
+    with GceServer(ManualClock()) as gce:
+        gce.handlers |= iam_handlers(GoogleProject())
+        found = secretmanager_v1.SecretManagerServiceClient(
+            credentials=Credentials(TOKEN),  # type: ignore[no-untyped-call]
+            transport="rest",
+            client_options={"api_endpoint": gce.url},
+        )
+        yield lambda verb, **request: getattr(found, verb)(request=request)
+    assert gce.faults == []
+
+
+def test_googles_client_makes_reads_and_disables_a_secret(client: Callable[..., Any]) -> None:
+    project = f"projects/{PROJECT}"
+    made = client("create_secret", parent=project, secret_id="spotrun-A", secret={"replication": {"automatic": {}}})
+    assert made.name == f"projects/{NUMBER}/secrets/spotrun-A"
+    latest = f"{project}/secrets/spotrun-A/versions/latest"
+    with pytest.raises(NotFound, match="has no versions"):
+        client("access_secret_version", name=latest)
+    with pytest.raises(Conflict):
+        client("create_secret", parent=project, secret_id="spotrun-A", secret={"replication": {"automatic": {}}})
+    added = client("add_secret_version", parent=f"{project}/secrets/spotrun-A", payload={"data": CANARY.encode()})
+    assert added.name == f"{made.name}/versions/1"
+    found = client("access_secret_version", name=latest)
+    assert (found.name, found.payload.data) == (added.name, CANARY.encode())
+    assert found.payload.data_crc32c == secret_manager._crc32c(CANARY.encode())
+    assert client("get_secret_version", name=latest).state.name == "ENABLED"
+    client("disable_secret_version", name=added.name)
+    with pytest.raises(BadRequest, match="DISABLED state"):
+        client("access_secret_version", name=latest)

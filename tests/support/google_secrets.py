@@ -1,0 +1,135 @@
+"""
+Secret Manager in memory, as far as secrets are read and put there.
+
+    https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets
+    https://cloud.google.com/secret-manager/docs/reference/rest/v1/projects.secrets.versions
+
+A secret has versions, `latest` is the one that was added last, and only an enabled one has a value for anybody. The
+words are those of https://github.com/google-github-actions/get-secretmanager-secrets/issues/268.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+
+from tests.support.cel import Resource
+
+METHODS = (
+    *(f"secretmanager.projects.secrets.{verb}" for verb in ("addVersion", "create")),
+    *(f"secretmanager.projects.secrets.versions.{verb}" for verb in ("access", "disable", "get")),
+)
+_MADE_AT = "2026-11-01T00:00:00Z"
+_REASONS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
+_ID = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+Json = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """`reason` is a status of google.rpc."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.reason = status, message, reason or _REASONS[status]
+
+
+@dataclass
+class Version:
+    data: bytes
+    state: str = "ENABLED"
+
+
+@dataclass
+class SecretManager:
+    """
+    Of one project, which both its id and its number name. `versions` are by the names of their secrets. `checksum` is
+    what is told of a value in place of its own, where there is something.
+    """
+
+    project: str
+    number: str
+    versions: dict[str, list[Version]] = field(default_factory=dict)
+    checksum: int | None = None
+
+    def put(self, name: str, value: str | bytes) -> None:
+        """As a person does it."""
+        data = value.encode() if isinstance(value, str) else value
+        self.versions.setdefault(name, []).append(Version(data))
+
+    def resource(self, arguments: Mapping[str, str]) -> Resource:
+        """How a condition sees what is asked for: https://cloud.google.com/iam/docs/conditions-resource-attributes."""
+        name = arguments.get("name") or arguments["parent"]
+        kind = "SecretVersion" if "/versions/" in name else "Secret" if "/secrets/" in name else "Project"
+        told = re.sub("^projects/[^/]+", f"projects/{self.number}", name)
+        return Resource(told, f"secretmanager.googleapis.com/{kind}")
+
+    def answer(self, method: str, arguments: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
+        """
+        Raises:
+            Refused: it is refused.
+        """
+        name = arguments.get("name") or arguments["parent"]
+        if name.split("/")[1] not in (self.project, self.number):
+            raise Refused(403, f"Permission denied on resource project {name.split('/')[1]}.")
+        match method.rpartition(".")[2]:
+            case "create":
+                return self._create(query.get("secretId", ""), body)
+            case "addVersion":
+                return self._add(name.rpartition("/")[2], body["payload"])
+            case "access":
+                return self._access(name)
+            case "disable":
+                _, version = self._found(name)
+                version.state = "DISABLED"
+        return self._told(name)
+
+    def _create(self, name: str, body: Json) -> Json:
+        if not _ID.fullmatch(name) or "replication" not in body:
+            raise Refused(400, "The secret has no id, or no replication.")
+        if name in self.versions:
+            raise Refused(409, f"Secret [{self._path(name)}] already exists.")
+        self.versions[name] = []
+        return {"name": self._path(name), "createTime": _MADE_AT, "replication": body["replication"]}
+
+    def _add(self, name: str, payload: Json) -> Json:
+        if name not in self.versions:
+            raise Refused(404, f"Secret [{self._path(name)}] not found.")
+        data = _decoded(payload["data"])
+        if "dataCrc32c" in payload and int(payload["dataCrc32c"]) != google_crc32c.value(data):
+            raise Refused(400, "The checksum is another one than that of the data.")
+        self.versions[name].append(Version(data))
+        return self._told(f"{self._path(name)}/versions/latest")
+
+    def _access(self, name: str) -> Json:
+        path, version = self._found(name)
+        if version.state != "ENABLED":
+            raise Refused(400, f"Secret Version [{path}] is in {version.state} state.", "FAILED_PRECONDITION")
+        checksum = google_crc32c.value(version.data) if self.checksum is None else self.checksum
+        data = base64.b64encode(version.data).decode()
+        return {"name": path, "payload": {"data": data, "dataCrc32c": str(checksum)}}
+
+    def _told(self, name: str) -> Json:
+        path, version = self._found(name)
+        return {"name": path, "createTime": _MADE_AT, "state": version.state}
+
+    def _found(self, name: str) -> tuple[str, Version]:
+        """With its name as it is told: by the number of the project, and by its own."""
+        _, _, _, secret, _, version = name.split("/")
+        known = self.versions.get(secret, [])
+        number = len(known) if version == "latest" else int(version)
+        if not 0 < number <= len(known):
+            raise Refused(404, f"Secret [{self._path(secret)}] not found or has no versions.")
+        return f"{self._path(secret)}/versions/{number}", known[number - 1]
+
+    def _path(self, secret: str) -> str:
+        return f"projects/{self.number}/secrets/{secret}"
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text.replace("-", "+").replace("_", "/"))
