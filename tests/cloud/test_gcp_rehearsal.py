@@ -23,9 +23,9 @@ from spotrun.run.state import Attempt, RunState
 from tests.support import gce_operations as kinds
 from tests.support.gce_bills import dollars
 from tests.support.gcp_instance import instance
-from tests.support.gcp_sandbox import REGION, TYPE, Gcp, gcp_sandbox
+from tests.support.gcp_sandbox import REGION, SECRET, TYPE, Gcp, gcp_sandbox
 from tests.support.object_stores import RunningServer
-from tests.support.sandbox import final_tensors
+from tests.support.sandbox import environment_of, final_tensors, processes_now
 
 A, B, C = (f"{REGION}-{letter}" for letter in "abc")
 SPOT = "SPOT"
@@ -49,6 +49,7 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
 
     first = sandbox.trains_on(runner)
+    assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
     its_token_reaches_what_an_instance_may(sandbox)
     sandbox.extended_notice = False
     sandbox.project.preempt(first)
@@ -76,6 +77,7 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     }
     assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
     its_bill_is_what_google_charges(sandbox)
+    its_secret_is_nowhere_else(sandbox, output)
     nothing_of_it_is_left(sandbox, [first, second, third])
 
 
@@ -107,6 +109,18 @@ def it_lost_what_it_was_to_lose_and_came_back_to_spot(sandbox: Gcp, state: RunSt
     capacity = [pool.capacity_type for pool in pools]
     assert CapacityType.ON_DEMAND in capacity
     assert capacity[0] is capacity[-1] is CapacityType.SPOT
+
+
+def its_secret_is_nowhere_else(sandbox: Gcp, output: str) -> None:
+    """In no object of its folder, the ledger and its logs among them, in no launch and in nothing that was printed."""
+    store = sandbox.run("stormy").store
+    assert [each.key for each in store.list("") if SECRET.encode() in store.get(each.key)] == []
+    asked = sandbox.gce.calls("compute.instances.insert")
+    assert asked
+    assert SECRET not in str([each.body for each in asked])
+    assert SECRET not in output
+    readers = {each.member for each in sandbox.gate.asked if each.method.endswith("versions.access")}
+    assert readers == {f"serviceAccount:{sandbox.account('stormy')}"}, "each instance, and nobody else"
 
 
 def notice_of(attempt: Attempt) -> timedelta:

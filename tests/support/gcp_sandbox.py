@@ -18,6 +18,7 @@ import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.gcp.config import account_address
+from spotrun.secrets.secret_manager import OVERRIDE
 from spotrun.store.opening import open_store
 from tests.support.eventually import eventually
 from tests.support.gce_answers import Refusal, invalid
@@ -34,6 +35,8 @@ from tests.support.sandbox import WITHIN_S, Sandbox
 
 SCALE = 15
 TYPE, REGION = "g2-standard-4", "us-central1"
+SECRET = "cNry-7vB2mK9-pL4"
+"""Of each project: the value of the secret spotrun-WORD."""
 NO_CATALOG = Refusal(503, "backendError", "down")
 """Of prices: the shipped ones hold."""
 
@@ -72,6 +75,7 @@ class Gcp(Sandbox):
         """Whether the project may ask for a notice of two minutes."""
         machines.powers_off = self.project.power_off
         self.project.accounts = gate.project.accounts.keys()  # as IAM has them
+        gate.project.secrets.put("spotrun-WORD", SECRET)
         gce.logins.tokens[RUNNERS_TOKEN] = RUNNER
         gce.hook = self._before
         gce.fail("cloudbilling.services.skus.list", NO_CATALOG, times=None)
@@ -89,6 +93,7 @@ class Gcp(Sandbox):
         machines.image = {
             **self._image.environment,
             "API_ENDPOINT_OVERRIDE": gate.endpoint,
+            OVERRIDE: gate.endpoint,
             "OMP_NUM_THREADS": "1",
             "HOME": str(folder / "home"),
         }
@@ -97,7 +102,7 @@ class Gcp(Sandbox):
         path = self.folder / f"{name}.yaml"
         path.write_text(
             f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\n"
+            f"envs: {{TRACE: '{self.trace}'}}\nsecrets: [WORD]\n"
             f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             "resources: {cloud: gcp}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\n"
