@@ -79,7 +79,7 @@ def install(
         regions = of_cloud.regions(spec, Wish())
         nights = of_cloud.nights(regions[0] if regions else "", spec)
         _refuse_what_needs_a_machine(spec)
-        _require_webhooks(spec, nights, regions[0] if regions else "")
+        _require_webhooks(spec, nights)
         nights.require(spec.name, spec.checkpoint.uri)
         unread = check_script(spec, here=False)
         staying = left_behind(spec)
@@ -155,22 +155,20 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
         )
 
 
-def _require_webhooks(spec: RunSpec, nights: Nights, region: str) -> None:
+def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
     """
     Raises:
-        SpecInvalid: nobody can be notified there, or an address is none.
+        SpecInvalid: an address is none.
         SecretUnreadable: there is none.
     """
     from spotrun.notify.sinks import require_https
-    from spotrun.secrets.reference import put_command
 
     places = spec.webhook_references
     if not places:
         return
     found = nights.addresses(places)
     for variable, place in places.items():
-        put = put_command(place.name, region, "https://…")
-        require_https(variable, found[variable], place.name, hint=f"{put} --overwrite")
+        require_https(variable, found[variable], place.name, hint=nights.put_address(place))
 
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:

@@ -95,9 +95,11 @@ class Nights(Protocol):
         Read the addresses of webhooks, by the names of their variables, as the runner of a night does: within seconds.
 
         Raises:
-            SpecInvalid: this cloud's runner can notify nobody.
             SecretUnreadable, CloudError: one is not there or not encrypted, or cannot be read.
         """
+
+    def put_address(self, place: Reference) -> str:
+        """What to type for another address in the place of the one that is there."""
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         """

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from spotrun.cli import night_news
 from spotrun.cli.night_server import reply_to
 from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
@@ -25,15 +26,16 @@ from spotrun.clouds.gcp.control_plane import usd_of_a_night
 from spotrun.clouds.gcp.night_alarm import GcpAlarm
 from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
 from spotrun.clouds.nights import Due, Function
-from spotrun.errors import AccessDenied, CloudError, SpecInvalid
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
+from spotrun.secrets.reference import Reference, SecretUnreadable
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.cloud_run import CloudRun
 from tests.support.eventually import eventually
 from tests.support.gce_logins import RUNNER
 from tests.support.gce_metadata import gce_metadata
 from tests.support.gce_server import GceServer
-from tests.support.gcp_gate import RUNNERS_TOKEN, Gate, gate_before
+from tests.support.gcp_gate import RUNNERS_TOKEN, Gate, gate_before, write_login
 from tests.support.gcp_night_world import JOB, REGION, GcpNightWorld
 from tests.support.gcp_project import PROJECT
 from tests.support.gcp_templates import permissions
@@ -45,10 +47,12 @@ from tests.support.night_world import require_one_clean_night, utc
 from tests.support.object_stores import BUCKET, RunningServer
 from tests.support.plain_google import PlainGoogle
 from tests.support.played_agent import Agent
+from tests.support.webhook_server import WebhookServer
 
 NIGHT = "resnet50"
 STORE = f"gs://{BUCKET}/runs"
 SERVICE = f"projects/{PROJECT}/locations/{REGION}/services/spotrun-night-{NIGHT}"
+ACCESS = "secretmanager.projects.secrets.versions.access"
 OF_A_RUNNER = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunChange")
 
 
@@ -413,3 +417,81 @@ def test_a_name_that_is_too_long_for_a_service_is_refused_before_anything_is_ask
         GcpNights(REGION, google.clock).require("a" * 36, STORE)
     with pytest.raises(SpecInvalid, match="packages for aarch64"):
         GcpNights(REGION, google.clock).install(world.night, STORE, Function(b"", "python3.12", "aarch64"), print)
+
+
+# -- who is told -----------------------------------------------------------------------------------------------------
+
+HOOK = "spotrun-SLACK_WEBHOOK"
+ALL = ["started", "done", "night"]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebhookServer]:
+    monkeypatch.setattr(night_news, "WITHIN_S", 60.0)
+    with WebhookServer() as server:
+        yield server
+
+
+def told(server: WebhookServer) -> list[str]:
+    return [each.json["event"] for each in server.posted]
+
+
+def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manager_alone(
+    world: GcpNightWorld, server: WebhookServer
+) -> None:
+    held = world.google.iam.secrets
+    held.put(HOOK, f"{server.url}services/T0/B0/cNryAddress")
+    world.install(notify=[{"webhook": "$SLACK_WEBHOOK"}])
+    world.is_quiet_until(world.next_due())
+    world.passes(6)
+    address = held.versions.pop(HOOK)
+    world.passes(60)
+    assert any(f"there is no secret {HOOK}" in each.get("unheard", "") for each in world.answers)
+    held.versions[HOOK] = address
+    held.put(HOOK, f"{server.url}services/T0/B1/cNryAnother")
+    world.passes(60)
+    require_one_clean_night(world)
+    assert told(server) == ALL
+    assert [each.path.rpartition("/")[2] for each in server.posted][-1] == "cNryAnother", "the newest address is used"
+    for kept in (b"".join(world._objects.objects.values()), str(world.answers).encode(), repr(world.night).encode()):
+        assert b"cNry" not in kept
+    assert world.google.asked[ACCESS] <= 20, "only where there is news"
+
+
+def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gate_before("http://127.0.0.1:9") as gate:
+        gate.reach(monkeypatch, tmp_path)
+        account = gate.project.has_nights()
+        for name in (HOOK, "team-slack"):
+            gate.project.secrets.put(name, f"https://example.com/{name}")
+        here = GcpNights(REGION, ManualClock())
+        places = {"SLACK_WEBHOOK": Reference("gsm", HOOK)}
+        with pytest.raises(SecretUnreadable, match=HOOK) as refused:
+            here.addresses(places)
+        assert str(refused.value.hint).startswith("ask for secretmanager.versions.access")
+        gate.refuse(ACCESS, 503, {"error": {"code": 503, "message": "not now", "status": "UNAVAILABLE"}})
+        with pytest.raises(CloudUnavailable, match="not now"):
+            here.addresses(places)
+        write_login(tmp_path / "application_default_credentials.json", gate.token_of(account))
+        assert here.addresses(places) == {"SLACK_WEBHOOK": f"https://example.com/{HOOK}"}
+        with pytest.raises(SecretUnreadable, match="team-slack"):
+            here.addresses({"OTHER": Reference("gsm", "team-slack")})
+
+
+def test_an_address_that_is_none_is_refused_with_what_to_type_before_anything_is_deployed(
+    google: PlainGoogle,
+    job: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    job.write_text(job.read_text() + "notify: [{webhook: $SLACK_WEBHOOK}]\n")
+    said = spotrun("night", "install", job, *INSTALL)
+    assert said.code == SpecInvalid.exit_code
+    assert f"there is no secret {HOOK} in {PROJECT}" in said.err
+    google.iam.secrets.put(HOOK, "http://example.com/cNry")
+    said = spotrun("night", "install", job, *INSTALL)
+    assert said.code == SpecInvalid.exit_code
+    assert f"gcloud secrets versions add {HOOK} --data-file=- --project={PROJECT}" in said.err
+    assert "cNry" not in said.err + said.out
+    assert not [method for method in google.asked if method.startswith(("run.", "cloudscheduler."))]

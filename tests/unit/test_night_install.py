@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> Path:
         ("", (*AT, "--cloud", "local"), "nights without a machine of yours are not built for local"),
         ("", (*AT, "--budget", "much"), "--budget"),
         ("notify: [{command: mail me}]\n", AT, "job.yaml:5: notify[0].command: a night has no machine of yours"),
-        ("notify: [{webhook: $SLACK_WEBHOOK}]\n", (*AT, *GOOGLE), "can notify nobody"),
+        ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night has no machine"),
         ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file of this machine"),
     ],
 )

@@ -97,6 +97,8 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
   }
 }
 
+# Addresses of webhooks are secrets whose names begin with spotrun-, which infra/gcp lets all accounts of the project read.
+
 # IAM has no condition for the name of a job of Cloud Scheduler.
 resource "google_project_iam_member" "switches_its_call" {
   project = var.project

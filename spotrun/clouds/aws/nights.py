@@ -29,7 +29,7 @@ from spotrun.clouds.patience import Patience
 from spotrun.errors import CloudError, SpecInvalid
 from spotrun.folder.night_record import Night, NightRecord, names
 from spotrun.secrets.parameter_store import BATCH, read_at_once
-from spotrun.secrets.reference import Reference
+from spotrun.secrets.reference import Reference, put_command
 from spotrun.units import shown
 
 NAME_MAX = 48
@@ -93,6 +93,9 @@ class AwsNights:
         with naming_the_right(), translated(f"read {', '.join(paths)}"):
             found = read_at_once(paths, self._region.name)
         return {variable: found[place.name] for variable, place in places.items()}
+
+    def put_address(self, place: Reference) -> str:
+        return f"{put_command(place.name, self._region.name, 'https://…')} --overwrite"
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine not in MACHINES:

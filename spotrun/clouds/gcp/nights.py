@@ -42,9 +42,11 @@ from spotrun.errors import (
     IdentityUnknown,
     InsufficientCapacity,
     SpecInvalid,
+    StoreUnavailable,
 )
 from spotrun.folder.night_record import Night, NightRecord, names
-from spotrun.secrets.reference import Reference
+from spotrun.secrets.reference import Reference, add_command
+from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
 
 NAME_MAX = 35
@@ -111,11 +113,15 @@ class GcpNights:
             )
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
-        raise SpecInvalid(
-            "the runner of a night on Google Cloud can notify nobody",
-            hint="leave notify out of this job; `spotrun night ls` shows what became of each night",
-            key=("notify",),
-        )
+        names = sorted({each.name for each in places.values()})
+        try:
+            found = read_at_once(names, self._project)
+        except StoreUnavailable as error:
+            raise CloudUnavailable(error.message) from error
+        return {variable: found[place.name] for variable, place in places.items()}
+
+    def put_address(self, place: Reference) -> str:
+        return add_command(place.name, self._project)
 
     def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:
