@@ -380,7 +380,7 @@ def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials |
     image, here = spec.image, cloud_of(spec).here
     assert image is not None
     try:
-        values = read_values(references, environment)
+        values = read_values(references, environment, rights_are_new=False)
     except (SecretUnreadable, StoreUnavailable) as error:
         if here:
             raise

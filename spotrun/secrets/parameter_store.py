@@ -33,9 +33,9 @@ class _Denied(SecretUnreadable):
     pass
 
 
-def read_parameters(paths: Sequence[str]) -> dict[str, str]:
+def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    The values by path.
+    The values by path. Who has had its rights for long is denied at once.
 
     Raises:
         SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
@@ -44,7 +44,7 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
     again = Retrying(
         retry=retry_if_exception_type(_Denied),
         wait=wait_fixed(ASK_AGAIN_EVERY_S),
-        stop=stop_after_delay(ASK_AGAIN_FOR_S),
+        stop=stop_after_delay(ASK_AGAIN_FOR_S if rights_are_new else 0.0),
         reraise=True,
     )
     return again(_read, paths, None, _CONFIG)

@@ -48,16 +48,16 @@ class _Denied(SecretUnreadable):
     pass
 
 
-def read_secrets(names: Sequence[str]) -> dict[str, str]:
+def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    The values by name.
+    The values by name. Who has had its rights for long is denied at once.
 
     Raises:
         SecretUnreadable: a secret is missing, has no value any more, is no text, or may not be read.
         StoreUnavailable: a fault that will pass; try again.
     """
     again = Retrying(
-        retry=retry_if_exception_type((_Denied, StoreUnavailable)),
+        retry=retry_if_exception_type((_Denied, StoreUnavailable) if rights_are_new else StoreUnavailable),
         wait=wait_fixed(ASK_AGAIN_EVERY_S),
         stop=stop_after_delay(ASK_AGAIN_FOR_S),
         reraise=True,

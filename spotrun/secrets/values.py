@@ -8,9 +8,12 @@ from spotrun.errors import needs_extra
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, SECRET, Reference, SecretNotInstalled, SecretUnreadable
 
 
-def read_values(references: Mapping[str, Reference], environment: Mapping[str, str]) -> dict[str, str]:
+def read_values(
+    references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
+) -> dict[str, str]:
     """
-    The values, by the name of the variable that will hold each.
+    The values, by the name of the variable that will hold each. While the rights of who reads are new, a denial may
+    pass, and is asked again for a while.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -22,9 +25,9 @@ def read_values(references: Mapping[str, Reference], environment: Mapping[str, s
         if reference.kind == ENVIRONMENT
     }
     if paths := _of_kind(PARAMETER, references):
-        values |= _parameters(paths)
+        values |= _parameters(paths, rights_are_new)
     if secrets := _of_kind(SECRET, references):
-        values |= _secrets(secrets)
+        values |= _secrets(secrets, rights_are_new)
     return values
 
 
@@ -53,15 +56,15 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
     return value
 
 
-def _parameters(paths: Mapping[str, str]) -> dict[str, str]:
+def _parameters(paths: Mapping[str, str], rights_are_new: bool) -> dict[str, str]:
     with needs_extra("aws", "a secret in the Parameter Store", SecretNotInstalled):
         from spotrun.secrets.parameter_store import read_parameters
-    found = read_parameters(sorted(set(paths.values())))
+    found = read_parameters(sorted(set(paths.values())), rights_are_new)
     return {name: found[path] for name, path in paths.items()}
 
 
-def _secrets(named: Mapping[str, str]) -> dict[str, str]:
+def _secrets(named: Mapping[str, str], rights_are_new: bool) -> dict[str, str]:
     with needs_extra("gcp", "a secret in Secret Manager", SecretNotInstalled):
         from spotrun.secrets.secret_manager import read_secrets
-    found = read_secrets(sorted(set(named.values())))
+    found = read_secrets(sorted(set(named.values())), rights_are_new)
     return {name: found[secret] for name, secret in named.items()}

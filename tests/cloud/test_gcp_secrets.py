@@ -14,8 +14,10 @@ from google.cloud import secretmanager_v1
 from google.oauth2.credentials import Credentials
 
 from spotrun.agent.output_redaction import forms_of_all
+from spotrun.cli.before_launch import with_image
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.secret_checks import secret_findings
+from spotrun.container.registry import RegistryUnavailable
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.run import events as ev
@@ -23,7 +25,8 @@ from spotrun.secrets import secret_manager
 from spotrun.secrets.reference import Reference, SecretUnreadable, create_command
 from spotrun.secrets.values import read_values
 from spotrun.spec.file import load_spec
-from spotrun.spec.model import RunSpec
+from spotrun.spec.image import PASSWORD, USERNAME
+from spotrun.spec.model import ResourcesSpec, RunSpec
 from tests.support.agent_bench import AgentRun
 from tests.support.gce_logins import TOKEN
 from tests.support.gce_server import GceServer
@@ -33,6 +36,7 @@ from tests.support.gcp_project import NUMBER, PROJECT, GoogleProject
 from tests.support.google_login import log_out
 from tests.support.google_secrets import SecretManager
 from tests.support.manual_clock import ManualClock
+from tests.support.registry_server import USER, WORD, RegistryServer
 from tests.support.repository import ROOT
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
@@ -295,6 +299,37 @@ def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, t
         assert not (node.folder / "work/set-up").exists()
     finally:
         run.close()
+
+
+# -- a private registry ----------------------------------------------------------------------------------------------
+
+
+def test_the_password_of_a_registry_is_a_secret_that_who_launches_may_lack(
+    gate: Gate, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody waits at a launch: the right to read it is either there or not meant."""
+    secrets.put(f"spotrun-{PASSWORD}", WORD)
+    monkeypatch.setattr(secret_manager, "ASK_AGAIN_FOR_S", 60.0)
+    with RegistryServer("bearer") as server:
+        digest = server.put_image("team/image:1", 1)
+        job = spec(envs={USERNAME: USER}, secrets=[PASSWORD])
+        named = {each: job.model_copy(update={"resources": in_image(server, each)}) for each in (":1", f"@{digest}")}
+        found, _ = with_image(named[":1"], {})
+        assert found.image is not None
+        assert found.image.digest == digest
+        gate.reach(monkeypatch, tmp_path)
+        before = gate.count(ACCESS)
+        _, (note,) = with_image(named[f"@{digest}"], {})
+        assert note.startswith("the image was not looked at: Secret Manager did not give spotrun-SKYPILOT")
+        with pytest.raises(RegistryUnavailable, match="Secret Manager did not give") as caught:
+            with_image(named[":1"], {})
+        assert "@sha256:" in str(caught.value.hint)
+        assert gate.count(ACCESS) - before == 2
+
+
+def in_image(server: RegistryServer, named: str) -> ResourcesSpec:
+    image = {"image_id": f"docker:{server.host}/team/image{named}"}
+    return ResourcesSpec().model_copy(update={"cloud": "gcp", **image})
 
 
 # -- what to type ----------------------------------------------------------------------------------------------------

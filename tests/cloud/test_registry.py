@@ -128,7 +128,7 @@ def test_a_digest_that_nobody_can_look_at_is_taken_at_its_word_and_a_tag_is_not(
 
 @pytest.mark.parametrize("server", ["basic"], indirect=True)
 def test_a_password_that_only_instances_may_read(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(*_: object) -> dict[str, str]:
+    def unreadable(*_: object, **__: object) -> dict[str, str]:
         raise SecretUnreadable("secret X: not for you")
 
     monkeypatch.setattr("spotrun.cli.before_launch.read_values", unreadable)

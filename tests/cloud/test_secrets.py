@@ -237,6 +237,16 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
     assert read(A="/spotrun/a") == {"A": CANARY}
 
 
+def test_who_has_had_its_rights_for_long_is_denied_at_once(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(account, "/spotrun/a")
+    monkeypatch.setattr(parameter_store, "ASK_AGAIN_FOR_S", 60.0)
+    with pytest.raises(SecretUnreadable, match="AccessDenied"):
+        read_values({"A": Reference("ssm", "/spotrun/a")}, {}, rights_are_new=False)
+    assert len(account.denied) == 1
+
+
 def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(account, "/spotrun/WORD")
     name(account, "/spotrun/WORD")
