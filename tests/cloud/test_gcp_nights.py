@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from spotrun.cli import night_news
@@ -478,6 +479,17 @@ def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_
         assert here.addresses(places) == {"SLACK_WEBHOOK": f"https://example.com/{HOOK}"}
         with pytest.raises(SecretUnreadable, match="team-slack"):
             here.addresses({"OTHER": Reference("gsm", "team-slack")})
+
+
+def test_an_address_that_the_account_of_nights_may_not_read_is_told_with_the_grant(world: GcpNightWorld) -> None:
+    said = list[str]()
+    night = msgspec.structs.replace(world.night, webhooks=(HOOK, "team-slack"))
+    GcpNights(REGION, world.clock).install(night, STORE, Function(b"an archive", "python3.12", "x86_64"), said.append)
+    (note,) = [line for line in said if line.startswith("note: ")]
+    assert note.startswith(
+        "note: grant team-slack to the account of nights: gcloud secrets add-iam-policy-binding team"
+    )
+    assert note.endswith(f"--member=serviceAccount:spotrun-night@{PROJECT}.iam.gserviceaccount.com")
 
 
 def test_an_address_that_is_none_is_refused_with_what_to_type_before_anything_is_deployed(

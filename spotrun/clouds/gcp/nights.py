@@ -32,6 +32,7 @@ from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
 from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRefused, NotThere, ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
+from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, DAYS, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
@@ -45,7 +46,7 @@ from spotrun.errors import (
     StoreUnavailable,
 )
 from spotrun.folder.night_record import Night, NightRecord, names
-from spotrun.secrets.reference import Reference, add_command
+from spotrun.secrets.reference import SECRETS, Reference, add_command
 from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
 
@@ -130,6 +131,10 @@ class GcpNights:
                 hint=f"install the night from a machine with {MACHINE} processors",
             )
         say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
+        for name in night.webhooks:
+            if not name.startswith(SECRETS):
+                account = f"serviceAccount:{account_address(RUNNER, self._project)}"
+                say(f"note: grant {name} to the account of nights: {grant_command(name, self._project, account)}")
         archives = NightArchives(store, self._clock)
         environment = {
             _ARCHIVE: "/".join(archives.upload(function.data)),

@@ -12,6 +12,8 @@ from spotrun.secrets import reference
 from spotrun.secrets.reference import Reference, add_command, have_command
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
+_ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
+"""Each service account of the project of that number."""
 _DENIED = "allow secretmanager.versions.get, as the role spotrunRunner does (infra/gcp/README.md)"
 
 
@@ -40,7 +42,7 @@ def _finding(google: Google, project: str, title: str, name: str) -> Finding:
         return failed(title, SpotrunError(what, hint=_mended(name, project, version, state)))
     if not name.startswith(reference.SECRETS):
         what = f"the service accounts of infra/gcp read secrets whose names begin with {reference.SECRETS} only"
-        return warned(title, what, f"let the instances read {name}: {_grant_command(name, project)}")
+        return warned(title, what, f"let the instances read {name}: {grant_command(name, project)}")
     return ok(title, f"{name}, version {version}")
 
 
@@ -50,7 +52,7 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
     return f"give it a new version: {add_command(name, project)}"
 
 
-def _grant_command(name: str, project: str) -> str:
-    member = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
+def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
+    """What to type for a secret with another name than those that infra/gcp lets accounts read."""
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"
