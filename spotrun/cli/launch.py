@@ -118,7 +118,8 @@ def launch(
         if cloud_of(spec).here:
             require_framework(spec)
         if dry_run and not cloud_of(spec).here:
-            notes.append(f"rights and quotas are not tried here: `spotrun doctor {spec.resources.cloud} JOB.yaml` does")
+            doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
+            notes.append(f"rights, quotas and secrets are not looked at here: `{doctor}` does")
         for line in [*others, *(one for one in (unread, staying) if one is not None), *notes]:
             say(f"note: {line}")
         require_sinks(spec)

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from spotrun.errors import NotInstalled, SpecInvalid, SpotrunError
+from spotrun.secrets.redaction import holds_credential
 from spotrun.units import Unreadable
 
 ENVIRONMENT, PARAMETER, SECRET = "env", "ssm", "gsm"
@@ -47,7 +48,13 @@ def parse(text: object) -> Reference:
     Raises:
         Unreadable: the text is not a reference. The message does not quote it, because it may be the secret itself.
     """
-    if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII):
+    if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII) or holds_credential(text):
+        if isinstance(text, str) and text.strip().lower().startswith(f"{SECRET}:"):
+            raise Unreadable(
+                "is not the name of a secret of Secret Manager",
+                "write gsm:spotrun-NAME, with letters, digits, - and _ alone: neither a project nor a version can be "
+                "named, and the latest one in the project of the run is read",
+            )
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
             "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud, or nothing if "
@@ -76,20 +83,22 @@ def encrypt_command(path: str, region: str) -> str:
 
 
 def create_command(name: str, project: str) -> str:
-    """What to type for a secret of Secret Manager. A shell keeps what it was told to do, and not what was typed in."""
-    return _given_in_secret(f"create {name}", project)
-
-
-def have_command(name: str, project: str) -> str:
-    """What to type where nobody knows whether the secret is missing or its value alone."""
-    return f"{create_command(name, project)}; if only its value is missing, with `versions add` in place of `create`"
+    """What to type for a secret of Secret Manager that is missing, or whose value alone is: then `create` fails."""
+    return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 
 
 def add_command(name: str, project: str) -> str:
-    """What to type for a secret that is there and whose value is not, or is another one now."""
-    return _given_in_secret(f"versions add {name}", project)
+    """
+    What to type for a secret that is there and whose value is not, or is another one now. It takes one line. A shell
+    keeps what it was told to do, and not what was typed in; with `echo`, the value would end in a line break.
+    """
+    return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 
 
-def _given_in_secret(command: str, project: str) -> str:
-    """With `echo`, the value would end in a line break."""
-    return f'read -rs VALUE; printf %s "$VALUE" | gcloud secrets {command} --data-file=- --project={project}'
+def add_encoded_command(name: str, project: str) -> str:
+    """What to type for a value that is no text, which is in a file."""
+    return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
+
+
+def _gcloud_add(name: str, project: str) -> str:
+    return f"gcloud secrets versions add {name} --data-file=- --project={project}"

@@ -21,7 +21,7 @@ from google.auth.transport.requests import AuthorizedSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
-from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, have_command
+from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, add_encoded_command, create_command
 
 NAME = "secretmanager"
 ROOT = f"https://{NAME}.googleapis.com/"
@@ -37,8 +37,8 @@ _PASSING = (408, 429)
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
 _RIGHT = (
-    f"ask for {NAME}.versions.access; the service accounts of a project with infra/gcp may read the secrets whose "
-    f"names begin with {SECRETS}"
+    f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); the service accounts of a project with infra/gcp "
+    f"may read the secrets whose names begin with {SECRETS}"
 )
 
 Answer = Mapping[str, Any]
@@ -73,7 +73,23 @@ def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
 def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]) -> dict[str, str]:
     with _translated(f"read {', '.join(names)}"):
         session, project = _logged_in(named)
-        return {name: _value(session, project, name, within_s) for name in names}
+        found: dict[str, str] = {}
+        failures: list[SecretUnreadable] = []
+        for name in names:
+            try:
+                found[name] = _value(session, project, name, within_s)
+            except SecretUnreadable as failure:
+                failures.append(failure)
+        if failures:
+            raise _of_all(failures)
+        return found
+
+
+def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
+    """Who mends one has to know of the others, or pays for an instance with each try."""
+    kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
+    hints = dict.fromkeys(each.hint for each in failures if each.hint)
+    return kind("; ".join(each.message for each in failures), hint="; ".join(hints))
 
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
@@ -120,7 +136,7 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
     match status:
         case 404:
             what = f"there is no secret {name} in {project}, or it has no version"
-            return SecretUnreadable(what, hint=have_command(name, project))
+            return SecretUnreadable(what, hint=create_command(name, project))
         case 400 if fault.get("status") == "FAILED_PRECONDITION":  # disabled or destroyed, says the message
             return SecretUnreadable(what, hint=f"give it a new version: {add_command(name, project)}")
         case 403 if "SERVICE_DISABLED" in str(fault.get("details")):
@@ -157,7 +173,9 @@ def _text(project: str, name: str, told: Answer) -> str:
 
 def _no_text(project: str, name: str) -> SecretUnreadable:
     what = f"the latest version of {name} in {project} is no text in UTF-8, so it cannot be a variable"
-    return SecretUnreadable(what, hint=f"give it one, of base64 for instance: {add_command(name, project)}")
+    return SecretUnreadable(
+        what, hint=f"keep it in base64, which the script decodes: {add_encoded_command(name, project)}"
+    )
 
 
 def _crc32c(data: bytes) -> int:

@@ -63,9 +63,11 @@ def test_a_name_is_enough_and_another_secret_can_be_named() -> None:
     assert RunSpec.from_dict(wanted.to_dict()) == wanted
 
 
-@pytest.mark.parametrize("text", ["gsm:/", "gsm:a/b", "gsm:a b", f"gsm:{'a' * 256}", f"gsm:{CANARY}", "gsm:a\n"])
+@pytest.mark.parametrize(
+    "text", ["gsm:/", "gsm:projects/p/secrets/b/versions/3", "GSM:a b", f"gsm:{'a' * 256}", f"gsm:{CANARY}", "gsm:a\n"]
+)
 def test_what_is_no_name_of_a_secret_is_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(SpecInvalid, match="gsm:spotrun-NAME on gcp") as refused:
+    with pytest.raises(SpecInvalid, match="neither a project nor a version can be named") as refused:
         spec(secrets={"KEY": text})
     assert text not in str(refused.value)
 
@@ -89,7 +91,7 @@ def test_what_is_out_of_reach_of_a_cloud_is_refused_with_its_line_and_what_to_wr
     )
     with pytest.raises(SpecInvalid, match=f"5: secrets.A: {words}") as refused:
         load_spec(job)
-    wanted = {"gcp": "gcloud secrets create spotrun-A --data-file=-", "aws": "write ssm:/spotrun/A"}[cloud]
+    wanted = {"gcp": "gcloud secrets create spotrun-A ", "aws": "write ssm:/spotrun/A"}[cloud]
     assert wanted in str(refused.value)
 
 
@@ -149,9 +151,19 @@ def test_a_secret_that_is_missing_is_told_with_the_command(secrets: SecretManage
     for name in ("spotrun-none", "spotrun-empty"):
         with pytest.raises(SecretUnreadable, match=f"no secret {name} in {PROJECT}, or it has no version") as refused:
             read(A=name)
-        hint = str(refused.value.hint)
-        assert f"gcloud secrets create {name} --data-file=- --project={PROJECT}" in hint
-        assert "`versions add` in place of `create`" in hint
+        assert refused.value.hint == create_command(name, PROJECT)
+
+
+def test_all_that_cannot_be_read_is_told_at_once(secrets: SecretManager) -> None:
+    secrets.put("spotrun-a", b"\xff")
+    secrets.put("spotrun-b", CANARY)
+    secrets.put("database-password", CANARY)
+    with pytest.raises(SecretUnreadable) as refused:
+        read(A="spotrun-a", B="spotrun-b", C="spotrun-c", D="database-password")
+    for words in ("spotrun-a in acme-training is no text", "no secret spotrun-c", "did not give database-password"):
+        assert words in refused.value.message
+    assert "spotrun-b" not in refused.value.message
+    assert create_command("spotrun-c", PROJECT) in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("state", ["DISABLED", "DESTROYED"])
@@ -170,7 +182,7 @@ def test_a_value_that_can_be_no_variable_is_refused_and_not_shown(secrets: Secre
     with pytest.raises(SecretUnreadable, match=f"latest version of spotrun-A in {PROJECT} is no text") as refused:
         read(A="spotrun-A")
     assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
-    assert "gcloud secrets versions add spotrun-A" in str(refused.value.hint)
+    assert "base64 -w0 FILE | gcloud secrets versions add spotrun-A" in str(refused.value.hint)
 
 
 def test_a_value_that_was_damaged_on_its_way_is_not_taken(secrets: SecretManager) -> None:
@@ -337,19 +349,21 @@ def in_image(server: RegistryServer, named: str) -> ResourcesSpec:
 
 def test_the_command_gives_gcloud_the_value_as_it_was_typed_and_shows_it_nowhere(tmp_path: Path) -> None:
     gcloud = tmp_path / "gcloud"
-    gcloud.write_text('#!/bin/sh\nprintf "%s\\n" "$*" > "$0.said"\ncat > "$0.got"\n')
+    gcloud.write_text('#!/bin/sh\nprintf "%s\\n" "$*" >> "$0.said"\n[ "$2" = create ] || cat > "$0.got"\n')
     gcloud.chmod(0o755)
     done = subprocess.run(
         ["bash", "-c", f'PATH="{tmp_path}:$PATH"\n{create_command("spotrun-A", PROJECT)}'],
-        input="cNry\\n%s$HOME\n",
+        input="  cNry\\n%s$HOME \n",
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert (tmp_path / "gcloud.got").read_text() == "cNry\\n%s$HOME"
-    said = (tmp_path / "gcloud.said").read_text()
-    assert said == f"secrets create spotrun-A --data-file=- --project={PROJECT}\n"
+    assert (tmp_path / "gcloud.got").read_text() == "  cNry\\n%s$HOME "
+    assert (tmp_path / "gcloud.said").read_text().splitlines() == [
+        f"secrets create spotrun-A --project={PROJECT}",
+        f"secrets versions add spotrun-A --data-file=- --project={PROJECT}",
+    ]
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -51,6 +51,22 @@ def test_a_long_key_with_digits_and_what_has_the_shape_of_a_token_are_secrets_un
     assert refused({"ENCRYPTION_KEY": "9f8e7d6c5b4a39281706", "HUB": "hf_" + CANARY}) == ["ENCRYPTION_KEY", "HUB"]
 
 
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        *("[{0}]", "[OK, {0}]", "{{{0}: null}}"),
+        *("{{HF_TOKEN: {0}}}", "{{HF_TOKEN: gsm:{0}}}", "{{HF_TOKEN: env:{0}}}", "{{HF_TOKEN: ssm:/{0}}}"),
+    ],
+)
+def test_a_value_where_a_name_or_a_place_belongs_is_refused_and_not_shown(secrets: str, tmp_path: Path) -> None:
+    token = "hf_" + CANARY * 3
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{JOB}secrets: {secrets.format(token)}\n")
+    with pytest.raises(SpecInvalid, match=r"job\.yaml:4: secrets") as caught:
+        load_spec(path)
+    assert token not in f"{caught.value.message} {caught.value.hint}"
+
+
 @pytest.mark.parametrize("by_flag", [False, True])
 def test_a_job_with_one_is_not_launched_and_the_letter_does_not_hold_it(by_flag: bool, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"

@@ -9,7 +9,7 @@ from spotrun.clouds.gcp.error_codes import NotThere, ServiceOff
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError, SpotrunError
 from spotrun.secrets import reference
-from spotrun.secrets.reference import Reference, add_command, have_command
+from spotrun.secrets.reference import Reference, add_command, create_command
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
@@ -29,7 +29,7 @@ def _finding(google: Google, project: str, title: str, name: str) -> Finding:
         found = google.ask(f"look at the secret {name}", Call(SECRETS, "GET", path))
     except NotThere:
         what = f"there is no secret {name} in {project}, or it has no version"
-        return failed(title, SpotrunError(what, hint=have_command(name, project)))
+        return failed(title, SpotrunError(what, hint=create_command(name, project)))
     except ServiceOff as error:
         return failed(title, error)
     except AccessDenied as error:
