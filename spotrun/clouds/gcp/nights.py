@@ -114,9 +114,9 @@ class GcpNights:
             )
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
-        names = sorted({each.name for each in places.values()})
+        wanted = sorted({each.name for each in places.values()})
         try:
-            found = read_at_once(names, self._project)
+            found = read_at_once(wanted, self._project)
         except StoreUnavailable as error:
             raise CloudUnavailable(error.message) from error
         return {variable: found[place.name] for variable, place in places.items()}
