@@ -262,7 +262,7 @@ def _as_mapping(items: Sequence[object]) -> str:
     places: dict[str, str] = {}
     for item in items:
         for name, place in item.items() if isinstance(item, dict) else [(item, None)]:
-            if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
+            if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII) or holds_credential(name):
                 return "{NAME: null, OTHER: env:VARIABLE}"
             try:
                 places[name] = _reference(name, place) or "null"

@@ -54,7 +54,7 @@ def test_a_long_key_with_digits_and_what_has_the_shape_of_a_token_are_secrets_un
 @pytest.mark.parametrize(
     "secrets",
     [
-        *("[{0}]", "[OK, {0}]", "{{{0}: null}}"),
+        *("[{0}]", "[OK, {0}]", "{{{0}: null}}", "[{{A: env:B}}, {0}]"),
         *("{{HF_TOKEN: {0}}}", "{{HF_TOKEN: gsm:{0}}}", "{{HF_TOKEN: env:{0}}}", "{{HF_TOKEN: ssm:/{0}}}"),
     ],
 )
