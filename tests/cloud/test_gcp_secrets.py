@@ -13,7 +13,6 @@ from google.api_core.exceptions import BadRequest, Conflict, NotFound
 from google.cloud import secretmanager_v1
 from google.oauth2.credentials import Credentials
 
-from spotrun.agent.output_redaction import forms_of_all
 from spotrun.cli.before_launch import with_image
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.secret_checks import secret_findings
@@ -38,6 +37,7 @@ from tests.support.google_secrets import SecretManager
 from tests.support.manual_clock import ManualClock
 from tests.support.registry_server import USER, WORD, RegistryServer
 from tests.support.repository import ROOT
+from tests.support.secret_runs import require_that_only_the_trainer_has_it
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
 """With what JSON, a URL and UTF-8 each write down in their own way."""
@@ -269,39 +269,16 @@ def test_where_nobody_is_logged_in_it_is_told_how(gate: Gate, monkeypatch: pytes
     assert "gcloud auth application-default login" in str(refused.value.hint)
 
 
-def on_gcp(folder: Path, **keys: Any) -> AgentRun:
-    where = {"resources": {"cloud": "gcp"}, "checkpoint": {"uri": "gs://bucket/runs"}}
-    return AgentRun(folder, retry={"max_restarts": 0}, secrets=["WORD"], **where, **keys)
+ON_GCP: dict[str, Any] = {"resources": {"cloud": "gcp"}, "checkpoint": {"uri": "gs://bucket/runs"}}
 
 
 def test_only_the_trainer_has_them(gate: Gate, secrets: SecretManager, tmp_path: Path) -> None:
     secrets.put("spotrun-WORD", CANARY)
-    seen = tmp_path / "seen"
-    run = on_gcp(
-        tmp_path,
-        setup='echo "setup has ${WORD:-nothing}"',
-        train={
-            "run": f'printf %s "$WORD" > {seen}; echo "it is $WORD"; env | grep ^WORD; echo "and $WORD" >&2; exit 3'
-        },
-    )
-    try:
-        node = run.launch()
-        node.powers_off()
-        stars = "*" * len(CANARY.encode())
-        assert seen.read_text() == CANARY
-        assert "setup has nothing" in run.log(node)
-        assert run.log(node).count(stars) == 3
-        assert run.wait_for(ev.TrainerExited).detail.startswith(f"and {stars}")
-        forms = [form.encode() for form in forms_of_all([CANARY])]
-        for place in (Path(run.store.uri), node.folder / "console.log", node.folder / "training.log"):
-            for path in [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]:
-                assert [form for form in forms if form in path.read_bytes()] == []
-    finally:
-        run.close()
+    require_that_only_the_trainer_has_it(tmp_path, CANARY, **ON_GCP)
 
 
 def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, tmp_path: Path) -> None:
-    run = on_gcp(tmp_path, setup="touch set-up")
+    run = AgentRun(tmp_path, setup="touch set-up", retry={"max_restarts": 0}, secrets=["WORD"], **ON_GCP)
     try:
         node = run.launch()
         node.powers_off()

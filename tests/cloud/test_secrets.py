@@ -31,6 +31,7 @@ from tests.support.agent_bench import AgentRun
 from tests.support.ec2_server import REGION, RUN
 from tests.support.guarded_account import GuardedAccount
 from tests.support.sandbox import Sandbox
+from tests.support.secret_runs import require_that_only_the_trainer_has_it
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
 """With what JSON, a URL and UTF-8 each write down in their own way."""
@@ -247,43 +248,18 @@ def test_who_has_had_its_rights_for_long_is_denied_at_once(
     assert len(account.denied) == 1
 
 
-def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ON_AWS: dict[str, Any] = {"resources": {"cloud": "aws"}, "checkpoint": {"uri": "s3://bucket/runs"}}
+
+
+def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path) -> None:
     put(account, "/spotrun/WORD")
     name(account, "/spotrun/WORD")
-    seen = tmp_path / "seen"
-    run = AgentRun(
-        tmp_path,
-        setup='echo "setup has ${WORD:-nothing}"',
-        train={
-            "run": f'printf %s "$WORD" > {seen}; echo "it is $WORD"; env | grep ^WORD; '
-            "python -c \"import base64, os; print(base64.b64encode(os.environ['WORD'].encode()).decode())\"; "
-            'echo "and $WORD" >&2; exit 3'
-        },
-        retry={"max_restarts": 0},
-        resources={"cloud": "aws"},
-        checkpoint={"uri": "s3://bucket/runs"},
-        secrets=["WORD"],
-    )
-    try:
-        node = run.launch()
-        node.powers_off()
-        stars = "*" * len(CANARY.encode())
-        assert seen.read_text() == CANARY
-        assert "setup has nothing" in run.log(node)
-        assert run.log(node).count(stars) == 4
-        assert run.wait_for(ev.TrainerExited).detail.startswith(f"and {stars}")
-        forms = [form.encode() for form in forms_of_all([CANARY])]
-        for place in (Path(run.store.uri), node.folder / "console.log", node.folder / "training.log"):
-            for path in [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]:
-                assert [form for form in forms if form in path.read_bytes()] == []
-    finally:
-        run.close()
+    require_that_only_the_trainer_has_it(tmp_path, CANARY, **ON_AWS)
 
 
 def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(account: GuardedAccount, tmp_path: Path) -> None:
     name(account, "/spotrun/WORD")
-    keys = {"resources": {"cloud": "aws"}, "checkpoint": {"uri": "s3://bucket/runs"}, "secrets": ["WORD"]}
-    run = AgentRun(tmp_path, setup="touch set-up", **keys)
+    run = AgentRun(tmp_path, setup="touch set-up", secrets=["WORD"], **ON_AWS)
     try:
         node = run.launch()
         node.powers_off()
