@@ -8,7 +8,7 @@ method imports what it needs when it is called.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -27,6 +27,7 @@ from spotrun.folder.run_calls import Calls, RunnerCalls
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.events import BillingRule
+from spotrun.secrets.reference import WORDS, Reference, resolved
 from spotrun.spec.clouds import CloudRules
 from spotrun.spec.kinds import ANY_OF, AnyOf, read_kinds
 from spotrun.spec.model import ResourcesSpec, RunSpec
@@ -299,6 +300,26 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
     region, zone = spec.resources.region, spec.resources.zone
     if region and zone and not zone.lower().startswith(region.lower()):
         yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
+
+
+def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
+    """A refusal of each secret that no instance of a cloud reaches. `advice` is told where that cloud keeps one."""
+    for name, reference in spec.secret_references.items():
+        own = cloud.secret(name)
+        if reference.kind != own.kind:
+            why = f"{WORDS[reference.kind]} is not on an instance of {cloud.name}"
+            yield Unreadable(why, advice(own), at=("secrets", name))
+
+
+def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
+    """The secrets of a job on a cloud. A job that is rehearsed on another cloud is looked at as if it were for this."""
+    found: dict[str, Reference] = {}
+    for name, text in ({} if spec is None else spec.secrets).items():
+        own = cloud.secret(name)
+        place = resolved(text, own)
+        if place.kind == own.kind:
+            found[name] = place
+    return found
 
 
 def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:

@@ -10,6 +10,12 @@ from spotrun.secrets.redaction import holds_credential
 from spotrun.units import Unreadable
 
 ENVIRONMENT, PARAMETER, SECRET = "env", "ssm", "gsm"
+WORDS = {
+    ENVIRONMENT: "a variable of this machine",
+    PARAMETER: "a parameter of AWS",
+    SECRET: "a secret of Google Cloud",
+}
+"""What each kind of reference names."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""

@@ -240,9 +240,6 @@ def read_envs(value: object) -> dict[str, str]:
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
 
 
-_VALUE_FOR_A_NAME = ("looks like a secret, and a name belongs here", "write the name of its variable: [HF_TOKEN]")
-
-
 def read_secrets(value: object) -> dict[str, str]:
     """Names, each with the place of its value; "" if the place follows from the name. No message quotes a value."""
     if isinstance(value, list | tuple):
@@ -251,10 +248,7 @@ def read_secrets(value: object) -> dict[str, str]:
         return {_listed_secret(index, item): "" for index, item in enumerate(value)}
     if not isinstance(value, dict):
         raise Unreadable("must be names of variables", "write [WANDB_API_KEY], or {WANDB_API_KEY: ssm:/spotrun/wandb}")
-    for name in value:
-        if isinstance(name, str) and holds_credential(name):
-            raise Unreadable(*_VALUE_FOR_A_NAME)
-    return {_env_name(name): _reference(name, item) for name, item in value.items()}
+    return {_secret_name(name): _reference(name, item) for name, item in value.items()}
 
 
 def _as_mapping(items: Sequence[object]) -> str:
@@ -274,8 +268,12 @@ def _as_mapping(items: Sequence[object]) -> str:
 def _listed_secret(index: int, name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
         raise Unreadable("is not a variable name", "write the name; its value does not belong here", at=(index,))
+    return _secret_name(name, at=(index,))
+
+
+def _secret_name(name: str, at: tuple[int, ...] = ()) -> str:
     if holds_credential(name):
-        raise Unreadable(*_VALUE_FOR_A_NAME, at=(index,))
+        raise Unreadable("looks like a secret, and a name belongs here", "write its variable: [HF_TOKEN]", at=at)
     return _env_name(name)
 
 

@@ -19,14 +19,12 @@ from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.container.registry import RegistryUnavailable
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.run import events as ev
 from spotrun.secrets import secret_manager
 from spotrun.secrets.reference import Reference, SecretUnreadable, create_command
 from spotrun.secrets.values import read_values
 from spotrun.spec.file import load_spec
 from spotrun.spec.image import PASSWORD, USERNAME
 from spotrun.spec.model import ResourcesSpec, RunSpec
-from tests.support.agent_bench import AgentRun
 from tests.support.gce_logins import TOKEN
 from tests.support.gce_server import GceServer
 from tests.support.gcp_account import GcpAccount, iam_handlers
@@ -37,7 +35,7 @@ from tests.support.google_secrets import SecretManager
 from tests.support.manual_clock import ManualClock
 from tests.support.registry_server import USER, WORD, RegistryServer
 from tests.support.repository import ROOT
-from tests.support.secret_runs import require_that_only_the_trainer_has_it
+from tests.support.secret_runs import require_that_a_missing_one_ends_the_run, require_that_only_the_trainer_has_it
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
 """With what JSON, a URL and UTF-8 each write down in their own way."""
@@ -278,16 +276,7 @@ def test_only_the_trainer_has_them(gate: Gate, secrets: SecretManager, tmp_path:
 
 
 def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, tmp_path: Path) -> None:
-    run = AgentRun(tmp_path, setup="touch set-up", retry={"max_restarts": 0}, secrets=["WORD"], **ON_GCP)
-    try:
-        node = run.launch()
-        node.powers_off()
-        ended = run.wait_for(ev.AttemptEnded)
-        assert ended.cause is ev.Cause.USER_ERROR
-        assert "there is no secret spotrun-WORD" in ended.detail
-        assert not (node.folder / "work/set-up").exists()
-    finally:
-        run.close()
+    require_that_a_missing_one_ends_the_run(tmp_path, "there is no secret spotrun-WORD", **ON_GCP)
 
 
 # -- a private registry ----------------------------------------------------------------------------------------------

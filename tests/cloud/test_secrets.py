@@ -21,17 +21,15 @@ from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX
 from spotrun.doctor.finding import Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.run import events as ev
 from spotrun.secrets import parameter_store
 from spotrun.secrets.reference import Reference, SecretUnreadable
 from spotrun.secrets.values import read_values
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
-from tests.support.agent_bench import AgentRun
 from tests.support.ec2_server import REGION, RUN
 from tests.support.guarded_account import GuardedAccount
 from tests.support.sandbox import Sandbox
-from tests.support.secret_runs import require_that_only_the_trainer_has_it
+from tests.support.secret_runs import require_that_a_missing_one_ends_the_run, require_that_only_the_trainer_has_it
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
 """With what JSON, a URL and UTF-8 each write down in their own way."""
@@ -259,16 +257,7 @@ def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path) -> N
 
 def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(account: GuardedAccount, tmp_path: Path) -> None:
     name(account, "/spotrun/WORD")
-    run = AgentRun(tmp_path, setup="touch set-up", secrets=["WORD"], **ON_AWS)
-    try:
-        node = run.launch()
-        node.powers_off()
-        ended = run.wait_for(ev.AttemptEnded)
-        assert ended.cause is ev.Cause.USER_ERROR
-        assert "there is no parameter /spotrun/WORD" in ended.detail
-        assert not (node.folder / "work/set-up").exists()
-    finally:
-        run.close()
+    require_that_a_missing_one_ends_the_run(tmp_path, "there is no parameter /spotrun/WORD", **ON_AWS)
 
 
 # -- on the local cloud ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A run with a secret whose script shows it in several ways, wherever the secret is kept."""
+"""Runs with the secret WORD, wherever that is kept. The keys `where` of their jobs say on which cloud they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWS = (
 
 
 def require_that_only_the_trainer_has_it(folder: Path, value: str, **where: Any) -> None:
-    """The secret WORD, of a job whose keys `where` say on which cloud it runs. It has the value already."""
+    """A script that shows it in several ways. It has the value already."""
     seen = folder / "seen"
     run = AgentRun(
         folder,
@@ -39,5 +39,19 @@ def require_that_only_the_trainer_has_it(folder: Path, value: str, **where: Any)
         for place in (Path(run.store.uri), node.folder / "console.log", node.folder / "training.log"):
             for path in [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]:
                 assert [form for form in forms if form in path.read_bytes()] == []
+    finally:
+        run.close()
+
+
+def require_that_a_missing_one_ends_the_run(folder: Path, words: str, **where: Any) -> None:
+    """Before `setup` runs. The reason has these words."""
+    run = AgentRun(folder, setup="touch set-up", secrets=["WORD"], **where)
+    try:
+        node = run.launch()
+        node.powers_off()
+        ended = run.wait_for(ev.AttemptEnded)
+        assert ended.cause is ev.Cause.USER_ERROR
+        assert words in ended.detail
+        assert not (node.folder / "work/set-up").exists()
     finally:
         run.close()

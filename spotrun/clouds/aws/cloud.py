@@ -17,7 +17,18 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws import secret_tags
 from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, way_inside, zone_elsewhere
+from spotrun.clouds.cloud import (
+    Account,
+    Cloud,
+    Forward,
+    Shell,
+    Wish,
+    never_rented_kinds,
+    secrets_elsewhere,
+    secrets_of,
+    way_inside,
+    zone_elsewhere,
+)
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
@@ -31,7 +42,7 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
 from spotrun.run.events import BillingRule
-from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, PARAMETERS, Reference, resolved
+from spotrun.secrets.reference import PARAMETER, PARAMETERS, Reference
 from spotrun.spec.image import PASSWORD
 from spotrun.spec.model import AwsSpec, RunSpec
 from spotrun.store.port import Store
@@ -58,11 +69,7 @@ class Aws(Cloud):
     instead_of_envs = "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        for name, reference in spec.secret_references.items():
-            if reference.kind != PARAMETER:
-                why = "a variable of this machine" if reference.kind == ENVIRONMENT else "a secret of Google Cloud"
-                advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
-                yield Unreadable(f"{why} is not on an instance of aws", advice, at=("secrets", name))
+        yield from secrets_elsewhere(self, spec, lambda own: f"keep it in the Parameter Store, and write {own}")
         if spec.aws.instance_profile is None:
             yield from secret_tags.refusals(spec.secret_references.values())
         uri = spec.checkpoint.uri
@@ -218,7 +225,7 @@ class Aws(Cloud):
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.doctor import AwsDoctor
-        wanted, clock, secrets = wish.over(spec, Aws.name, like="A10G:1"), system_clock(), self._secrets(spec)
+        wanted, clock, secrets = wish.over(spec, Aws.name, like="A10G:1"), system_clock(), secrets_of(self, spec)
         config = config_of(wanted, _around(spec, wish))
         self._require(config.regions)
         for region in config.regions:
@@ -226,12 +233,6 @@ class Aws(Cloud):
             for finding in doctor.findings():
                 where = "" if len(config.regions) == 1 else f" in {region}"
                 yield replace(finding, name=f"{finding.name}{where}")
-
-    def _secrets(self, spec: RunSpec | None) -> dict[str, Reference]:
-        """The secrets of a job. One that is rehearsed on the local cloud is checked as if it were for aws."""
-        named = {} if spec is None else spec.secrets
-        found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
-        return {name: reference for name, reference in found.items() if reference.kind == PARAMETER}
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         with _sdk():

@@ -66,7 +66,7 @@ LOGIN = Api("oauth2", "https://www.googleapis.com/oauth2/v2/")
 RUN = Api("run", "https://run.googleapis.com/")
 SCHEDULER = Api("cloudscheduler", "https://cloudscheduler.googleapis.com/")
 CREDENTIALS = Api("iamcredentials", "https://iamcredentials.googleapis.com/")
-SECRETS = Api("secretmanager", "https://secretmanager.googleapis.com/")
+SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 
 class Call(NamedTuple):

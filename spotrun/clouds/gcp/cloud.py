@@ -12,7 +12,18 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.cloud import Account, Cloud, Forward, Shell, Wish, never_rented_kinds, way_inside, zone_elsewhere
+from spotrun.clouds.cloud import (
+    Account,
+    Cloud,
+    Forward,
+    Shell,
+    Wish,
+    never_rented_kinds,
+    secrets_elsewhere,
+    secrets_of,
+    way_inside,
+    zone_elsewhere,
+)
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.gcp.config import GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
@@ -28,7 +39,7 @@ from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import gcp_rule
 from spotrun.run.events import BillingRule
-from spotrun.secrets.reference import ENVIRONMENT, SECRET, SECRETS, Reference, create_command, resolved
+from spotrun.secrets.reference import SECRET, SECRETS, Reference, create_command
 from spotrun.spec.model import GcpSpec, RunSpec
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
@@ -45,12 +56,9 @@ class Gcp(Cloud):
     instead_of_envs = "name it under secrets instead: its value is read from Secret Manager (`spotrun doctor gcp`)"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        for name, reference in spec.secret_references.items():
-            if reference.kind != SECRET:
-                why = "a variable of this machine" if reference.kind == ENVIRONMENT else "a parameter of AWS"
-                command = create_command(SECRETS + name, spec.gcp.project or "PROJECT")
-                advice = f"write gsm:{SECRETS}{name}, or nothing behind the name, and keep it there: {command}"
-                yield Unreadable(f"{why} is not on an instance of gcp", advice, at=("secrets", name))
+        project = spec.gcp.project or "PROJECT"
+        advice = "write {}, or nothing behind the name, and keep it there: {}"
+        yield from secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
         uri = spec.checkpoint.uri
         if not uri.startswith("gs://"):
             advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
@@ -177,13 +185,7 @@ class Gcp(Cloud):
         wanted = wish.over(spec, Gcp.name, like="L4:1")
         config = config_of(wanted, _around(spec, wish))
         store = wish.store if spec is None else spec.checkpoint.uri
-        return GcpDoctor(config, wanted, store, system_clock(), self._secrets(spec)).findings()
-
-    def _secrets(self, spec: RunSpec | None) -> dict[str, Reference]:
-        """The secrets of a job. One that is rehearsed on another cloud is checked as if it were for gcp."""
-        named = {} if spec is None else spec.secrets
-        found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
-        return {name: reference for name, reference in found.items() if reference.kind == SECRET}
+        return GcpDoctor(config, wanted, store, system_clock(), secrets_of(self, spec)).findings()
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         with _sdk():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from spotrun.clouds.gcp.calls import SECRETS, Call, Google
+from spotrun.clouds.gcp.calls import SECRET_MANAGER, Call, Google
 from spotrun.clouds.gcp.error_codes import NotThere, ServiceOff
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError, SpotrunError
-from spotrun.secrets import reference
-from spotrun.secrets.reference import Reference, add_command, create_command
+from spotrun.secrets.reference import SECRETS, Reference, add_command, create_command
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
@@ -26,7 +25,7 @@ def _finding(google: Google, project: str, title: str, name: str) -> Finding:
     """The latest version is the one that an instance reads, whatever state it is in."""
     path = f"v1/projects/{project}/secrets/{name}/versions/latest"
     try:
-        found = google.ask(f"look at the secret {name}", Call(SECRETS, "GET", path))
+        found = google.ask(f"look at the secret {name}", Call(SECRET_MANAGER, "GET", path))
     except NotThere:
         what = f"there is no secret {name} in {project}, or it has no version"
         return failed(title, SpotrunError(what, hint=create_command(name, project)))
@@ -40,8 +39,8 @@ def _finding(google: Google, project: str, title: str, name: str) -> Finding:
     if state != ENABLED:
         what = f"version {version} of {name} in {project}, the latest, is {state}"
         return failed(title, SpotrunError(what, hint=_mended(name, project, version, state)))
-    if not name.startswith(reference.SECRETS):
-        what = f"the service accounts of infra/gcp read secrets whose names begin with {reference.SECRETS} only"
+    if not name.startswith(SECRETS):
+        what = f"the service accounts of infra/gcp read secrets whose names begin with {SECRETS} only"
         return warned(title, what, f"let the instances read {name}: {grant_command(name, project)}")
     return ok(title, f"{name}, version {version}")
 
