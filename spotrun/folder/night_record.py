@@ -4,6 +4,7 @@ The nights of a job that need no machine of the user: what is trained, when, and
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
+    nights/NAME/notified/…               who was told of a night that did not begin, as in the folder of a run
 
 A night is begun by the next number, with put-if-absent, and only by a process that has read the numbers before it. So
 of two processes that begin a night at once one does, and the other finds the run in its record; and a night that is
@@ -94,7 +95,7 @@ class NightRecord:
 
     def __init__(self, runs_uri: str, name: str) -> None:
         self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
-        """Its folder, which also has what was told of nights that did not begin."""
+        """Its folder."""
         self._name = name
 
     def install(self, night: Night) -> None:
