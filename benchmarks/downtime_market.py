@@ -1,7 +1,7 @@
 """
 The spot market of `benchmarks.downtime`: where there is capacity, when it is taken, how long machines take to start.
 
-Zones come and go as in `spotrun.simulation.generator`, which was fitted to a record of nine V100 zones in three
+Zones come and go as in `spotrun.forecast.generator`, which was fitted to a record of nine V100 zones in three
 regions. A loss that is announced is announced `notice_s` before, and from then on the zone gives out nothing more.
 """
 
@@ -15,9 +15,9 @@ from math import ceil, inf
 import numpy as np
 from msgspec.structs import replace
 
+from spotrun.forecast.generator import generate
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
-from spotrun.simulation.generator import generate
 from tests.support.world import TickMarket, Timings
 from tests.support.world.rng import Rng
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spotrun.simulation.traces import Windows, read_json, read_windows
+from spotrun.forecast.traces import Windows, read_json, read_windows
 from tests.support.lives import best_fixed, lives_s, lost_by_auto
 
 STALLS_S = (0.3, 1.0, 3.0, 10.0)

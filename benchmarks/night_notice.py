@@ -38,11 +38,11 @@ from typing import NamedTuple
 
 import pytest
 
-from spotrun.cli.runs import OpenRun
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.folder.run_calls import read_calls
 from spotrun.report.runner_calls import in_words
 from spotrun.run.events import Entry, NoticeSeen
+from spotrun.runs.open_run import OpenRun
 from tests.support.ec2_server import INTERRUPTED
 from tests.support.eventually import eventually
 from tests.support.night_account import STORE

@@ -29,10 +29,10 @@ import msgspec
 import numpy as np
 
 from benchmarks.arguments import at_least
-from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.optimum import optimum
-from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
-from spotrun.simulation.traces import Windows, read_json, read_windows
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.optimum import optimum
+from spotrun.forecast.ticks import Outcome, Ticks, on_demand_bill, simulate
+from spotrun.forecast.traces import Windows, read_json, read_windows
 from spotrun.strategies.port import Job
 
 HOUR_S = 3600.0

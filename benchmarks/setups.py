@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import at_least
-from spotrun.cli.runs import OpenRun, open_run
 from spotrun.folder.setup_cache import FOLDER
+from spotrun.runs.open_run import OpenRun, open_run
 
 SETUP = "pip install --quiet --no-cache-dir --ignore-installed pandas==2.3.3 scikit-learn==1.7.2"
 JOB = """

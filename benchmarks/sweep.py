@@ -5,7 +5,7 @@ How near a sweep comes to the best trial in hindsight, under a budget and a dead
                                [--keep-one-in 2] [--json OUT]
 
 Each trial is a run by the real runner, ledger and policy, in a market of the local cloud that all trials of a sweep
-share; what begins and what stops, `spotrun.policy.sweeps` decides, as for a real sweep. A budget counts in whole
+share; what begins and what stops, `spotrun.sweep.rungs` decides, as for a real sweep. A budget counts in whole
 trials: 25 pays for as many to their end, on demand. Learning curves are made up: a floor by learning rate and
 regularisation, a pace by learning rate, so that curves cross, noise of 1 %; and the highest rates lose all to NaN.
 
@@ -35,7 +35,10 @@ from benchmarks.arguments import at_least
 from benchmarks.local_market import LocalMarket
 from spotrun.account.summary import summarise
 from spotrun.clouds.local.catalog import INSTANCE_TYPES
-from spotrun.policy.sweeps import (
+from spotrun.run.events import ResumeRequested, StopRequested
+from spotrun.spec.model import RunSpec
+from spotrun.spec.trials import Grid, trial_spec
+from spotrun.sweep.rungs import (
     Begin,
     CarryOn,
     EndedEpoch,
@@ -47,9 +50,6 @@ from spotrun.policy.sweeps import (
     trial_of,
     trials_of,
 )
-from spotrun.run.events import ResumeRequested, StopRequested
-from spotrun.spec.model import RunSpec
-from spotrun.spec.trials import Grid, trial_spec
 from tests.support.world import SimulatedWorld, Training
 
 METRIC = "val_loss"

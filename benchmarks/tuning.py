@@ -27,8 +27,8 @@ from types import ModuleType
 
 from benchmarks.arguments import at_least
 from benchmarks.policy import SUITES, TRACKS, job_of, offsets, windows_of
-from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.ticks import Ticks, on_demand_bill, simulate
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.ticks import Ticks, on_demand_bill, simulate
 from spotrun.strategies import history, reserve
 
 WINDOWS = range(50)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from spotrun.version import __version__ as __version__
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spotrun.loop.loop import Loop as Loop
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

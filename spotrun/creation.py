@@ -13,7 +13,6 @@ from types import MappingProxyType
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from spotrun import __version__
 from spotrun.account.storage_prices import storage_prices, with_home
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
@@ -31,6 +30,7 @@ from spotrun.store.conditional_put_probe import race
 from spotrun.store.opening import open_store
 from spotrun.store.port import Located, Store
 from spotrun.store.retrying import persist
+from spotrun.version import __version__
 
 TRIAL = "trial"
 """The name of the object that is tried out in a new run's folder, and deleted again."""

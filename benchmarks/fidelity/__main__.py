@@ -19,12 +19,12 @@ from benchmarks.fidelity import tables
 from benchmarks.fidelity.lifetimes import by_runner
 from benchmarks.fidelity.twins import fidelity
 from spotrun.cli.options import JsonOption, PublishedAsOption, SpecArgument, StoreOption, print_json, progress_bar
-from spotrun.cli.planning import planned
 from spotrun.cli.simulate import seconds_of
 from spotrun.errors import SpecInvalid, SpotrunError
-from spotrun.report.forecast import figures_of
-from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.study import Options, records_in
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.planning import planned
+from spotrun.forecast.report import figures_of
+from spotrun.forecast.study import Options, records_in
 
 app = typer.Typer(help="How far the tick model is from the runner itself, in the same markets.", add_completion=False)
 

@@ -15,10 +15,8 @@ from statistics import fmean
 import msgspec
 
 from benchmarks.fidelity.job import CHECKPOINT_BYTES, world_of
-from spotrun.offering import CapacityType, Offering
-from spotrun.policy.pools import name_of
-from spotrun.run.events import RunCreated
-from spotrun.simulation.forecast import (
+from spotrun.forecast.lifetimes import Lifetime, Source, draw
+from spotrun.forecast.lives_ahead import (
     GENERATED,
     HORIZON,
     WORKERS,
@@ -30,9 +28,11 @@ from spotrun.simulation.forecast import (
     seed_of,
     span_s,
 )
-from spotrun.simulation.lifetimes import Lifetime, Source, draw
-from spotrun.simulation.measured import Measured
-from spotrun.simulation.plan import NOTHING_MEASURED, Plan, affordable_of, asked
+from spotrun.forecast.measured import Measured
+from spotrun.forecast.plan import NOTHING_MEASURED, Plan, affordable_of, asked
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.pools import name_of
+from spotrun.run.events import RunCreated
 from spotrun.spec.model import RunSpec
 from tests.support.world import TickMarket
 

@@ -10,8 +10,8 @@ import msgspec
 
 from benchmarks.fidelity.lifetimes import ByRunner
 from benchmarks.fidelity.twins import Fidelity
-from spotrun.report.forecast import lasting, usd
-from spotrun.report.study import case_title
+from spotrun.forecast.report import lasting, usd
+from spotrun.forecast.study_report import case_title
 from spotrun.report.tables import FiguresTable, add_row, figures_table, print_figures, short_duration
 
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks.fidelity.job import world_of
 from spotrun.errors import SpotrunError
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.lives_ahead import HORIZON
+from spotrun.forecast.study import WORKERS, Case, Options, jobs, read
+from spotrun.forecast.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.offering import CapacityType, Offering
-from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.forecast import HORIZON
-from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
-from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.port import Job
 from tests.support.world import RunResult, SimulatedWorld, TickMarket

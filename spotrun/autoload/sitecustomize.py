@@ -192,7 +192,7 @@ class OurPackage:
 def our_distribution() -> Any:
     from importlib.metadata import Distribution
 
-    from spotrun import __version__
+    from spotrun.version import __version__
 
     texts = {
         "METADATA": f"Metadata-Version: 2.1\nName: spotrun\nVersion: {__version__}\n",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from itertools import pairwise, product
+from itertools import product
 
 import msgspec
 
-from spotrun.errors import SpecInvalid
-from spotrun.spec.arguments import Script, plain, replaced
+from spotrun.spec.arguments import Script, replaced
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.model import (
     BudgetSpec,
@@ -24,16 +22,11 @@ from spotrun.spec.model import (
     TrainSpec,
 )
 from spotrun.spec.values import Accelerators, name_from
+from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argument, with_argument
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
 """No checkpoint is made while it is measured."""
-BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
-PRECISION = ("precision", "mixed_precision", "dtype")
-DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""What scripts call these arguments, the commonest first; `-` and `_` are the same."""
-GONE = "\0"
-"""A value that no argument has."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +100,11 @@ def spec_of(
     """
     train = spec.train
     if trial.batch is not None:
-        train = _with(train, script, "--batch", names.batch, BATCH, str(trial.batch))
+        train = with_argument(train, script, "--batch", names.batch, BATCH, str(trial.batch))
     if trial.precision is not None:
-        train = _with(train, script, "--precision", names.precision, PRECISION, trial.precision)
-    if trial.devices is not None and (names.devices or _has(train, script, DEVICES) or _is_bare(trial.kind)):
-        train = _with(train, script, "--devices", names.devices, DEVICES, str(trial.devices))
+        train = with_argument(train, script, "--precision", names.precision, PRECISION, trial.precision)
+    if trial.devices is not None and (names.devices or has_argument(train, script, DEVICES) or _is_bare(trial.kind)):
+        train = with_argument(train, script, "--devices", names.devices, DEVICES, str(trial.devices))
     changes: dict[str, object] = {"home": None}
     if trial.kind is not None:
         changes["instance_type"] = None
@@ -134,20 +127,6 @@ def spec_of(
     )
 
 
-def unvaried(spec: RunSpec) -> RunSpec:
-    """The job without its batch size, precision and number of devices, as far as its arguments say them."""
-    train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
-    if train.run is not None:
-        changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
-    else:
-        args = train.args
-        for name in _given(train, names):
-            args = replaced(args, name, GONE) or args
-        kept = [word for word, after in pairwise((*args, "")) if GONE not in (word, after)]
-        changed = {"args": tuple(word for word in kept if not word.endswith(f"={GONE}"))}
-    return spec.model_copy(update={"train": train.model_copy(update=changed)})
-
-
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
     """What to say of arguments that neither the job nor any file of the work folder names."""
     if train.run is not None:
@@ -156,71 +135,10 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
         name = "" if named is None else named.lstrip("-")
         if name and replaced(train.args, name, "") is None and script.flag_for(name) is None:
             yield f"no file beside {train.title} names {named}: see that it is read"
-    if devices and not names.devices and not _has(train, script, DEVICES):
+    if devices and not names.devices and not has_argument(train, script, DEVICES):
         yield f"{train.title} has no argument for the number of devices: it has to train on all that it finds"
 
 
 def _is_bare(kind: Kind | None) -> bool:
     """Nothing but an argument could say how many devices train."""
     return not isinstance(kind, Accelerators)
-
-
-# -- arguments of scripts ----------------------------------------------------------------------------------------------
-
-
-def _with(
-    train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
-) -> TrainSpec:
-    """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
-    wanted = names if named is None else (named.lstrip("-"),)
-    if train.run is not None:
-        return _in_command(train, train.run, flag, wanted, value)
-    for name in _given(train, wanted):
-        if (args := replaced(train.args, name, value)) is not None:
-            return train.model_copy(update={"args": args})
-    added = next((found for name in wanted if (found := script.flag_for(name)) is not None), named)
-    if added is None and not script.is_hydra:
-        raise SpecInvalid(
-            f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
-            hint=f"say what it is called: {flag}-as --my-name",
-        )
-    words = (f"{wanted[0]}={value}",) if added is None else (added, value)
-    return train.model_copy(update={"args": (*train.args, *words)})
-
-
-def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """Those that the job may give, and as Hydra has them, `data.batch_size`."""
-    yield from names
-    last = {plain(name) for name in names}
-    keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
-    yield from (key for key in keys if plain(key.rpartition(".")[2]) in last)
-
-
-def _flags(names: Sequence[str]) -> list[str]:
-    return [f"--{plain(name)}" for name in names]
-
-
-def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
-    changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
-    if number != 1:
-        how = "names it nowhere" if not number else f"names it {number} times"
-        raise SpecInvalid(
-            f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
-            hint="write it into the command, or write train: {script: …, args: […]} instead of run",
-            key=("train", "run"),
-        )
-    return train.model_copy(update={"run": changed})
-
-
-def _written(names: Sequence[str]) -> str:
-    """A pattern of them and their values in a command of a shell."""
-    words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
-    return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
-
-
-def _has(train: TrainSpec, script: Script, names: Sequence[str]) -> bool:
-    if train.run is not None:
-        return re.search(_written(names), train.run) is not None
-    if any(replaced(train.args, name, "") is not None for name in _given(train, names)):
-        return True
-    return any(script.flag_for(name) is not None for name in names)

@@ -15,9 +15,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from spotrun.cli.boundary import exit_code
 from spotrun.cli.plain_help import HELP, Listed, VerbGroup
 from spotrun.errors import NO_ROOM
+from spotrun.runs.boundary import exit_code
 
 VERBS = {
     "init": Listed("Write a first job file for a script, with comments that show what else it may say.", "train.py"),
@@ -113,7 +113,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from spotrun.cli.installed import told
+        from spotrun.runs.installed import told
 
         print(told())
         raise typer.Exit

@@ -16,11 +16,11 @@ from spotrun.cli.options import (
     SpecArgument,
     YesOption,
     print_json,
-    read_flag,
     require_writable,
     write_text,
 )
 from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.runs.flags import read_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,77 +32,93 @@ if TYPE_CHECKING:
 WITHIN_LEAST = timedelta(minutes=1)
 
 
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--types",
+        metavar="TYPE,...",
+        help="Measure on these: accelerators like T4:1, or instance types. Repeatable.",
+        show_default="those of the job",
+    ),
+]
+BatchOption = Annotated[
+    str | None, typer.Option("--batch", metavar="N,...", help="Measure with each of these batch sizes.")
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--precision", metavar="NAME,...", help="Measure in each of these precisions, as the script names them."
+    ),
+]
+DevicesOption = Annotated[
+    str | None, typer.Option("--devices", metavar="N,...", help="Measure on each of these numbers of devices.")
+]
+StepsOption = Annotated[
+    int,
+    typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps after the first ones."),
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
+]
+AtOnceOption = Annotated[
+    int | None,
+    typer.Option(
+        "--at-once",
+        metavar="N",
+        min=1,
+        max=64,
+        help="How many are measured at once at most.",
+        show_default="one of each type; 1 where the job trains on this machine",
+    ),
+]
+WithinOption = Annotated[
+    str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
+]
+SamplesOption = Annotated[
+    float | None,
+    typer.Option(
+        "--samples",
+        metavar="N",
+        min=1,
+        help="How many samples the whole job trains.",
+        show_default="what it says itself",
+    ),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
+]
+BatchAsOption = Annotated[
+    str | None, typer.Option("--batch-as", metavar="NAME", help="What the script calls its batch size: --bs.")
+]
+PrecisionAsOption = Annotated[
+    str | None, typer.Option("--precision-as", metavar="NAME", help="What it calls its precision.")
+]
+DevicesAsOption = Annotated[
+    str | None, typer.Option("--devices-as", metavar="NAME", help="What it calls its number of devices.")
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
+]
+
+
 def bench(
     job: SpecArgument,
     arguments: ScriptArguments = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--types",
-            metavar="TYPE,...",
-            help="Measure on these: accelerators like T4:1, or instance types. Repeatable.",
-            show_default="those of the job",
-        ),
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option("--batch", metavar="N,...", help="Measure with each of these batch sizes.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision", metavar="NAME,...", help="Measure in each of these precisions, as the script names them."
-        ),
-    ] = None,
-    devices: Annotated[
-        str | None, typer.Option("--devices", metavar="N,...", help="Measure on each of these numbers of devices.")
-    ] = None,
-    steps: Annotated[
-        int,
-        typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps after the first ones."),
-    ] = 60,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
-    ] = None,
-    at_once: Annotated[
-        int | None,
-        typer.Option(
-            "--at-once",
-            metavar="N",
-            min=1,
-            max=64,
-            help="How many are measured at once at most.",
-            show_default="one of each type; 1 where the job trains on this machine",
-        ),
-    ] = None,
-    within: Annotated[
-        str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
-    ] = "20m",
-    samples: Annotated[
-        float | None,
-        typer.Option(
-            "--samples",
-            metavar="N",
-            min=1,
-            help="How many samples the whole job trains.",
-            show_default="what it says itself",
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
-    ] = None,
-    batch_as: Annotated[
-        str | None, typer.Option("--batch-as", metavar="NAME", help="What the script calls its batch size: --bs.")
-    ] = None,
-    precision_as: Annotated[
-        str | None, typer.Option("--precision-as", metavar="NAME", help="What it calls its precision.")
-    ] = None,
-    devices_as: Annotated[
-        str | None, typer.Option("--devices-as", metavar="NAME", help="What it calls its number of devices.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
-    ] = None,
+    types: TypesOption = None,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    devices: DevicesOption = None,
+    steps: StepsOption = 60,
+    budget: BudgetOption = None,
+    at_once: AtOnceOption = None,
+    within: WithinOption = "20m",
+    samples: SamplesOption = None,
+    against: AgainstOption = None,
+    batch_as: BatchAsOption = None,
+    precision_as: PrecisionAsOption = None,
+    devices_as: DevicesAsOption = None,
+    html: HtmlOption = None,
     yes: YesOption = False,
     store: LaunchStoreOption = None,
     as_json: JsonOption = False,
@@ -118,14 +134,14 @@ def bench(
     import sys
 
     from spotrun import address
+    from spotrun.bench import attending as benching
+    from spotrun.bench import report
     from spotrun.bench.trials import Arguments, spec_of, trials, unnamed_arguments
-    from spotrun.cli import benching
-    from spotrun.cli.asking import confirm, say
-    from spotrun.cli.attend import billed
-    from spotrun.cli.before_launch import require_job
-    from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
-    from spotrun.report import bench as report
+    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.attend import billed
+    from spotrun.runs.before_launch import require_job
+    from spotrun.runs.open_run import default_store
     from spotrun.spec.arguments import Script
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
@@ -194,8 +210,8 @@ def bench(
 def _show(
     rows: Sequence[Row], name: str, samples: float | None, base: str | None, html: Path | None, *, as_json: bool
 ) -> None:
-    from spotrun.report import bench as report
-    from spotrun.report.html.bench import bench_page
+    from spotrun.bench import report
+    from spotrun.bench.page import bench_page
 
     if as_json:
         print_json(report.as_json(rows, samples, base))

@@ -11,26 +11,32 @@ from spotrun.errors import BillUnexplained, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.bill.reconcile import Reconciliation
-    from spotrun.cli.runs import OpenRun
     from spotrun.run.events import EndCorrected
     from spotrun.run.state import RunState
+    from spotrun.runs.open_run import OpenRun
+
+
+CurOption = Annotated[
+    list[str] | None, typer.Option("--cur", metavar="FILE", help="An AWS Cost and Usage Report, CSV or Parquet.")
+]
+SpotFeedOption = Annotated[
+    list[str] | None, typer.Option("--spot-feed", metavar="FILE", help="An EC2 Spot Instance data feed.")
+]
+GcpBillingOption = Annotated[
+    list[str] | None,
+    typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
+]
+CorrectOption = Annotated[
+    bool, typer.Option("--correct", help="Take over from the bill the ends of instances that no runner saw.")
+]
 
 
 def bill(
     run: RunArgument,
-    cur: Annotated[
-        list[str] | None, typer.Option("--cur", metavar="FILE", help="An AWS Cost and Usage Report, CSV or Parquet.")
-    ] = None,
-    spot_feed: Annotated[
-        list[str] | None, typer.Option("--spot-feed", metavar="FILE", help="An EC2 Spot Instance data feed.")
-    ] = None,
-    gcp_billing: Annotated[
-        list[str] | None,
-        typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
-    ] = None,
-    correct: Annotated[
-        bool, typer.Option("--correct", help="Take over from the bill the ends of instances that no runner saw.")
-    ] = False,
+    cur: CurOption = None,
+    spot_feed: SpotFeedOption = None,
+    gcp_billing: GcpBillingOption = None,
+    correct: CorrectOption = False,
     store: StoreOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -44,10 +50,10 @@ def bill(
     from shlex import quote
 
     from spotrun.bill import aws, gcp
+    from spotrun.bill import report as shown
     from spotrun.bill.reconcile import line_filter, reconcile
     from spotrun.bill.rows import files_of
-    from spotrun.cli.runs import open_run
-    from spotrun.report import bill as shown
+    from spotrun.runs.open_run import open_run
     from spotrun.units import count_of
 
     readers = [
@@ -90,10 +96,10 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
-    from spotrun.cli.asking import confirm, say
-    from spotrun.cli.runs import who
+    from spotrun.bill.report import correction
     from spotrun.folder.final_status import write_final_status
-    from spotrun.report.bill import correction
+    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.open_run import who
 
     state = opened.ledger.state
     wanted = corrections(state, found)

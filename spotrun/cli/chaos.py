@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.members import MemberOption, instance_of
-from spotrun.cli.options import RunArgument, StoreOption, only_one, read_flag
+from spotrun.cli.options import RunArgument, StoreOption
 from spotrun.errors import CloudError, RunEnded
+from spotrun.runs.flags import only_one, read_flag
+from spotrun.runs.members import MemberOption, instance_of
 
 
 def chaos(
@@ -26,7 +27,7 @@ def chaos(
 
     Works on the local cloud only. Of several nodes it is that of rank 0, unless --member names another.
     """
-    from spotrun.cli.runs import open_run
+    from spotrun.runs.open_run import open_run
     from spotrun.units import format_duration, parse_duration
 
     only_one(notice=notice is not None, no_notice=no_notice)

@@ -12,13 +12,13 @@ from spotrun.cli.plain_help import HELP, Verbs, add_verbs
 from spotrun.errors import CheckpointDamaged, ObjectMissing, RunNotFound, SpecInvalid, needs_extra
 
 if TYPE_CHECKING:
-    from spotrun.cli.runs import OpenRun
     from spotrun.run.state import Commit, RunState
+    from spotrun.runs.open_run import OpenRun
 
 
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
-    from spotrun.cli.runs import open_run
+    from spotrun.runs.open_run import open_run
 
     opened = open_run(run, store)
     state, damage = opened.read_whole_part()
@@ -66,8 +66,8 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """Read every usable checkpoint back, with its files, and compare the checksums."""
     from spotrun.checkpoint.outputs import verify_files
     from spotrun.checkpoint.restore import verify as verify_commit
-    from spotrun.cli.runs import open_run
     from spotrun.report.tables import plain
+    from spotrun.runs.open_run import open_run
 
     opened = open_run(run, store)
     read: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def export_checkpoint(
 ) -> None:
     """Write a checkpoint as an ordinary Lightning checkpoint file."""
     from spotrun.checkpoint.restore import fetch
-    from spotrun.cli.runs import open_run
+    from spotrun.runs.open_run import open_run
 
     if out.exists() and not force:
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
@@ -156,11 +156,11 @@ def import_checkpoint(
     `spotrun resume` then trains it.
     """
     from spotrun import address
-    from spotrun.cli import attend
-    from spotrun.cli.before_launch import with_baseline_price
-    from spotrun.cli.known import remember
-    from spotrun.cli.runs import default_store, open_run, who
     from spotrun.creation import create_run
+    from spotrun.runs import attend
+    from spotrun.runs.before_launch import with_baseline_price
+    from spotrun.runs.known import remember
+    from spotrun.runs.open_run import default_store, open_run, who
     from spotrun.spec.file import load_spec, placed
 
     uri = None if store is None else address.absolute(store)
@@ -188,8 +188,8 @@ def prune(
     The rules are keep_last, keep_best and keep_every. Uploads that never became a checkpoint are deleted too.
     """
     from spotrun.checkpoint import pruning
-    from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
+    from spotrun.runs.open_run import open_run
     from spotrun.units import count_of
 
     opened = open_run(run, store)
@@ -213,9 +213,9 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     from msgspec.structs import replace
 
     from spotrun.checkpoint.retention import to_retire
-    from spotrun.cli.runs import who
     from spotrun.run.events import PruneRequested
     from spotrun.run.state import Prune
+    from spotrun.runs.open_run import who
     from spotrun.units import count_of
 
     event = PruneRequested(by=who(), keep=keep)

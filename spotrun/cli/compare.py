@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, StoreOption, only_one, print_json, write_text
+from spotrun.cli.options import JsonOption, StoreOption, print_json, write_text
 from spotrun.errors import SpecInvalid
+from spotrun.runs.flags import only_one
 
 
 def compare(
@@ -27,10 +28,10 @@ def compare(
 ) -> None:
     """Show the bills of several runs side by side."""
     from spotrun.account.summary import summarise
-    from spotrun.cli.runs import last_runs, open_run
     from spotrun.report import compare as comparison
     from spotrun.report.folding import say
     from spotrun.report.html.comparison import comparison_page
+    from spotrun.runs.open_run import last_runs, open_run
 
     only_one(json=as_json, csv=csv, md=md)
     if last and len(runs) != 1:

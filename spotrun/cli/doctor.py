@@ -39,9 +39,9 @@ def doctor(
 
     Nothing is rented and nothing is left behind.
     """
-    from spotrun.cli.checks import findings
     from spotrun.clouds.cloud import Wish
     from spotrun.doctor.finding import ChecksFailed, Verdict
+    from spotrun.runs.doctor_checks import findings
 
     found = []
     wish = Wish(

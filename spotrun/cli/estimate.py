@@ -12,9 +12,9 @@ from spotrun.errors import FiguresDiffer, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.estimate.benched import Found
-    from spotrun.market.price_lists import ListPrice
+    from spotrun.estimate.cost_study import CostStudy, Listed, Measured, Rented
+    from spotrun.estimate.price_lists import ListPrice
     from spotrun.market.quotes import Quotes
-    from spotrun.spec.cost_study import CostStudy, Listed, Measured, Rented
 
 
 def estimate(
@@ -31,13 +31,13 @@ def estimate(
 
     Nothing is rented. A figure of `published:` that is not reproduced, and does not say why, makes this exit with 1.
     """
-    from spotrun.report import estimates as report
+    from spotrun.estimate import report
 
     if html is not None and html.suffix in (".yaml", ".yml"):
         raise SpecInvalid(f"--html {html} names a study, and would replace it", hint="--html estimates.html")
     found = [(path, _reckonable(path)) for path in studies]
     if html is not None:
-        from spotrun.report.html.estimates import estimates_page
+        from spotrun.estimate.page import estimates_page
 
         write_text(html, estimates_page([(str(path), study) for path, study in found]))
     if as_json:
@@ -54,9 +54,9 @@ def estimate(
 def _reckonable(path: Path) -> CostStudy:
     """The study, with the prices of the places that are rented, or listed in a table, and with measured speeds."""
     from spotrun.estimate.benched import with_benches
+    from spotrun.estimate.cost_study_file import load_study, placed_in
     from spotrun.estimate.listed import with_list_prices
     from spotrun.estimate.looked_up import with_prices
-    from spotrun.spec.cost_study_file import load_study, placed_in
 
     def price_of(name: str, listed: Listed) -> ListPrice:
         with placed_in(path, name):
@@ -78,7 +78,7 @@ def _list_price(listed: Listed) -> ListPrice:
     Raises:
         SpecInvalid: no table has that price.
     """
-    from spotrun.market.price_lists import find_price
+    from spotrun.estimate.price_lists import find_price
     from spotrun.units import Unreadable
 
     try:
@@ -94,9 +94,9 @@ def _benched(job: Path, measured: Measured) -> Found:
     """
     from decimal import Decimal
 
-    from spotrun.cli.runs import absent, default_store
     from spotrun.estimate.benched import Found
     from spotrun.folder.bench_record import benched
+    from spotrun.runs.open_run import absent, default_store
     from spotrun.spec.file import load_spec
     from spotrun.store.opening import open_store
 

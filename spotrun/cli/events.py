@@ -13,11 +13,11 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     import json
 
-    from spotrun.cli.runs import open_run
     from spotrun.report.describe import EVENT_INDENT, about_times, event_line
     from spotrun.report.folding import say
     from spotrun.report.tables import plain
     from spotrun.run.events import entry_json
+    from spotrun.runs.open_run import open_run
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()

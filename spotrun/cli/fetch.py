@@ -13,9 +13,9 @@ from spotrun.errors import CheckpointDamaged, RunNotFound, SpotrunError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spotrun.cli.runs import OpenRun
     from spotrun.folder.stored_files import Fetched, Listing, OutputFile
     from spotrun.run.state import Outputs, RunState
+    from spotrun.runs.open_run import OpenRun
 
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
@@ -50,9 +50,9 @@ def fetch(
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files
     from spotrun.checkpoint.outputs import read_listing
-    from spotrun.cli.runs import open_run
     from spotrun.folder.stored_files import Outcome
     from spotrun.report import fetching as report
+    from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
     opened = open_run(run, store)

@@ -11,52 +11,69 @@ import typer
 from spotrun.cli.options import DetachOption, LaunchStoreOption, ScriptArguments, SpecArgument, YesOption
 from spotrun.errors import SpecInvalid
 
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")]
+NameOption = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")]
+CloudOption = Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")]
+RegionOption = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable of the training. Repeatable."),
+]
+SpotOption = Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")]
+OnDemandOption = Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")]
+AutoOption = Annotated[bool, typer.Option("--auto", help="Use spot where possible and on-demand where needed.")]
+MaxPriceOption = Annotated[
+    str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
+]
+MaxDurationOption = Annotated[
+    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
+]
+DeadlineOption = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00.")
+]
+NightlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--nightly",
+        help="For cron: carry on last night's run if it is unfinished, else begin a new one. Asks nothing.",
+    ),
+]
+StartOption = Annotated[
+    Path | None, typer.Option("--from", metavar="FILE", help="Begin from this Lightning checkpoint.")
+]
+
 
 def launch(
     spec_path: SpecArgument,
     arguments: ScriptArguments = None,
     yes: YesOption = False,
     detach: DetachOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")] = False,
-    name: Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")] = None,
-    cloud: Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")] = None,
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable of the training. Repeatable."),
-    ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")] = False,
-    on_demand: Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")] = False,
-    auto: Annotated[bool, typer.Option("--auto", help="Use spot where possible and on-demand where needed.")] = False,
-    max_price: Annotated[
-        str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
-    ] = None,
-    max_duration: Annotated[
-        str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00.")
-    ] = None,
-    nightly: Annotated[
-        bool,
-        typer.Option(
-            "--nightly",
-            help="For cron: carry on last night's run if it is unfinished, else begin a new one. Asks nothing.",
-        ),
-    ] = False,
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Begin from this Lightning checkpoint.")
-    ] = None,
+    dry_run: DryRunOption = False,
+    name: NameOption = None,
+    cloud: CloudOption = None,
+    region: RegionOption = None,
+    env: EnvOption = None,
+    spot: SpotOption = False,
+    on_demand: OnDemandOption = False,
+    auto: AutoOption = False,
+    max_price: MaxPriceOption = None,
+    max_duration: MaxDurationOption = None,
+    deadline: DeadlineOption = None,
+    nightly: NightlyOption = False,
+    start: StartOption = None,
     store: LaunchStoreOption = None,
 ) -> None:
     """Train a job, or a script by itself, to its end, on spot capacity where possible."""
     from shlex import quote
 
     from spotrun import address
-    from spotrun.cli import attend
-    from spotrun.cli.asking import confirm, say
-    from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import (
+    from spotrun.clouds.registry import cloud_of
+    from spotrun.creation import create_run
+    from spotrun.notify.sinks import require_sinks
+    from spotrun.runs import attend
+    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.background import leave_behind
+    from spotrun.runs.before_launch import (
         check_script,
         going_on,
         left_behind,
@@ -65,13 +82,10 @@ def launch(
         with_baseline_price,
         with_image,
     )
-    from spotrun.cli.known import remember
-    from spotrun.cli.nightly import attend_tonight
-    from spotrun.cli.runs import OpenRun, default_store, open_run, who
-    from spotrun.cli.signals import Signalled
-    from spotrun.clouds.registry import cloud_of
-    from spotrun.creation import create_run
-    from spotrun.notify.sinks import require_sinks
+    from spotrun.runs.known import remember
+    from spotrun.runs.nightly import attend_tonight
+    from spotrun.runs.open_run import OpenRun, default_store, open_run, who
+    from spotrun.runs.signals import Signalled
     from spotrun.secrets.values import require_variables
     from spotrun.spec.file import load_spec, placed
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.members import MemberOption, member_named
-from spotrun.cli.options import RunArgument, StoreOption, only_one
+from spotrun.cli.options import RunArgument, StoreOption
 from spotrun.errors import LedgerDamaged, RunNotFound
 from spotrun.run.gang import MemberName
+from spotrun.runs.flags import only_one
+from spotrun.runs.members import MemberOption, member_named
 
 if TYPE_CHECKING:
-    from spotrun.cli.runs import OpenRun
     from spotrun.run.state import RunState
+    from spotrun.runs.open_run import OpenRun
     from spotrun.store.port import Store
 
 FOLLOW_EVERY_S = 1.0
@@ -40,8 +41,8 @@ def logs(
     A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed. The log of
     a run whose ledger is damaged is shown too, before the error.
     """
-    from spotrun.cli.runs import open_run
-    from spotrun.cli.unreadable import nameless
+    from spotrun.runs.open_run import open_run
+    from spotrun.runs.unreadable import nameless
 
     only_one(attempt=attempt is not None, member=member is not None)
     try:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.completion import run_names
-from spotrun.cli.options import StoreOption, only_one, read_flag
+from spotrun.cli.options import StoreOption
 from spotrun.errors import needs_extra
+from spotrun.runs.completion import run_names
+from spotrun.runs.flags import only_one, read_flag
 
 NEWEST = 100
 
@@ -42,12 +43,12 @@ def metrics(
 
     The figures are those of `spotrun report --json`. Nothing is written to the store.
     """
-    from spotrun.cli.runs import default_store, open_run
+    from spotrun.runs.open_run import default_store, open_run
     from spotrun.spec.values import read_positive_duration
 
     with needs_extra("metrics", "to tell metrics"):
-        from spotrun.cli import metrics_endpoint
-        from spotrun.cli.watched_runs import WatchedRuns
+        from spotrun.metrics import endpoint as metrics_endpoint
+        from spotrun.metrics.watched_runs import WatchedRuns
     only_one(textfile=textfile is not None, listen=listen is not None)
     longest = read_flag("--within", read_positive_duration, within)
     address = None if listen is None else metrics_endpoint.parse(listen)

@@ -17,26 +17,35 @@ if TYPE_CHECKING:
 NightArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `spotrun night ls` shows it.")]
 
 
+AtOption = Annotated[
+    str, typer.Option("--at", metavar="TIME", help='When to begin, with the time zone: "22:00 Europe/Berlin".')
+]
+DaysOption = Annotated[
+    str, typer.Option("--days", metavar="DAYS", help="On which days: daily, mon-fri or mon,wed,fri.")
+]
+DeadlineOption = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="DURATION", help="Finish so long after the beginning, like 8h."),
+]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much in a night.")
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the night and its runs this name.")
+]
+CloudOption = Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")]
+RegionOption = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")]
+
+
 def install(
     spec_path: SpecArgument,
-    at: Annotated[
-        str, typer.Option("--at", metavar="TIME", help='When to begin, with the time zone: "22:00 Europe/Berlin".')
-    ],
-    days: Annotated[
-        str, typer.Option("--days", metavar="DAYS", help="On which days: daily, mon-fri or mon,wed,fri.")
-    ] = "daily",
-    deadline: Annotated[
-        str | None,
-        typer.Option("--deadline", metavar="DURATION", help="Finish so long after the beginning, like 8h."),
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much in a night.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the night and its runs this name.")
-    ] = None,
-    cloud: Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")] = None,
-    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")] = None,
+    at: AtOption,
+    days: DaysOption = "daily",
+    deadline: DeadlineOption = None,
+    budget: BudgetOption = None,
+    name: NameOption = None,
+    cloud: CloudOption = None,
+    region: RegionOption = None,
     store: LaunchStoreOption = None,
     yes: YesOption = False,
 ) -> None:
@@ -49,19 +58,20 @@ def install(
     from datetime import UTC, datetime, timedelta
     from pathlib import Path
 
-    from spotrun import __version__, address
-    from spotrun.cli import attend
-    from spotrun.cli.asking import confirm, say
-    from spotrun.cli.before_launch import check_script, left_behind, unseen, with_baseline_price
-    from spotrun.cli.night_rows import HOURS, NIGHTS_A_MONTH
-    from spotrun.cli.night_times import next_due, read_at, read_days, shortest_gap, winter_offset_s
-    from spotrun.cli.runs import default_store
+    from spotrun import address
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_of
     from spotrun.errors import CloudUnavailable, SpotrunError
     from spotrun.folder.night_record import Night, NightRecord
+    from spotrun.night.rows import HOURS, NIGHTS_A_MONTH
+    from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
     from spotrun.report.tables import dollars
+    from spotrun.runs import attend
+    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.before_launch import check_script, left_behind, unseen, with_baseline_price
+    from spotrun.runs.open_run import default_store
     from spotrun.spec.file import load_spec, placed
+    from spotrun.version import __version__
 
     time_of_day, zone = read_at(at)
     on_days = read_days(days)
@@ -177,10 +187,10 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     from msgspec import to_builtins
 
-    from spotrun.cli.night_rows import Row, row_of, show
-    from spotrun.cli.runs import default_store
     from spotrun.errors import StoreError
     from spotrun.folder.night_record import names
+    from spotrun.night.rows import Row, row_of, show
+    from spotrun.runs.open_run import default_store
 
     folder, now = store or default_store(), datetime.now(UTC)
     rows, unread = list[Row](), list[StoreError]()
@@ -211,10 +221,10 @@ def run(name: NightArgument, store: StoreOption = None) -> None:
 
 def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """Remove a night and what calls it. Its runs stay; one that goes on loses its runner."""
-    from spotrun.cli.asking import confirm, say
-    from spotrun.cli.night_rows import newest_run
-    from spotrun.cli.runs import default_store
     from spotrun.folder.night_record import NightRecord
+    from spotrun.night.rows import newest_run
+    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.open_run import default_store
 
     night, nights = _installed(name, store)
     folder = store or default_store()
@@ -231,9 +241,9 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
 
 
 def _installed(name: str, store: str | None) -> tuple[Night, Nights]:
-    from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import nights_of
     from spotrun.folder.night_record import NightRecord
+    from spotrun.runs.open_run import default_store
 
     night = NightRecord(store or default_store(), name).read()
     return night, nights_of(night)

@@ -6,45 +6,53 @@ from typing import Annotated, Literal
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json, read_flag
+from spotrun.cli.options import JsonOption, print_json
 from spotrun.errors import NotInstalled, SpecInvalid
+from spotrun.runs.flags import read_flag
+
+CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Whose offers to show.")]
+AcceleratorsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Repeatable."
+    ),
+]
+InstanceTypeOption = Annotated[
+    list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Repeatable.")
+]
+RegionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--region",
+        metavar="REGION",
+        help="Show this region. Repeatable.",
+        show_default="that of your settings",
+    ),
+]
+AdvisorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advisor",
+        metavar="FILE|URL",
+        help="AWS: where Amazon's spot-advisor-data.json is, which says how often spot instances are taken back. "
+        "A URL is read once a day.",
+    ),
+]
+SortOption = Annotated[
+    Literal["usd", "compute"],
+    typer.Option(
+        "--sort", metavar="[usd|compute]", help="Sort by dollars an hour, or by dollars for the same compute."
+    ),
+]
 
 
 def offers(
-    cloud: Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", help="Whose offers to show.")] = "aws",
-    accelerators: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Repeatable."
-        ),
-    ] = None,
-    instance_type: Annotated[
-        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Repeatable.")
-    ] = None,
-    region: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--region",
-            metavar="REGION",
-            help="Show this region. Repeatable.",
-            show_default="that of your settings",
-        ),
-    ] = None,
-    advisor: Annotated[
-        str | None,
-        typer.Option(
-            "--advisor",
-            metavar="FILE|URL",
-            help="AWS: where Amazon's spot-advisor-data.json is, which says how often spot instances are taken back. "
-            "A URL is read once a day.",
-        ),
-    ] = None,
-    sort: Annotated[
-        Literal["usd", "compute"],
-        typer.Option(
-            "--sort", metavar="[usd|compute]", help="Sort by dollars an hour, or by dollars for the same compute."
-        ),
-    ] = "usd",
+    cloud: CloudOption = "aws",
+    accelerators: AcceleratorsOption = None,
+    instance_type: InstanceTypeOption = None,
+    region: RegionOption = None,
+    advisor: AdvisorOption = None,
+    sort: SortOption = "usd",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be rented: prices now and lately, what spot saves, and what your quotas allow."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from spotrun.cli.completion import job_files, run_names
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import SpotrunError
+from spotrun.runs.completion import job_files, run_names
 
 RunArgument = Annotated[
     str,
@@ -32,7 +32,7 @@ def existing(context: typer.Context, store: str | None) -> str | None:
     """
     source = context.get_parameter_source("store")
     if store is not None and source is not None and source.name == "COMMANDLINE":
-        from spotrun.cli.runs import require_store
+        from spotrun.runs.open_run import require_store
 
         require_store(store)
     return store
@@ -84,47 +84,11 @@ ScriptArguments = Annotated[
 ]
 
 
-Value = TypeVar("Value")
-
-
-def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
-    """
-    Raises:
-        SpecInvalid: `read` cannot read the flag's value. The hint is its suggestion, unless another one is given.
-    """
-    from spotrun.units import Unreadable
-
-    try:
-        return read(text)
-    except Unreadable as error:
-        raise SpecInvalid(f"{flag}: {error.message}", hint=hint or error.suggestion) from error
-
-
-def only_one(**given: bool) -> None:
-    """
-    Raises:
-        SpecInvalid: several of these flags are given, and they exclude one another.
-    """
-    flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
-    if len(flags) > 1:
-        raise SpecInvalid(f"{' and '.join(flags)} exclude each other", hint="give one of them")
-
-
-def known_word(flag: str, word: str, words: Collection[str]) -> str:
-    """
-    Raises:
-        SpecInvalid: the flag's value is none of `words`.
-    """
-    if word not in words:
-        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
-    return word
-
-
 def print_json(value: object) -> None:
     """Print the answer of a command. An error that follows is then told to people alone."""
     import json
 
-    from spotrun.cli import boundary
+    from spotrun.runs import boundary
 
     print(json.dumps(value, indent=2, default=str))
     boundary.answered = True

@@ -19,45 +19,52 @@ from spotrun.cli.options import (
 )
 from spotrun.errors import needs_extra
 
+DeadlineOption = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="Use this deadline, like 8h or 07:00.")
+]
+BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")]
+WorkOption = Annotated[
+    str | None, typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h.")
+]
+TracesOption = Annotated[
+    Path | None,
+    typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format of `spotrun simulate`."),
+]
+PriceHistoryOption = Annotated[
+    bool,
+    typer.Option(
+        "--price-history", help="Let prices move as they did lately: over 90 days on AWS, a year on Google Cloud."
+    ),
+]
+LifetimesOption = Annotated[
+    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which markets to draw.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")]
+
 
 def plan(
     spec_path: SpecArgument,
     arguments: ScriptArguments = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Use this deadline, like 8h or 07:00.")
-    ] = None,
-    budget: Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")] = None,
-    work: Annotated[
-        str | None, typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h.")
-    ] = None,
-    traces: Annotated[
-        Path | None,
-        typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format of `spotrun simulate`."),
-    ] = None,
+    deadline: DeadlineOption = None,
+    budget: BudgetOption = None,
+    work: WorkOption = None,
+    traces: TracesOption = None,
     published_as: PublishedAsOption = "skypilot",
-    price_history: Annotated[
-        bool,
-        typer.Option(
-            "--price-history", help="Let prices move as they did lately: over 90 days on AWS, a year on Google Cloud."
-        ),
-    ] = False,
-    lifetimes: Annotated[
-        int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
-    ] = 500,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which markets to draw.")] = 0,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")
-    ] = None,
+    price_history: PriceHistoryOption = False,
+    lifetimes: LifetimesOption = 500,
+    seed: SeedOption = 0,
+    html: HtmlOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what a job will cost and when it will be done. Nothing is rented."""
     with needs_extra("plan", "a forecast"):
-        from spotrun.cli.planning import planned
-    from spotrun.cli.asking import say
-    from spotrun.cli.before_launch import alone_at_home
-    from spotrun.report import forecast as shown
-    from spotrun.report.html.forecast import forecast_page
+        from spotrun.forecast.planning import planned
+    from spotrun.forecast import report as shown
+    from spotrun.forecast.page import forecast_page
+    from spotrun.runs.asking import say
+    from spotrun.runs.before_launch import alone_at_home
     from spotrun.spec.file import placed
 
     overrides = {"policy.deadline": deadline, "policy.expected_work": work, "budget.max_usd": budget}

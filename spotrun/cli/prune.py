@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.completion import run_names
-from spotrun.cli.options import DryRunOption, StoreOption, YesOption, read_flag
+from spotrun.cli.options import DryRunOption, StoreOption, YesOption
 from spotrun.errors import RunNotFound, SpotrunError
+from spotrun.runs.completion import run_names
+from spotrun.runs.flags import read_flag
 
 
 def prune(
@@ -29,9 +30,9 @@ def prune(
     `spotrun checkpoints prune RUN` keeps a run, and deletes only checkpoints.
     """
     from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.removing import removable, remove_all
-    from spotrun.cli.runs import look_in
     from spotrun.report.folding import say
+    from spotrun.runs.open_run import look_in
+    from spotrun.runs.removing import removable, remove_all
     from spotrun.spec.values import read_positive_duration
 
     before = datetime.now(UTC) - read_flag("--older", read_positive_duration, older)

@@ -15,12 +15,12 @@ from spotrun.units import count_of, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from spotrun.cli.runs import OpenRun
     from spotrun.clouds.driver import CloudDriver
     from spotrun.clouds.guards import Guards
     from spotrun.clouds.identities import Identities
     from spotrun.clouds.leftovers import Leftover, Leftovers
     from spotrun.instance import Instance
+    from spotrun.runs.open_run import OpenRun
 
     Runs = Callable[[], "Known"]
     """The runs of the store; the first call reads it."""
@@ -34,7 +34,7 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, store: str) -> Known:
-        from spotrun.cli.runs import look_in
+        from spotrun.runs.open_run import look_in
 
         runs, unreadable = look_in(store)
         words = frozenset(word for each in unreadable for word in (*each.words, each.name.rpartition("-")[2]))
@@ -132,7 +132,7 @@ def _end_lost(
 
 
 def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bool) -> None:
-    from spotrun.cli.asking import confirm
+    from spotrun.runs.asking import confirm
 
     for instance in instances:
         print(_named(instance))
@@ -213,7 +213,7 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
     """Those of runs that are over, and the names of others."""
-    from spotrun.cli.asking import confirm
+    from spotrun.runs.asking import confirm
 
     found = leftovers.found()
     unused = [each for each in found if _is_of_the_past(runs().runs.get(each.run_uid), each)]
@@ -238,9 +238,9 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     """Those of runs that are over, and those that a check of the account has left behind."""
-    from spotrun.cli.asking import confirm
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
+    from spotrun.runs.asking import confirm
 
     now, unused = system_clock().now(), {}
     for uid in _identified(identities):

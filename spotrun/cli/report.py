@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, only_one, print_json, write_text
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, write_text
 from spotrun.errors import SpecInvalid, needs_extra
+from spotrun.runs.flags import only_one
 
 if TYPE_CHECKING:
-    from spotrun.cli.sweeps import NamedSweep
+    from spotrun.runs.sweeps import NamedSweep
 
 
 def report(
@@ -37,13 +38,13 @@ def report(
     The name of a sweep shows what each of its trials cost and reached.
     """
     from spotrun.account.summary import summarise
-    from spotrun.cli.runs import open_run
-    from spotrun.cli.sweeps import sweep_named
     from spotrun.folder.machine_use import machine_use
     from spotrun.folder.run_calls import read_calls
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
     from spotrun.report.machine_use import whole_report
+    from spotrun.runs.open_run import open_run
+    from spotrun.runs.sweeps import sweep_named
 
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
@@ -86,8 +87,8 @@ def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
 
 def _show_sweep(sweep: NamedSweep, as_json: bool) -> None:
     with needs_extra("sweep", "the report of a sweep"):
-        from spotrun.cli.sweep_report import sweep_shown
-        from spotrun.report import sweep as report
+        from spotrun.sweep import report
+        from spotrun.sweep.shown import sweep_shown
 
     shown = sweep_shown(sweep)
     if as_json:

@@ -26,15 +26,15 @@ def resume(
     For a run that is complete, this makes sure that no instance is left and that the bill is final.
     """
     from spotrun.account.summary import summarise
-    from spotrun.cli import attend
-    from spotrun.cli.asking import say
-    from spotrun.cli.background import leave_behind
-    from spotrun.cli.known import require_known
-    from spotrun.cli.notifying import notifying
-    from spotrun.cli.runs import open_run, who
     from spotrun.folder.attendance import other_runner, process_of
     from spotrun.run.events import ResumeRequested
     from spotrun.run.state import RunState
+    from spotrun.runs import attend
+    from spotrun.runs.asking import say
+    from spotrun.runs.background import leave_behind
+    from spotrun.runs.known import require_known
+    from spotrun.runs.notifying import notifying
+    from spotrun.runs.open_run import open_run, who
 
     opened = open_run(run, store, "runner")
     opened.ledger.refresh()

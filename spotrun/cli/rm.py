@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.completion import run_names
 from spotrun.cli.options import DryRunOption, StoreOption, YesOption
+from spotrun.runs.completion import run_names
 
 
 def rm(
@@ -25,8 +25,8 @@ def rm(
     A run that goes on, or may still have an instance, is never deleted. The disks that its instances have left on
     this machine are deleted too. What stays in its cloud is named.
     """
-    from spotrun.cli.removing import removable, remove_all
-    from spotrun.cli.runs import open_run
+    from spotrun.runs.open_run import open_run
+    from spotrun.runs.removing import removable, remove_all
 
     opened = {run.id: run for run in (open_run(name, store) for name in runs)}
     remove_all([removable(run) for run in opened.values()], yes=yes, dry_run=dry_run)

@@ -8,58 +8,72 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, PublishedAsOption, known_word, only_one, print_json, progress_bar, read_flag
+from spotrun.cli.options import JsonOption, PublishedAsOption, print_json, progress_bar
 from spotrun.errors import SpecInvalid, needs_extra
+from spotrun.runs.flags import known_word, only_one, read_flag
 
 STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
 
 
+TracesOption = Annotated[
+    Path, typer.Option("--traces", metavar="PATH", help="Recorded markets: a folder, or one file.")
+]
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--strategy", metavar="NAME", help="Study only this one; optimum is the best in hindsight. Repeatable."
+    ),
+]
+WorkOption = Annotated[list[str], typer.Option("--work", metavar="DURATION", help="How long a job trains. Repeatable.")]
+DeadlineOption = Annotated[
+    list[str], typer.Option("--deadline", metavar="DURATION", help="How long a job may take. Repeatable.")
+]
+ChangeoverOption = Annotated[
+    list[str],
+    typer.Option("--changeover", metavar="DURATION", help="How long a start on a new instance takes. Repeatable."),
+]
+OnDemandOption = Annotated[
+    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="What an hour costs on demand.")
+]
+PriceRatioOption = Annotated[
+    float,
+    typer.Option(
+        "--price-ratio",
+        metavar="RATIO",
+        min=1.0,
+        help="On-demand price divided by spot price, if the record has no prices.",
+    ),
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them.")
+]
+StartsOption = Annotated[
+    int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
+]
+EveryOption = Annotated[int, typer.Option("--every", metavar="N", min=1, help="Study only every Nth window.")]
+AsCsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+
+
 def simulate(
-    traces: Annotated[Path, typer.Option("--traces", metavar="PATH", help="Recorded markets: a folder, or one file.")],
+    traces: TracesOption,
     published_as: PublishedAsOption = "skypilot",
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--strategy", metavar="NAME", help="Study only this one; optimum is the best in hindsight. Repeatable."
-        ),
-    ] = None,
-    work: Annotated[
-        list[str], typer.Option("--work", metavar="DURATION", help="How long a job trains. Repeatable.")
-    ] = ["8h"],  # noqa: B006
-    deadline: Annotated[
-        list[str], typer.Option("--deadline", metavar="DURATION", help="How long a job may take. Repeatable.")
-    ] = ["12h"],  # noqa: B006
-    changeover: Annotated[
-        list[str],
-        typer.Option("--changeover", metavar="DURATION", help="How long a start on a new instance takes. Repeatable."),
-    ] = ["6m"],  # noqa: B006
-    on_demand: Annotated[
-        float, typer.Option("--on-demand", metavar="USD", min=0.01, help="What an hour costs on demand.")
-    ] = 3.06,
-    price_ratio: Annotated[
-        float,
-        typer.Option(
-            "--price-ratio",
-            metavar="RATIO",
-            min=1.0,
-            help="On-demand price divided by spot price, if the record has no prices.",
-        ),
-    ] = 3.0,
-    nodes: Annotated[
-        int, typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them.")
-    ] = 1,
-    starts: Annotated[
-        int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
-    ] = 4,
-    every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Study only every Nth window.")] = 1,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    strategy: StrategyOption = None,
+    work: WorkOption = ["8h"],  # noqa: B006
+    deadline: DeadlineOption = ["12h"],  # noqa: B006
+    changeover: ChangeoverOption = ["6m"],  # noqa: B006
+    on_demand: OnDemandOption = 3.06,
+    price_ratio: PriceRatioOption = 3.0,
+    nodes: NodesOption = 1,
+    starts: StartsOption = 4,
+    every: EveryOption = 1,
+    as_csv: AsCsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare strategies on recorded markets: what they cost, and how often they are late."""
     with needs_extra("plan", "a simulation"):
-        from spotrun.simulation.study import Options, records_in, study
-        from spotrun.simulation.traces import AVAILABLE
-    from spotrun.report import study as shown
+        from spotrun.forecast.study import Options, records_in, study
+        from spotrun.forecast.traces import AVAILABLE
+    from spotrun.forecast import study_report as shown
 
     only_one(csv=as_csv, json=as_json)
     require_finite("--on-demand", on_demand)
@@ -94,8 +108,8 @@ def simulate(
 
 
 def _strategies() -> list[str]:
-    from spotrun.simulation.baselines import COMPARED
-    from spotrun.simulation.study import OPTIMUM
+    from spotrun.forecast.baselines import COMPARED
+    from spotrun.forecast.study import OPTIMUM
 
     return [*COMPARED, OPTIMUM]
 

@@ -29,14 +29,14 @@ def spans(
 
     A run that goes on has spans for what is over. Sending again sends the same spans.
     """
-    from spotrun.cli.runs import open_run
-    from spotrun.report.spans import stretches
+    from spotrun.metrics.spans import stretches
+    from spotrun.runs.open_run import open_run
     from spotrun.units import count_of
 
     with needs_extra("otel", "to send spans"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        from spotrun.report.telemetry import send
+        from spotrun.metrics.telemetry import send
     address = endpoint or "http://localhost:4318"
     if not address.startswith(("http://", "https://")):
         raise SpecInvalid(f"--endpoint: {address!r} is no address", hint="--endpoint http://localhost:4318")

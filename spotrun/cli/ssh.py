@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.members import MemberOption, living_instance_of
-from spotrun.cli.options import RunArgument, StoreOption, only_one
+from spotrun.cli.options import RunArgument, StoreOption
 from spotrun.errors import CloudError, NotInstalled, SpecInvalid
+from spotrun.runs.flags import only_one
+from spotrun.runs.members import MemberOption, living_instance_of
 
 if TYPE_CHECKING:
-    from spotrun.cli.runs import OpenRun
     from spotrun.clouds.cloud import Forward, Shell
     from spotrun.instance import Instance
+    from spotrun.runs.open_run import OpenRun
 
 PORT_MAX = 65_535
 
@@ -48,7 +49,7 @@ def ssh(
     With -L, which may be given several times, ports of your machine lead to what listens on the instance, as a notebook
     does. On AWS that is all it does; on Google Cloud there is a shell beside it.
     """
-    from spotrun.cli.runs import open_run
+    from spotrun.runs.open_run import open_run
 
     only_one(instance=instance is not None, member=member is not None)
     forwards = forwards_of(lead or ())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spotrun.cli.completion import run_names
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 from spotrun.errors import (
     LedgerDamaged,
@@ -21,13 +20,14 @@ from spotrun.errors import (
     StoreUnavailable,
     Unreckonable,
 )
+from spotrun.runs.completion import run_names
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
-    from spotrun.cli.runs import OpenRun, Unreadable
     from spotrun.folder.final_status import RunStatus
     from spotrun.folder.status_objects import AgentStatus, Blindness
     from spotrun.run.state import RunState
+    from spotrun.runs.open_run import OpenRun, Unreadable
 
 
 ENDED = ("completed", "stopped", "failed")
@@ -63,8 +63,8 @@ def status(
 ) -> None:
     """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.runs import look_in
-    from spotrun.cli.sweeps import sweep_named
+    from spotrun.runs.open_run import look_in
+    from spotrun.runs.sweeps import sweep_named
 
     if watch and as_json:
         raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
@@ -137,7 +137,7 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
 def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
     from concurrent.futures import ThreadPoolExecutor
 
-    from spotrun.cli.runs import OPENERS
+    from spotrun.runs.open_run import OPENERS
 
     with ThreadPoolExecutor(OPENERS) as pool:
         return list(pool.map(_row, runs))
@@ -308,7 +308,7 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 def _attended(run: OpenRun) -> bool | None:
     """Whether a runner attends to the run; None if it has ended."""
-    from spotrun.cli.runs import attended
+    from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)
 
@@ -326,9 +326,9 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_results(row: dict[str, Any]) -> None:
-    from spotrun.cli.program import program
-    from spotrun.cli.runs import reference
     from spotrun.report.results import how_to_get
+    from spotrun.runs.open_run import reference
+    from spotrun.runs.program import program
 
     found_by = reference(row["run"], row["uri"])
     for line in how_to_get(program(), row["name"], found_by, weights=row["step"] > 0, files=row["files"]):

@@ -12,12 +12,12 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     A command without checkpoints gets SIGTERM instead, and has 30 s to end. A full store takes no last checkpoint.
     `spotrun resume` carries it on. The name of a sweep means all of its runs, and no other trial begins.
     """
-    from spotrun.cli.interrupts import request_stop
-    from spotrun.cli.runs import attended, open_run
-    from spotrun.cli.sweeps import sweep_named
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain
     from spotrun.report.unattended import left_alone
+    from spotrun.runs.interrupts import request_stop
+    from spotrun.runs.open_run import attended, open_run
+    from spotrun.runs.sweeps import sweep_named
 
     sweep = sweep_named(run, store)
     if sweep is not None:

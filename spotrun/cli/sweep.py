@@ -17,65 +17,73 @@ from spotrun.cli.options import (
 )
 from spotrun.errors import needs_extra
 
+GridOption = Annotated[
+    list[str] | None,
+    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
+]
+BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")]
+DeadlineOption = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="When all have to be done: in 24h, or at 07:00.")
+]
+SampleOption = Annotated[
+    int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N of the combinations, at random.")
+]
+StopWorstOption = Annotated[
+    float,
+    typer.Option("--stop-worst", metavar="SHARE", help="Stop this share of the trials at each comparison; 0: none."),
+]
+AtOnceOption = Annotated[
+    int, typer.Option("--at-once", metavar="N", min=1, max=64, help="How many trials run at once at most.")
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="Compare by this metric that the script logs. Default: keep_best's, else a loss.",
+    ),
+]
+ModeOption = Annotated[
+    str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
+]
+JudgedFromOption = Annotated[
+    int | None,
+    typer.Option(
+        "--judged-from",
+        metavar="EPOCH",
+        min=1,
+        help="Compare first at the end of this epoch. Default: as late as the budget allows.",
+    ),
+]
+SpendRestOption = Annotated[
+    bool,
+    typer.Option("--spend-rest", help="In the end, carry on the best of the stopped trials while the budget lasts."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")]
+NameOption = Annotated[
+    str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name. Default: that of the job, and -sweep.")
+]
+ForegroundOption = Annotated[bool, typer.Option("--foreground", hidden=True)]
+
 
 def sweep(
     spec_path: SpecArgument,
     arguments: ScriptArguments = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="When all have to be done: in 24h, or at 07:00.")
-    ] = None,
-    sample: Annotated[
-        int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N of the combinations, at random.")
-    ] = None,
-    stop_worst: Annotated[
-        float,
-        typer.Option(
-            "--stop-worst", metavar="SHARE", help="Stop this share of the trials at each comparison; 0: none."
-        ),
-    ] = 0.5,
-    at_once: Annotated[
-        int, typer.Option("--at-once", metavar="N", min=1, max=64, help="How many trials run at once at most.")
-    ] = 4,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="Compare by this metric that the script logs. Default: keep_best's, else a loss.",
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large metric is good.")
-    ] = None,
-    judged_from: Annotated[
-        int | None,
-        typer.Option(
-            "--judged-from",
-            metavar="EPOCH",
-            min=1,
-            help="Compare first at the end of this epoch. Default: as late as the budget allows.",
-        ),
-    ] = None,
-    spend_rest: Annotated[
-        bool,
-        typer.Option(
-            "--spend-rest", help="In the end, carry on the best of the stopped trials while the budget lasts."
-        ),
-    ] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which trials come first.")] = 0,
-    name: Annotated[
-        str | None, typer.Option("--name", "-n", metavar="NAME", help="Its name. Default: that of the job, and -sweep.")
-    ] = None,
+    grid: GridOption = None,
+    budget: BudgetOption = None,
+    deadline: DeadlineOption = None,
+    sample: SampleOption = None,
+    stop_worst: StopWorstOption = 0.5,
+    at_once: AtOnceOption = 4,
+    metric: MetricOption = None,
+    mode: ModeOption = None,
+    judged_from: JudgedFromOption = None,
+    spend_rest: SpendRestOption = False,
+    seed: SeedOption = 0,
+    name: NameOption = None,
     yes: YesOption = False,
     detach: DetachOption = False,
-    foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
+    foreground: ForegroundOption = False,
     store: LaunchStoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,8 +98,8 @@ def sweep(
     import sys
 
     with needs_extra("sweep", "a sweep"):
-        from spotrun.cli import sweep_start
-        from spotrun.report import sweep as report
+        from spotrun.sweep import report
+        from spotrun.sweep import starting as sweep_start
 
     wish = sweep_start.Wish(
         grid=tuple(grid or ()),

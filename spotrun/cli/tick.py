@@ -12,12 +12,12 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     This is for cron. Every two minutes suits most runs. A run from another machine needs --yes once.
     """
     from spotrun.account.outcome import status_word
-    from spotrun.cli.interrupts import told
-    from spotrun.cli.known import require_known
-    from spotrun.cli.notifying import notifying
-    from spotrun.cli.runs import open_run
     from spotrun.report.tables import plain
     from spotrun.runner import TICKS_MAX
+    from spotrun.runs.interrupts import told
+    from spotrun.runs.known import require_known
+    from spotrun.runs.notifying import notifying
+    from spotrun.runs.open_run import open_run
 
     opened = open_run(run, store, "tick")
     opened.ledger.refresh()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, known_word, print_json
+from spotrun.cli.options import JsonOption, print_json, write_text
 from spotrun.errors import SpecInvalid
+from spotrun.runs.flags import known_word
+
+if TYPE_CHECKING:
+    from spotrun.spec.model import RunSpec
+    from spotrun.spec.sky.reading import Reading
 
 
 def validate(
@@ -33,12 +38,11 @@ def validate(
 
     No cloud is asked: whether one rents out the resources shows `spotrun launch --dry-run`.
     """
-    from spotrun.cli.asking import say
-    from spotrun.cli.before_launch import about_home, check_script, not_offered
-    from spotrun.cli.from_sky import from_sky
-    from spotrun.cli.runs import default_store
     from spotrun.clouds.registry import cloud_of
     from spotrun.market.accelerators import meant_by
+    from spotrun.runs.asking import say
+    from spotrun.runs.before_launch import about_home, check_script, not_offered
+    from spotrun.runs.open_run import default_store
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
     from spotrun.spec.values import Accelerators
@@ -52,7 +56,7 @@ def validate(
         raise SpecInvalid("--write goes with --from sky", hint="add it, or leave --write out")
     if source is not None:
         known_word("--from", source, ("sky",))
-        spec, rents = from_sky(spec_path, default_store(), write, as_json=as_json)
+        spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
     else:
         spec, rents = load_spec(spec_path, default_store=default_store()), True
     simulated = cloud_of(spec).simulated
@@ -76,3 +80,61 @@ def validate(
         print_json(spec.to_dict())
     elif not as_json:
         print(f"{spec_path} is valid: {spec.name}")
+
+
+def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
+    """
+    Show what becomes of each key, and write the job if `write` names a file. The answer is the job, and whether the
+    file names a cloud, and so says where it can be had.
+
+    Raises:
+        SpecInvalid: a key was not taken, or the job may not be written there.
+    """
+    from spotrun.runs.asking import say
+    from spotrun.spec.sky.reading import read_sky, same_job
+    from spotrun.units import count_of
+
+    reading = read_sky(path, store)
+    if write is not None:
+        _require_room(path, write)
+    if as_json:
+        job = None if reading.spec is None else reading.spec.to_dict()
+        print_json({"keys": [row.to_dict() for row in reading.rows], "notes": reading.notes, "job": job})
+    else:
+        _show(reading)
+    if reading.spec is None:
+        keys = count_of(reading.refused, "line")
+        raise SpecInvalid(
+            f"{path} is no job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
+            hint="correct the file, or a copy of it; docs/skypilot.md has all keys",
+        )
+    if write is not None:
+        text = reading.text()
+        assert same_job(write, text, store) == reading.spec, "the written job is another one"
+        write_text(write, text)
+        say(f"wrote {write}")
+    return reading.spec, reading.names_cloud
+
+
+def _show(reading: Reading) -> None:
+    from spotrun.runs.asking import say
+    from spotrun.runs.before_launch import without_checkpoints
+
+    width = max((len(row.key) for row in reading.rows), default=0)
+    for row in reading.rows:
+        print(f"{'' if row.line is None else row.line:>4}  {row.key:<{min(width, 40)}}  {row}")
+    if reading.spec is None:
+        return
+    warning = without_checkpoints(reading.spec)
+    for note in (*reading.notes, *(() if warning is None else (warning,))):
+        say(f"note: {note}")
+
+
+def _require_room(path: Path, write: Path) -> None:
+    if str(write) == "-":
+        raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
+    if write.is_dir() or write.parent.resolve() != path.parent.resolve():
+        hint = "name a file in the folder of the other: a run uploads the folder of its job"
+        raise SpecInvalid(f"--write: {write} is not beside {path}", hint=hint)
+    if write.exists():
+        raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, only_one, print_json, read_flag
+from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, print_json
 from spotrun.errors import NotIdentical, SpecInvalid
+from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
 """Unless the user says how many, or at which steps."""
@@ -40,12 +41,12 @@ def verify_resume(
 
     from msgspec.structs import replace
 
-    from spotrun.cli.before_launch import check_script, require_framework, with_image_here
-    from spotrun.report import verification as report
-    from spotrun.report import verified_command
     from spotrun.report.folding import say
+    from spotrun.runs.before_launch import check_script, require_framework, with_image_here
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
+    from spotrun.verify import command_report as verified_command
+    from spotrun.verify import report
     from spotrun.verify.command import CommandVerification
     from spotrun.verify.kills import KillPlan
     from spotrun.verify.sandbox import Sandbox

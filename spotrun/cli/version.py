@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def version() -> None:
     """Show the version, the commit where it is known, and which extras are installed."""
-    from spotrun.cli.installed import told
+    from spotrun.runs.installed import told
 
     print(told())

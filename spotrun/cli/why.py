@@ -11,12 +11,12 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
 
     Times are UTC; where the run has a faster clock, they are its own.
     """
-    from spotrun.cli.runs import attended, open_run
     from spotrun.folder.room import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
     from spotrun.report.folding import say
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.why import briefly, decisions
+    from spotrun.runs.open_run import attended, open_run
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()

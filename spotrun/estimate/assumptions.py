@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
+from spotrun.estimate.cost_study import CostStudy, Like, Place
 from spotrun.estimate.costs import base_of
-from spotrun.spec.cost_study import CostStudy, Like, Place
 from spotrun.spec.own_machine import Machine
 from spotrun.units import format_duration
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
 
-from spotrun.spec.cost_study import CostStudy, Measured, Place
+from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
 class Found(NamedTuple):

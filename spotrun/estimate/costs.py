@@ -8,9 +8,9 @@ from decimal import ROUND_CEILING, Decimal
 import msgspec
 from msgspec.structs import replace
 
+from spotrun.estimate.cost_study import CostStudy, Place, Spot
 from spotrun.estimate.prices import usd_per_hour
 from spotrun.estimate.speeds import samples_per_second
-from spotrun.spec.cost_study import CostStudy, Place, Spot
 
 DAYS_MAX = 31
 SPOT = "spot"

@@ -1,12 +1,12 @@
-"""The prices of a place that a study names by a table of `spotrun.market.price_lists`."""
+"""The prices of a place that a study names by a table of `spotrun.estimate.price_lists`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from spotrun.estimate.assumptions import plain_number
-from spotrun.market.price_lists import ListPrice
-from spotrun.spec.cost_study import CostStudy, Listed, Place, Spot, Subscription
+from spotrun.estimate.cost_study import CostStudy, Listed, Place, Spot, Subscription
+from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from spotrun.estimate.cost_study import CostStudy, Place, Rented, Spot
 from spotrun.market.price_history import PriceRange
 from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
-from spotrun.spec.cost_study import CostStudy, Place, Rented, Spot
 
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:

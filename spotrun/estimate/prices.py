@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from spotrun.spec.cost_study import CostStudy, Place
+from spotrun.estimate.cost_study import CostStudy, Place
 
 HOURS_PER_DAY = 24
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import msgspec
 
+from spotrun.estimate.cost_study import CostStudy, Place, Published
 from spotrun.estimate.costs import SPOT, Cost, break_even_days, costs_at
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.speeds import mean_of_times, samples_per_second
-from spotrun.spec.cost_study import CostStudy, Place, Published
 
 Figure = Callable[[CostStudy, Published], Decimal | None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from spotrun.spec.cost_study import CostStudy, Like
+from spotrun.estimate.cost_study import CostStudy, Like
 
 
 def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal | None:

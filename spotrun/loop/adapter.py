@@ -10,7 +10,6 @@ from torch import distributed, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-import spotrun
 from spotrun.loop import prepared
 from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
@@ -22,6 +21,7 @@ from spotrun.training.python_state.encoding import Lost
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
 from spotrun.training.weights import Weights
+from spotrun.version import __version__
 
 
 class LoopFramework:
@@ -32,7 +32,7 @@ class LoopFramework:
     A step is a batch in which an optimizer has stepped, however often and however many.
     """
 
-    name, version = "loop", spotrun.__version__
+    name, version = "loop", __version__
     way_out = "give Loop the models, optimizers and data of before: a run's images fit the arguments that made them"
     steps_optimizers = True
     leaves_gradients = True

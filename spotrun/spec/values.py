@@ -51,7 +51,7 @@ COMPARED_NAMES = (
     *("sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
-"""Strategies that only simulations know (`spotrun.simulation.baselines`). Old ledgers have runs by them."""
+"""Strategies that only simulations know (`spotrun.forecast.baselines`). Old ledgers have runs by them."""
 WORD_MAX_BYTES = (128 << 10) - 1
 """What Linux takes as one argument or variable of a program (MAX_ARG_STRLEN in execve(2)), without the end of it."""
 STORED = "stored"

@@ -14,7 +14,6 @@ from enum import IntEnum
 from functools import partial
 from typing import NoReturn
 
-import spotrun
 from spotrun.checkpoint.objects import Standing
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
@@ -36,6 +35,7 @@ from spotrun.training.session import Agent
 from spotrun.training.uncarried import Uncarried
 from spotrun.training.work_folder.freezing import Frozen
 from spotrun.training.work_folder.work_files import WorkFiles
+from spotrun.version import __version__
 
 LAST_ARENA_WAIT_S = 600.0
 """For how long, in system time, the last snapshot waits for room: most of an upload may have to end first."""
@@ -254,7 +254,7 @@ class Snapshots:
         """
         meta = state[KEY]["place"] | {
             "step": state[STEP],
-            "spotrun": spotrun.__version__,
+            "spotrun": __version__,
             "framework": f"{self._framework.name} {self._framework.version}",
             "work": self._files.of_checkpoints,
             **machine.facts(),

@@ -36,8 +36,8 @@ import msgspec
 import pytest
 import typer
 
-from spotrun.cli.runs import OpenRun
 from spotrun.run.events import ResumedFrom
+from spotrun.runs.open_run import OpenRun
 from tests.support.audit import Harm, harm, instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.object_stores import FakeGcs, SeaweedFS, running
 from tests.support.process_signals import Uploads, send_signal

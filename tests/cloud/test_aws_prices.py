@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.account.summary import assumptions
-from spotrun.cli.before_launch import with_baseline_price
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.price_list import read_price_list, shipped_tables
 from spotrun.clouds.aws.prices import SpotPool, spot_prices
 from spotrun.offering import CapacityType, Offering
+from spotrun.runs.before_launch import with_baseline_price
 from tests.support.aws_launches import CONFIG, count
 from tests.support.decisions import spec
 from tests.support.ec2_prices import SpotRow

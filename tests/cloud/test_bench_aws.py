@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.runs import runs_in
 from spotrun.clouds.aws.request import TIME_TO_LIVE
+from spotrun.runs.open_run import runs_in
 from tests.support import ec2_server
 from tests.support.aws_launches import launches
 from tests.support.aws_sandbox import Aws, aws_sandbox

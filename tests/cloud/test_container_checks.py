@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.before_launch import with_image
-from spotrun.cli.checks import _container
 from spotrun.container import facts
 from spotrun.container.engine import Engine
 from spotrun.container.facts import EngineFacts, facts_of
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import NotInstalled
+from spotrun.runs.before_launch import with_image
+from spotrun.runs.doctor_checks import _container
 from spotrun.spec.model import RunSpec
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.engine_stand_in import StandIn

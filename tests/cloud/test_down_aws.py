@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli import down
-from spotrun.cli.runs import OpenRun, open_run
 from spotrun.errors import CloudError
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
+from spotrun.runs import termination
+from spotrun.runs.open_run import OpenRun, open_run
 from tests.support.called_spotrun import Spotrun
 from tests.support.called_spotrun import spotrun as spotrun
 from tests.support.decisions import spec
@@ -46,9 +46,9 @@ def test_a_login_that_aws_refuses_is_told_at_once_with_what_was_not_ended(
 def test_what_a_down_waits_for_is_said_once_and_in_its_error(
     account: GuardedAccount, run: OpenRun, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(down, "LOOK_AGAIN_S", 0.0)
-    looks = iter((0.0, 1.0, 2.0, down.DOWN_WITHIN_S))
-    monkeypatch.setattr(down, "system_s", lambda: next(looks))
+    monkeypatch.setattr(termination, "LOOK_AGAIN_S", 0.0)
+    looks = iter((0.0, 1.0, 2.0, termination.DOWN_WITHIN_S))
+    monkeypatch.setattr(termination, "system_s", lambda: next(looks))
     monkeypatch.setattr("spotrun.clouds.patience.ATTEMPTS_MAX", 1)
     account.refuse("DescribeInstances", "Unavailable", 503, times=50)
     said = spotrun("down", "demo", "-y")

@@ -15,9 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotrun.cli import night_news
-from spotrun.cli.night_server import reply_to
-from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
 from spotrun.clouds.archive import archive_for
 from spotrun.clouds.gcp import night_start, nights
@@ -29,6 +26,9 @@ from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
 from spotrun.clouds.nights import Due, Function
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
+from spotrun.night import news as night_news
+from spotrun.night.server import reply_to
+from spotrun.runs.open_run import OpenRun
 from spotrun.secrets.reference import Reference, SecretUnreadable
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.cloud_run import CloudRun

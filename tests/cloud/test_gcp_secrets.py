@@ -13,12 +13,12 @@ from google.api_core.exceptions import BadRequest, Conflict, NotFound
 from google.cloud import secretmanager_v1
 from google.oauth2.credentials import Credentials
 
-from spotrun.cli.before_launch import with_image
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.container.registry import RegistryUnavailable
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
+from spotrun.runs.before_launch import with_image
 from spotrun.secrets import secret_manager
 from spotrun.secrets.reference import Reference, SecretUnreadable, create_command
 from spotrun.secrets.values import read_values

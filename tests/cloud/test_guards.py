@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.cli.runs import open_run
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import LATER, AwsGuards
 from spotrun.clouds.guards import AGAIN_AFTER, Guard
@@ -22,6 +21,7 @@ from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
+from spotrun.runs.open_run import open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import launches, request
 from tests.support.ec2_run import Ec2Run

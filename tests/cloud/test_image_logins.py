@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.before_launch import with_image
 from spotrun.clouds.aws.cloud import _repository
 from spotrun.container import hosts
 from spotrun.container.hosts import cloud_of, repository_of
 from spotrun.container.logins import login_to
 from spotrun.container.registry import Credentials, ImageRefused, NotForThisUser, RegistryUnavailable, find
+from spotrun.runs.before_launch import with_image
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
 from spotrun.spec.model import RunSpec
 from tests.support.ec2_server import ACCOUNT, REGION

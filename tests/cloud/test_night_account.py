@@ -14,13 +14,13 @@ from pathlib import Path
 import boto3
 import pytest
 
-from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws import night_stack, nights
 from spotrun.clouds.aws.function_zip import SIZE_MAX_BYTES, function_of_this_installation
 from spotrun.clouds.aws.night_alarm import WARNING
 from spotrun.clouds.nights import Function
 from spotrun.folder.ledger import Ledger
+from spotrun.runs.open_run import OpenRun
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES
 from tests.support.eventually import eventually
@@ -176,7 +176,7 @@ def named(loader, data, path, **others):
         print(path)
     return compiles(loader, data, path, **others)
 importlib.machinery.SourceFileLoader.source_to_code = named
-for name in ("spotrun.cli.night_function", "spotrun.store.s3", "spotrun.clouds.aws.nights"):
+for name in ("spotrun.night.function", "spotrun.store.s3", "spotrun.clouds.aws.nights"):
     importlib.import_module(name)
 print("of", importlib.import_module("spotrun.errors").SpotrunError.__init__.__code__.co_filename)
 """

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
 from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
 from spotrun.clouds.aws.night_alarm import WARNING
 from spotrun.clouds.night_requests import BEGIN, Asked
@@ -17,6 +16,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
 from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
+from spotrun.night.times import DAYS, next_due, read_at, read_days, shortest_gap
 from spotrun.policy.housekeeping import SILENCE
 from tests.support.night_faults import live
 from tests.support.night_world import NightWorld, require_one_clean_night, utc

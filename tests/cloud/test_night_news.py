@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
-from spotrun.cli import night_news
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.nights import AwsNights
 from spotrun.errors import CloudError, SpecInvalid
+from spotrun.night import news as night_news
 from spotrun.notify.sinks import require_https
 from spotrun.secrets import parameter_store
 from spotrun.secrets.reference import PARAMETER, Reference, SecretUnreadable

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.cli.before_launch import quotes_of
 from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quota_headroom import Headroom
@@ -32,6 +31,7 @@ from spotrun.market.quotes import Quote
 from spotrun.offering import CapacityType
 from spotrun.report.quotes import ordered
 from spotrun.report.sparkline import bars
+from spotrun.runs.before_launch import quotes_of
 from spotrun.spec.model import RunSpec
 from tests.support.aws_launches import request
 from tests.support.ec2_prices import SpotRow

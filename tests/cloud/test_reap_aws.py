@@ -16,7 +16,6 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from msgspec.structs import replace
 
-from spotrun.cli.runs import OpenRun, open_run
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.driver import AwsDriver
@@ -30,6 +29,7 @@ from spotrun.creation import create_run
 from spotrun.errors import CloudError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
+from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
 from tests.support.ec2_server import ACCOUNT, REGION, RUN

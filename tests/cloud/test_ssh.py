@@ -13,7 +13,6 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from spotrun.cli.runs import OpenRun
 from spotrun.cli.ssh import become, chosen, forwards_of
 from spotrun.clouds.aws.cloud import PLUGIN
 from spotrun.clouds.aws.driver import AwsDriver
@@ -21,6 +20,7 @@ from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError, NotInstalled, SpecInvalid
 from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
+from spotrun.runs.open_run import OpenRun
 from spotrun.spec.clouds import find_cloud
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.aws_launches import request

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.cli.runs import OpenRun, runs_in
+from spotrun.runs.open_run import OpenRun, runs_in
 from tests.support import toy_cloud
 from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox

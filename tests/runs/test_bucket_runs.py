@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotrun.checkpoint.restore import verify
-from spotrun.cli.runs import open_run
+from spotrun.runs.open_run import open_run
 from tests.support.eventually import eventually
 from tests.support.object_stores import RunningServer
 from tests.support.process_signals import send_signal

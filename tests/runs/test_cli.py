@@ -21,13 +21,13 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.cli.attend import changed_script
-from spotrun.cli.background import leave_behind
-from spotrun.cli.runs import open_run, who
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
+from spotrun.runs.attend import changed_script
+from spotrun.runs.background import leave_behind
+from spotrun.runs.open_run import open_run, who
 from spotrun.spec.file import load_spec
 from spotrun.store.opening import open_store
 from tests.support.audit import instance_dollars

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotrun import __version__
-from spotrun.cli import installed
-from spotrun.cli.installed import commit_of
+from spotrun.runs import installed
+from spotrun.runs.installed import commit_of
 from tests.support.dist import dist
 from tests.support.repository import ROOT
 

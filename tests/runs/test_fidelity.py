@@ -15,8 +15,8 @@ from benchmarks.fidelity.lifetimes import ByRunner
 from benchmarks.fidelity.tables import lived_in_words
 from benchmarks.fidelity.twins import fidelity, twins
 from spotrun.errors import SpecInvalid
-from spotrun.simulation.study import Options
-from spotrun.simulation.ticks import Ticks, on_demand_bill
+from spotrun.forecast.study import Options
+from spotrun.forecast.ticks import Ticks, on_demand_bill
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, offering

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotrun.cli.nightly import one_at_a_time
+from spotrun.runs.nightly import one_at_a_time
 from spotrun.spec.file import load_spec
 from tests.support.pages import INSTALLED
 from tests.support.repository import ROOT

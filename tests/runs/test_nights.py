@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spotrun.cli.known import remember
-from spotrun.cli.nightly import one_at_a_time
-from spotrun.cli.runs import attended, open_run
 from spotrun.creation import create_run
 from spotrun.errors import NightUnderWay
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
 from spotrun.report.compare import trend
 from spotrun.run import events as ev
+from spotrun.runs.known import remember
+from spotrun.runs.nightly import one_at_a_time
+from spotrun.runs.open_run import attended, open_run
 from spotrun.spec.file import load_spec
 from tests.support.eventually import eventually
 from tests.support.repository import EXAMPLES, JOBS
@@ -155,7 +155,7 @@ def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(sandbox: 
 def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(sandbox: Sandbox, job: Path) -> None:
     spec = load_spec(job, {}, str(sandbox.store))
     hold = (
-        "import sys; from pathlib import Path; from spotrun.cli.nightly import one_at_a_time\n"
+        "import sys; from pathlib import Path; from spotrun.runs.nightly import one_at_a_time\n"
         "from spotrun.spec.file import load_spec\n"
         f"with one_at_a_time(load_spec(Path({str(job)!r}), {{}}, {str(sandbox.store)!r})):\n"
         "    print('held', flush=True); sys.stdin.read()"

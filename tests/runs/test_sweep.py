@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from spotrun.cli.sweeps import NamedSweep, sweep_named
+from spotrun.runs.sweeps import NamedSweep, sweep_named
 from tests.support.eventually import eventually
 from tests.support.process_signals import send_signal
 from tests.support.sandbox import Sandbox, final_tensors

@@ -18,10 +18,10 @@ from spotrun.errors import SpecInvalid
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, Differences, gathered
 from spotrun.exactness.scope import Compared, NotCompared
 from spotrun.exactness.trace_file import TraceFile
-from spotrun.report.verification import as_json, describe, progress_line, text
 from spotrun.run.events import Uncarried
 from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
 from spotrun.verify.rehearsal import RehearsalProgress, failure
+from spotrun.verify.report import as_json, describe, progress_line, text
 from spotrun.verify.verification import Digests, Verification
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS

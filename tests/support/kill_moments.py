@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.cli.runs import OpenRun
 from spotrun.exactness.folders import Folder, first_difference, names_of
+from spotrun.runs.open_run import OpenRun
 from tests.support.checkpoint_entries import restored
 from tests.support.repository import ROOT
 

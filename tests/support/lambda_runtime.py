@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-HANDLER = "spotrun.cli.night_function.handler"
+HANDLER = "spotrun.night.function.handler"
 CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
 WITHIN_S = 400.0
 _PREFIX = "/2018-06-01/runtime/"

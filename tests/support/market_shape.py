@@ -1,4 +1,4 @@
-"""What one sees of a spot market, in the terms in which spotrun/simulation/generator.py was fitted to a record."""
+"""What one sees of a spot market, in the terms in which spotrun/forecast/generator.py was fitted to a record."""
 
 from __future__ import annotations
 

@@ -20,8 +20,6 @@ from msgspec.structs import replace
 
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.upload import upload
-from spotrun.cli import background, down
-from spotrun.cli.runs import OpenRun
 from spotrun.clouds.cloud import Account
 from spotrun.clouds.local.cloud import Local
 from spotrun.errors import InsufficientCapacity
@@ -37,6 +35,8 @@ from spotrun.offering import Offering
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry, parted, seal, signed, unsealed
 from spotrun.run.owners import is_of_owner
+from spotrun.runs import background, termination
+from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from tests.support import mutations
 from tests.support.bills import billed, cost_and_usage_rows, write_csv
@@ -138,8 +138,8 @@ class MutatedStore:
         patch.setattr(OpenRun, "driver", property(lambda run: self.cloud if run.spec else None))
         patch.setattr(Local, "account", lambda cloud, regions: Account(self.cloud))
         patch.setattr(background, "leave_behind", lambda run: print("left behind"))
-        patch.setattr(down, "LOOK_AGAIN_S", 0.0)
-        patch.setattr(down, "DOWN_WITHIN_S", 1.0)
+        patch.setattr(termination, "LOOK_AGAIN_S", 0.0)
+        patch.setattr(termination, "DOWN_WITHIN_S", 1.0)
         self._launches: dict[str, int] = {}
         self._write_runs()
         self.objects = {path: path.read_bytes() for path in self._runs.rglob("*") if path.is_file()}

@@ -29,7 +29,6 @@ from werkzeug.wrappers import Request
 
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.notices import NoticeWatcher
-from spotrun.cli.runs import OpenRun
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws import night_stack, nights
 from spotrun.clouds.aws.night_alarm import NEWS, WARNING, name_of
@@ -38,6 +37,7 @@ from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.nights import Function
 from spotrun.folder.ledger import Ledger
 from spotrun.instance import Instance
+from spotrun.runs.open_run import OpenRun
 from tests.support import called_spotrun
 from tests.support.aws_templates import Template
 from tests.support.ec2_machines import Identity, RoleMetadata

@@ -26,9 +26,6 @@ from spotrun import creation
 from spotrun.address import BucketAddress
 from spotrun.boot import upload
 from spotrun.boot.wheel import Wheel
-from spotrun.cli import runs
-from spotrun.cli.night_counts import CallCounter
-from spotrun.cli.night_function import Answer, Attendant
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.clouds.aws.night_alarm import TICK, WARNING, AwsAlarm, name_of
@@ -39,7 +36,10 @@ from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_record import Begun, Night, NightRecord
 from spotrun.folder.run_calls import Calls, read_calls
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
+from spotrun.night.counts import CallCounter
+from spotrun.night.function import Answer, Attendant
 from spotrun.run.state import Launch, RunState
+from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
 from spotrun.store import opening
 from spotrun.store.asked import Asked

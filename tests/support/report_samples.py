@@ -7,12 +7,12 @@ from datetime import timedelta
 from decimal import Decimal
 
 from spotrun.account.summary import summarise
+from spotrun.forecast.page import forecast_page
+from spotrun.forecast.plan import plan
 from spotrun.report.html.comparison import comparison_page
-from spotrun.report.html.forecast import forecast_page
 from spotrun.report.html.page import page
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.simulation.plan import plan
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotrun.cli.runs import OpenRun, open_run
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
+from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.store.opening import open_store
 from tests.support.repository import JOBS
 

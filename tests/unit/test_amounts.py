@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spotrun.account.summary import summarise
-from spotrun.report import forecast
+from spotrun.forecast import report as forecast
 from spotrun.report.amounts import as_text, money, rounded, with_sums
 from spotrun.report.tables import dollars
 from spotrun.units import to_the_cent

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from spotrun.bench.meter import BLOCKS, WARM_UP_STEPS, Measured, Meter
+from spotrun.bench.page import bench_page
+from spotrun.bench.report import Progress, as_json, cost_of, findings, time_of, view
 from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
-from spotrun.bench.trials import Arguments, Trial, spec_of, trials, unvaried
+from spotrun.bench.trials import Arguments, Trial, spec_of, trials
 from spotrun.bench.turns import AT_ONCE_MAX, CENT, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
@@ -25,8 +27,6 @@ from spotrun.folder.status_objects import AgentStatus, Gpu, Trained, Usage
 from spotrun.market.world import World
 from spotrun.policy.facts import Facts
 from spotrun.policy.throughput import BENCH_DOUBT, speeds
-from spotrun.report.bench import Progress, as_json, cost_of, findings, time_of, view
-from spotrun.report.html.bench import bench_page
 from spotrun.report.unattended import left_alone
 from spotrun.report.view import Screen
 from spotrun.run import events as ev
@@ -36,6 +36,7 @@ from spotrun.spec.file import load_spec
 from spotrun.spec.kinds import NamedType
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
+from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.opening import open_store
 from tests.support.called_spotrun import Spotrun
 from tests.support.called_spotrun import spotrun as spotrun

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from spotrun.account.summary import summarise
 from spotrun.bill import aws, gcp
+from spotrun.bill import report as shown
 from spotrun.bill.charge import Statement
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, line_filter, reconcile
 from spotrun.bill.rows import column_name, files_of
 from spotrun.errors import SpotrunError, command_for
 from spotrun.instance import EndedBy
-from spotrun.report import bill as shown
 from spotrun.run.billing import EC2_RULE, LOCAL_RULE
 from spotrun.run.gang import MemberName
 from tests.support.bills import (

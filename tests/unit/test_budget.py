@@ -16,6 +16,7 @@ from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import summarise
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
+from spotrun.forecast.generator import generate
 from spotrun.instance import EndedBy
 from spotrun.market.world import World
 from spotrun.policy import Append, Wait, decide
@@ -27,7 +28,6 @@ from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
 from spotrun.run.bounds import NUMBER_MAX
 from spotrun.run.fold import replay
-from spotrun.simulation.generator import generate
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
 from tests.support.decisions import MARKET, ask, decided, events_of, spec

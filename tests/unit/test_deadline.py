@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
+from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import EndedBy
 from spotrun.market.world import StepSeen, World
 from spotrun.offering import CapacityType
@@ -23,7 +24,6 @@ from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.simulation.baselines import COMPARED
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import COMPARED_NAMES, STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES

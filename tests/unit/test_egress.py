@@ -16,6 +16,10 @@ from spotrun.account.storage_prices import S3_STANDARD, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn, region_of
+from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
+from spotrun.forecast.measured import Measured
+from spotrun.forecast.plan import plan
+from spotrun.forecast.ticks import simulate
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.cross_region import transfer_limit
@@ -24,10 +28,6 @@ from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
-from spotrun.simulation.lifetimes import Drawn, Lifetime, SpotPools
-from spotrun.simulation.measured import Measured
-from spotrun.simulation.plan import plan
-from spotrun.simulation.ticks import simulate
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.strategies.history import MarketHistory

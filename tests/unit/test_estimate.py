@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from spotrun.estimate.assumptions import assumptions
 from spotrun.estimate.benched import Found, with_benches
+from spotrun.estimate.cost_study import CostStudy
+from spotrun.estimate.cost_study_file import load_study
 from spotrun.estimate.costs import Cost, break_even_days, costs, costs_at
 from spotrun.estimate.listed import with_list_prices
 from spotrun.estimate.looked_up import with_prices
+from spotrun.estimate.price_lists import PRICE_LISTS, find_price
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.published import compared
+from spotrun.estimate.report import digits
 from spotrun.estimate.speeds import samples_per_second, speedup
 from spotrun.instance import PriceSegment
-from spotrun.market.price_lists import PRICE_LISTS, find_price
 from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
-from spotrun.report.estimates import digits
-from spotrun.spec.cost_study import CostStudy
-from spotrun.spec.cost_study_file import load_study
 from spotrun.spec.file import SpecFileInvalid
 from spotrun.spec.own_machine import Machine
 from tests.support.called_spotrun import Spotrun

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from spotrun.account.summary import summarise
 from spotrun.checkpoint.pruning import prune
-from spotrun.cli import runs
 from spotrun.cli.app import app
 from spotrun.errors import ObjectMissing
 from spotrun.folder.final_status import KEY, final_status, read_final_status, run_status, write_final_status
@@ -24,6 +23,7 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry, seal, unsealed
+from spotrun.runs import open_run as runs
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.decisions import spec

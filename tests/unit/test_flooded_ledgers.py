@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli import down
-from spotrun.cli.runs import OpenRun
 from spotrun.errors import LedgerFlooded, ObjectMissing
 from spotrun.folder import ledger
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import seal
+from spotrun.runs import termination
+from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from spotrun.store.port import StoredObject
 from tests.support.called_spotrun import Spotrun
@@ -138,15 +138,15 @@ def test_down_ends_the_instances_before_it_asks_again(
     endless: bool, run: Trains, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
 ) -> None:
     """A node writes as long as it lives, and whoever has stolen its rights a little longer."""
-    flood, end_instances, ended = Flood(monkeypatch), down.end_instances, []
+    flood, end_instances, ended = Flood(monkeypatch), termination.end_instances, []
 
     def end(opened: OpenRun) -> list[str]:
         ended.append(opened.id)
         flood.goes_on = endless
         return end_instances(opened)
 
-    monkeypatch.setattr(down, "end_instances", end)
-    monkeypatch.setattr(down, "DOWN_WITHIN_S", 0.0)
+    monkeypatch.setattr(termination, "end_instances", end)
+    monkeypatch.setattr(termination, "DOWN_WITHIN_S", 0.0)
     said = spotrun("down", run.history.uid, "-y")
     assert ended
     assert said.code == (LedgerFlooded.exit_code if endless else 7)

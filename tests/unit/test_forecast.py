@@ -16,6 +16,15 @@ from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import newborn
+from spotrun.forecast.generator import generate
+from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
+from spotrun.forecast.lives_ahead import Asked, Doubt, Question, forecast, tick_for
+from spotrun.forecast.measured import Measured, measured
+from spotrun.forecast.page import forecast_page
+from spotrun.forecast.plan import Plan, asked, plan
+from spotrun.forecast.report import as_json, cost_picture, time_cells, time_columns
+from spotrun.forecast.ticks import Standby, on_demand_bill, simulate
+from spotrun.forecast.traces import Windows
 from spotrun.instance import PriceSegment
 from spotrun.market.world import World
 from spotrun.offering import Offering
@@ -23,16 +32,7 @@ from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
-from spotrun.report.forecast import as_json, cost_picture, time_cells, time_columns
-from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
-from spotrun.simulation.forecast import Asked, Doubt, Question, forecast, tick_for
-from spotrun.simulation.generator import generate
-from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
-from spotrun.simulation.measured import Measured, measured
-from spotrun.simulation.plan import Plan, asked, plan
-from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
-from spotrun.simulation.traces import Windows
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from spotrun.agent.pace import Pace
+from spotrun.forecast.generator import generate
 from spotrun.instance import EndedBy
 from spotrun.intervals import MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval
 from spotrun.market.hazard import Hazard, hazard_of, observed_hazard
-from spotrun.simulation.generator import generate
 from tests.support.histories import ON_DEMAND, SPOT, History
 from tests.support.lives import best_fixed, lives_s, lost_by_auto, lost_s
 

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from spotrun.checkpoint import layout, snapshot
 from spotrun.checkpoint.manifest import FORMAT
 from spotrun.checkpoint.restore import fetch
-from spotrun.cli import down
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import (
@@ -38,6 +37,7 @@ from spotrun.run import events as ev
 from spotrun.run.bounds import LOG_CHUNK_BYTES, SMALL_BYTES
 from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
+from spotrun.runs import termination
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
@@ -270,7 +270,7 @@ def test_what_instances_and_runners_say_of_a_run_that_goes_on_commands_no_termin
 ) -> None:
     monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
     monkeypatch.setenv("SPOTRUN_KNOWN", str(tmp_path / "known"))
-    monkeypatch.setattr(down, "DOWN_WITHIN_S", 0.0)
+    monkeypatch.setattr(termination, "DOWN_WITHIN_S", 0.0)
     text = TEXTS["terminal commands"]
     history = written_by_an_adversary(text, str(tmp_path), goes_on=True)
     store = LocalStore(store_run(tmp_path / "runs", history))

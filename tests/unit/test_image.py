@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.cli.nightly import _in_its_image
+from spotrun.runs.nightly import _in_its_image
 from spotrun.spec.file import load_spec
 from spotrun.spec.image import PASSWORD, SERVER, USERNAME, image_of, read_image
 from spotrun.spec.model import RunSpec

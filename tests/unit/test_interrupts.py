@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import typer
 
-from spotrun.cli import interrupts
-from spotrun.cli.asking import confirm
-from spotrun.cli.background import _opened
-from spotrun.cli.interrupts import Interrupts, told
-from spotrun.cli.runs import OpenRun, open_run
-from spotrun.cli.signals import Signalled, heeding, undisturbed
 from spotrun.errors import SpecInvalid, SpotrunError, StoreUnavailable
 from spotrun.folder.attendance import UNATTENDED_AFTER
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status, write_status
+from spotrun.runs import interrupts
+from spotrun.runs.asking import confirm
+from spotrun.runs.background import _opened
+from spotrun.runs.interrupts import Interrupts, told
+from spotrun.runs.open_run import OpenRun, open_run
+from spotrun.runs.signals import Signalled, heeding, undisturbed
 from tests.support.decisions import spec
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli import nightly
-from spotrun.cli.known import is_known, remember
-from spotrun.cli.runs import open_run
 from spotrun.errors import NightUnderWay
 from spotrun.folder.ledger import key_of
 from spotrun.run.events import encode_entry
+from spotrun.runs import nightly
+from spotrun.runs.known import is_known, remember
+from spotrun.runs.open_run import open_run
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun

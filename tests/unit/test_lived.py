@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn
+from spotrun.forecast import kinds, plan
+from spotrun.forecast.kinds import Share, choice_of, lived_by
+from spotrun.forecast.lifetimes import Drawn, Generated
+from spotrun.forecast.lived import Lived, LivedRun, Truth
+from spotrun.forecast.plan import asked
+from spotrun.forecast.report import as_json, expects
+from spotrun.forecast.ticks import Standby
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import PRIOR_SPREAD
-from spotrun.report.forecast import as_json, expects
-from spotrun.simulation import kinds, plan
-from spotrun.simulation.kinds import Share, choice_of, lived_by
-from spotrun.simulation.lifetimes import Drawn, Generated
-from spotrun.simulation.lived import Lived, LivedRun, Truth
-from spotrun.simulation.plan import asked
-from spotrun.simulation.ticks import Standby
 from spotrun.spec.model import RunSpec
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, START, offering

@@ -15,12 +15,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.samples import Sample
 
 from spotrun.account.outcome import STATES
-from spotrun.cli import metrics_endpoint, watched_runs
-from spotrun.cli.metrics_endpoint import Address, Scraped
-from spotrun.cli.watched_runs import WatchedRuns
 from spotrun.errors import LoginExpired, SpecInvalid, StoreUnavailable
 from spotrun.folder.ledger import key_of
-from spotrun.report.metrics import FIGURES, Reading, open_metrics
+from spotrun.metrics import endpoint as metrics_endpoint
+from spotrun.metrics import watched_runs
+from spotrun.metrics.endpoint import Address, Scraped
+from spotrun.metrics.figures import FIGURES, Reading, open_metrics
+from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.run.events import encode_entry
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
@@ -216,7 +217,7 @@ class _Slow(LocalStore):
 
 @pytest.fixture
 def slow_store(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr("spotrun.cli.runs.open_store", lambda uri: _Slow(Path(uri)))
+    monkeypatch.setattr("spotrun.runs.open_run.open_store", lambda uri: _Slow(Path(uri)))
     _Slow.may_answer.clear()
     yield runs
     _Slow.may_answer.set()
@@ -379,7 +380,7 @@ def _all_figures() -> Reading:
     """A run with a sample of each metric."""
     from spotrun.folder.machine_use import TypeUse
     from spotrun.folder.status_objects import Busy, Used
-    from spotrun.report.metrics import figures_of
+    from spotrun.metrics.figures import figures_of
 
     history = trained(1)
     busy = Busy(busy_s=1, of_s=2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli import night_rows
+from spotrun.night import rows as night_rows
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 
 AT = ("--at", "22:00 Europe/Berlin")

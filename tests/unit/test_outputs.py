@@ -27,7 +27,6 @@ from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
 from spotrun.cli.fetch import _refuse_failures
-from spotrun.cli.runs import reference
 from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.folder import paths, work_files
@@ -36,6 +35,7 @@ from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, Outp
 from spotrun.report import fetching
 from spotrun.run import events as ev
 from spotrun.run.state import Outputs
+from spotrun.runs.open_run import reference
 from spotrun.spec.model import CheckpointSpec, OutputsSpec
 from spotrun.spec.patterns import chooser
 from tests.support.eventually import eventually

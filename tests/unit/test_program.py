@@ -1,4 +1,4 @@
-"""cli/program.py: a command that is printed can be typed."""
+"""runs/program.py: a command that is printed can be typed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.program import program
+from spotrun.runs.program import program
 
 
 def test_a_shell_that_does_not_find_spotrun_is_told_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

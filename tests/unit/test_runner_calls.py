@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from spotrun.account.summary import summarise
-from spotrun.cli.night_counts import CallCounter, since_start_s
 from spotrun.clouds.aws.cloud import Aws
 from spotrun.clouds.aws.control_plane import prices
 from spotrun.clouds.gcp import control_plane as google
 from spotrun.clouds.gcp.cloud import Gcp
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.run_calls import WRITTEN_EVERY, Calls, RunnerCalls, read_calls
+from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.report import terminal
 from spotrun.report.html.page import page
 from spotrun.report.machine_use import whole_report

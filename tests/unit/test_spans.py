@@ -17,8 +17,8 @@ from opentelemetry.trace import StatusCode
 
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity, timeline
-from spotrun.report.spans import stretches
-from spotrun.report.telemetry import send, spans_of
+from spotrun.metrics.spans import stretches
+from spotrun.metrics.telemetry import send, spans_of
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import fold

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.optimum import optimum
-from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.optimum import optimum
+from spotrun.forecast.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.strategies.history import MarketHistory, region_of
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 from spotrun.strategies.safety_net import SafetyNet

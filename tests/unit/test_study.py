@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.report.study import as_csv, as_json
-from spotrun.simulation.study import Options, Row, records_in, study
+from spotrun.forecast.study import Options, Row, records_in, study
+from spotrun.forecast.study_report import as_csv, as_json
 from tests.support.market_records import write_records
 
 HOUR_S = 3600.0

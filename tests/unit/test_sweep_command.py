@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun.cli import sweep_start
-from spotrun.cli.sweeps import NamedSweep
 from spotrun.creation import create_run
 from spotrun.errors import StoreError
 from spotrun.folder import keys, setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
+from spotrun.runs.sweeps import NamedSweep
 from spotrun.spec.file import load_spec
 from spotrun.spec.trials import trial_spec
 from spotrun.store.opening import open_store
+from spotrun.sweep import starting as sweep_start
 from tests.support.called_spotrun import Spotrun
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore

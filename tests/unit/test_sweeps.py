@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.sweep import Case, Swept, swept
-from spotrun.policy.sweeps import (
+from spotrun.sweep.rungs import (
     Action,
     Begin,
     CarryOn,

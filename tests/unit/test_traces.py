@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.simulation.traces import read_any, read_bamboo, read_counts, read_json, read_windows
+from spotrun.forecast.traces import read_any, read_bamboo, read_counts, read_json, read_windows
 
 
 def test_the_same_numbers_mean_the_opposite_to_the_two_publishers(tmp_path: Path) -> None:

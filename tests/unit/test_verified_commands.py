@@ -7,11 +7,11 @@ from pathlib import Path
 
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
-from spotrun.report.verified_command import as_json, text
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.model import RunSpec
 from spotrun.verify.command import CommandVerification, compare, is_command, waits
+from spotrun.verify.command_report import as_json, text
 from spotrun.verify.job import interrupted_command, straight
 from spotrun.verify.kills import Killed, KillPlan
 from spotrun.verify.rehearsal import Rehearsed

@@ -35,7 +35,7 @@ def main() -> None:
     zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
     sys.path.insert(0, folder)
     os.environ["HOME"] = folder  # whoever this process is may write there
-    runpy.run_module("spotrun.cli.night_server", run_name="__main__", alter_sys=True)
+    runpy.run_module("spotrun.night.server", run_name="__main__", alter_sys=True)
 
 
 def _token() -> str:

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from spotrun.forecast.ticks import Ticks
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.simulation.ticks import Ticks
 
 TICK_ROUNDING = 1e-9
 """A moment this little before a tick (as a share of a tick) counts as its start."""

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from spotrun.clock import ScaledClock
 from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import InstanceState
 from spotrun.policy import decide
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S, look_s
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
-from spotrun.simulation.baselines import COMPARED
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 from tests.support.manual_clock import ManualClock

@@ -1,0 +1,333 @@
+"""Runs the trials of a bench, some of them at once, and leaves nothing running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from decimal import Decimal
+from queue import Empty, Queue
+from typing import NamedTuple
+
+from spotrun.account.summary import summarise
+from spotrun.bench.meter import Measured, Meter
+from spotrun.bench.report import Progress
+from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
+from spotrun.bench.trials import Trial
+from spotrun.bench.turns import next_ones, shares
+from spotrun.creation import create_run, new_uid
+from spotrun.errors import SpecInvalid, SpotrunError, StoreError
+from spotrun.folder.bench_record import Benched, digest_of, keep
+from spotrun.folder.status_objects import AgentStatus
+from spotrun.policy.changeovers import measured_starts
+from spotrun.run.events import BENCH
+from spotrun.run.reasons import in_one_line
+from spotrun.run.state import RunState
+from spotrun.runner import Tick
+from spotrun.runs.asking import say
+from spotrun.runs.before_launch import suitable_for
+from spotrun.runs.interrupts import request_stop, what_is_left
+from spotrun.runs.known import remember
+from spotrun.runs.open_run import OpenRun, open_run, who, writer
+from spotrun.runs.signals import Signalled, undisturbed
+from spotrun.runs.termination import end_instances, take_down
+from spotrun.spec.kinds import Kind
+from spotrun.spec.model import RunSpec
+from spotrun.spec.varied_arguments import unvaried
+from spotrun.store.retrying import persist
+from spotrun.units import count_of, to_the_second
+
+LOOK_S = 0.25
+"""System time between two looks at how far the trials are."""
+LEAVE_WITHIN_S = 90.0
+"""System time. What ends a run waits for a minute until its instances are gone."""
+Watch = Callable[[Sequence[Progress]], None]
+"""Is shown how far each trial is that goes on."""
+
+
+class Planned(NamedTuple):
+    """
+    A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins.
+    `job_digest` is that of the job without all that a bench varies.
+    """
+
+    job: str
+    job_digest: str
+    trial: Trial
+    spec: RunSpec
+    prices: Prices
+    least_usd: Decimal | None
+
+
+def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
+    """
+    See whether there is what the trials of `job` need, which `specs` measure. Nothing is rented. The market of a kind
+    is looked at once.
+
+    Raises:
+        SpecInvalid, CloudError: there is not.
+    """
+    seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
+    for trial, spec in zip(trials, specs, strict=True):
+        if trial.kind not in seen:
+            found = suitable_for(spec, BENCH)
+            seen[trial.kind] = Prices.of(found.offerings, spec.num_nodes), found.least_usd
+        yield Planned(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
+
+
+def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:
+    """
+    Raises:
+        SpecInvalid: one of them would not even begin with it.
+    """
+    if budget is None:
+        return
+    for each in trials:
+        if each.least_usd is not None and each.least_usd > budget:
+            enough = sum((one.least_usd or Decimal(0) for one in trials), Decimal(0))
+            raise SpecInvalid(
+                f"--budget {budget}: {each.trial.name} does not begin with less than ${each.least_usd}",
+                hint=f"--budget {enough} lets all of them begin",
+            )
+
+
+@contextmanager
+def measuring(
+    trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+) -> Iterator[Iterator[Row]]:
+    """
+    The rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` how many of them
+    may be: None is one of each kind. Whatever ends the block, nothing that was rented in it is left running.
+    """
+    bench = _Bench(trials, steps, budget, at_once, watch)
+    try:
+        yield bench.rows()
+    finally:
+        with undisturbed():
+            bench.leave_nothing()
+
+
+class _Bench:
+    """All trials: those that wait, and those that go on with a share of the budget each."""
+
+    def __init__(
+        self, trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+    ) -> None:
+        self._trials = trials
+        self._steps = steps
+        self._left_usd = budget
+        self._at_once = at_once
+        self._watch = watch
+        self._waiting = list(range(len(trials)))
+        self._going: list[_Trial] = []
+        self._ended: Queue[_Trial] = Queue()
+
+    def rows(self) -> Iterator[Row]:
+        while self._waiting or self._going:
+            if (row := self._begin()) is not None:
+                yield row
+            self._watch([each.progress for each in self._going])
+            with suppress(Empty):
+                ended = self._ended.get(timeout=LOOK_S)
+                self._going.remove(ended)
+                yield self._row(ended)
+
+    def _begin(self) -> Row | None:
+        """Begin those whose turn it is. A row for the first of them, if nothing will ever be left for it."""
+        kinds = [self._trials[number].trial.kind for number in self._waiting]
+        places = next_ones(kinds, [each.kind for each in self._going], self._at_once)
+        turns = [self._waiting[place] for place in places]
+        leasts = [self._trials[number].least_usd for number in turns]
+        budgets = [None for _ in turns] if self._left_usd is None else shares(self._left_usd, leasts)
+        for number, budget_usd in zip(turns, budgets, strict=False):
+            self._start(number, budget_usd)
+        if self._going or not turns:
+            return None
+        self._waiting.remove(turns[0])
+        without = self._trials[turns[0]]
+        reason = f"${self._left_usd:.2f} are left, and ${without.least_usd} are needed to begin"
+        return Row(trial=without.trial, fate=Fate.NO_MONEY, prices=without.prices, reason=reason)
+
+    def _start(self, number: int, budget_usd: Decimal | None) -> None:
+        trial = _Trial(self._trials[number], budget_usd, number, len(self._trials), self._steps, self._ended)
+        self._waiting.remove(number)
+        self._going.append(trial)
+        if self._left_usd is not None and budget_usd is not None:
+            self._left_usd -= budget_usd
+        trial.start()
+
+    def _row(self, ended: _Trial) -> Row:
+        row = ended.row()
+        if self._left_usd is not None and ended.budget_usd is not None:
+            self._left_usd += max(Decimal(0), ended.budget_usd - row.usd)
+        return row
+
+    def leave_nothing(self) -> None:
+        for each in self._going:
+            each.leave()
+        ends_s = time.monotonic() + LEAVE_WITHIN_S
+        for each in self._going:
+            each.join(max(0.0, ends_s - time.monotonic()))
+
+
+class _Left(Exception):
+    """The trial is not wanted any more."""
+
+
+class _Trial:
+    """One run, from its launch until nothing of it is left, in a thread of its own."""
+
+    def __init__(
+        self,
+        planned: Planned,
+        budget_usd: Decimal | None,
+        number: int,
+        trials: int,
+        steps: int,
+        ended: Queue[_Trial],
+    ) -> None:
+        """The run has been created then."""
+        self.budget_usd = budget_usd
+        self.progress = Progress(planned.trial, number, trials, 0, steps, None)
+        self._planned = planned
+        self._spec = planned.spec.model_copy(
+            update={"budget": planned.spec.budget.model_copy(update={"max_usd": budget_usd})}
+        )
+        self._steps = steps
+        self._meter = Meter(steps)
+        self._ended = ended
+        self._unwanted = threading.Event()
+        self._failure: BaseException | None = None
+        self._run = _created(self._spec)
+        self._thread = threading.Thread(target=self._attend, name=self._run.id, daemon=True)
+
+    @property
+    def kind(self) -> Kind | None:
+        return self._planned.trial.kind
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End it; its runner looks every two seconds."""
+        self._unwanted.set()
+
+    def join(self, within_s: float) -> None:
+        """Until nothing of it is left, or nobody can wait any longer."""
+        if self._thread.ident is None:  # a signal came between its creation and its start
+            _leave_nothing(self._run)
+            return
+        self._thread.join(within_s)
+        if self._thread.is_alive():
+            say(what_is_left(self._run))
+
+    def _attend(self) -> None:
+        try:
+            self._run.runner.run(self._look)
+        except _Left:
+            _leave_nothing(self._run)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self._failure = error
+            _leave_nothing(self._run)
+        finally:
+            self._ended.put(self)
+
+    def _look(self, tick: Tick) -> None:
+        if self._unwanted.is_set():
+            raise _Left
+        if tick.status is not None and not self._meter.enough:
+            self._see(tick.status)
+        done = min(self._meter.steps, self._steps)
+        self.progress = replace(self.progress, steps=done, held_up=tick.waiting_for)
+
+    def _see(self, status: AgentStatus) -> None:
+        self._meter.show(status)
+        if self._meter.enough:  # its instances first: nobody goes on with a last checkpoint of what was measured
+            end_instances(self._run)
+            request_stop(self._run)
+
+    def row(self) -> Row:
+        """What came out, once it has ended. An error that ended it is raised."""
+        if self._failure is not None:
+            raise self._failure
+        run, state = self._run, self._run.ledger.state
+        assert state.terminal is not None
+        detail = in_one_line(state.terminal.detail)
+        measured, fate, reason = self._meter.measured, Fate.MEASURED, ""
+        if not self._meter.enough and state.terminal.outcome == "failed":
+            measured, fate, reason = None, fate_of(detail), detail
+        elif measured is None:
+            fate, reason = Fate.TOO_SHORT, self._why_too_short(state, detail)
+        if measured is not None:
+            self._keep(run, measured)
+        last = next(reversed(list(state.attempts.values())), None)
+        offering = None if last is None else state.launch_of(last).intent.offering
+        return Row(
+            trial=self._planned.trial,
+            fate=fate,
+            prices=self._planned.prices,
+            instance_type="" if offering is None else offering.instance_type,
+            accelerators="" if offering is None else offering.accelerators,
+            measured=measured,
+            begins_s=begins_s(state),
+            usd=summarise(state, run.clock.now()).total.cost_usd,
+            run=run.id,
+            reason=reason,
+        )
+
+    def _why_too_short(self, state: RunState, detail: str) -> str:
+        assert state.terminal is not None
+        lasted = state.terminal.at - state.created_at
+        if state.terminal.outcome == "completed":
+            return "it ended before its beginning was over; let it train longer"
+        steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
+        return f"it did not make {steps} in {time} ({detail}); give it more by --within or --budget"
+
+    def _keep(self, run: OpenRun, measured: Measured) -> None:
+        """For later runs of the job as it was measured."""
+        kind = self._planned.trial.kind
+        if kind is None:
+            return
+        total, step_s = measured.steps_total, 1 / measured.steps_per_s
+        found = Benched(
+            kind=str(kind),
+            step_s=step_s,
+            samples=measured.samples / measured.steps if measured.samples else None,
+            work_s=None if total is None else total * step_s,
+            at=run.clock.now(),
+            run=run.id,
+            doubt=min(1.0, measured.doubt),
+            start_s=next(reversed(measured_starts(run.ledger.state).values()), None),
+            usual_boot_s=self._spec.boot.total_seconds(),
+            job=self._planned.job_digest,
+            otherwise=self._planned.trial.otherwise,
+            args=self._spec.train.args,
+            command=self._spec.train.run or "",
+        )
+        job = self._spec.model_copy(update={"name": self._planned.job})
+        try:
+            persist(lambda: keep(run.runs, job, found))
+        except StoreError as error:
+            say(f"later runs will not know it: {error.one_line}")
+
+
+def _created(spec: RunSpec) -> OpenRun:
+    """A new run, of which nothing is left if a signal comes meanwhile."""
+    uid = new_uid()
+    try:
+        run = open_run(create_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH), None, "runner")
+        remember(run)
+        return run
+    except (KeyboardInterrupt, Signalled):
+        with undisturbed(), suppress(SpotrunError):
+            _leave_nothing(OpenRun(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}", writer("runner")))
+        raise
+
+
+def _leave_nothing(run: OpenRun) -> None:
+    try:
+        take_down(run)
+    except SpotrunError as error:
+        say(f"{error.one_line}; {what_is_left(run)}")

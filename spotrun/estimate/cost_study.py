@@ -1,0 +1,325 @@
+"""
+A cost study: what trainings cost at several places, by prices and speeds that its file names. Nothing is rented for it.
+
+`spotrun.estimate.cost_study_file.load_study` reads one; `spotrun.estimate` reckons with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from spotrun.spec import fields
+from spotrun.spec.own_machine import Amount, Machine, Positive, read_positive
+from spotrun.spec.problems import Key, Problem
+from spotrun.spec.strict import Model
+from spotrun.spec.values import clean_text
+from spotrun.units import Unreadable, shown
+
+NAMES_MAX = 200
+YEAR_DAYS = Decimal("365.25")
+Quantity = Literal[
+    "usd_per_hour",
+    "usd_per_month",
+    "spot_usd_per_hour",
+    "spot_share",
+    "price_ratio",
+    "samples",
+    "samples_per_second",
+    "mean_of_times",
+    "speed_ratio",
+    "hours",
+    "usd",
+    "spot_usd",
+    "samples_per_usd",
+    "normalised_time",
+    "normalised_cost",
+    "break_even_days",
+]
+"""What can be compared with a published figure."""
+OF_A_TRAINING = frozenset(
+    {
+        *("samples", "samples_per_second", "mean_of_times", "speed_ratio", "hours", "usd", "spot_usd"),
+        *("samples_per_usd", "normalised_time", "normalised_cost", "break_even_days"),
+    }
+)
+OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "normalised_time", "normalised_cost"})
+
+
+def _remark(value: object) -> str:
+    """A text, or a number such as a year. The line end of a YAML block does not count."""
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return str(value)
+    return clean_text(value.strip() if isinstance(value, str) else value)
+
+
+def _several(value: object) -> tuple[Any, ...]:
+    """One number, or a list of them."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Remark = Annotated[str, BeforeValidator(_remark)]
+Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_length=1, max_length=100)]
+
+
+class Training(Model):
+    """
+    How many samples it takes to the end: `samples`, or `steps` of a `batch`. `step_s` are the parts of a step that
+    come one after the other, in seconds.
+    """
+
+    samples: Positive | None = None
+    batch: Positive | None = None
+    steps: Positive | None = None
+    step_s: Mapping[str, Positive] = Field(default={}, max_length=20)
+
+    @model_validator(mode="after")
+    def _says_how_much(self) -> Training:
+        if (self.batch is None) != (self.steps is None):
+            raise Unreadable("batch and steps belong together", "write both, or samples")
+        if (self.samples is None) == (self.batch is None):
+            raise Unreadable("its length is not given once", "write samples, or batch and steps")
+        return self
+
+    @property
+    def samples_in_all(self) -> Decimal:
+        return self.samples if self.samples is not None else (self.batch or Decimal(0)) * (self.steps or Decimal(0))
+
+
+class Part(Model):
+    """Something that is rented with others, such as a GPU beside its machine."""
+
+    usd_per_hour: Amount
+    count: Positive = Decimal(1)
+
+
+class Interrupted(Model):
+    """How often spot capacity is interrupted; each interruption costs `restart` once more."""
+
+    interruptions_per_hour: Amount = Decimal(0)
+    restart: fields.Duration = timedelta(0)
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Self:
+        if self.lost_share >= 1:
+            raise Unreadable("takes all of the time, so that nothing is trained", "write less", at=("restart",))
+        return self
+
+    @property
+    def lost_share(self) -> Decimal:
+        """Of the time: what goes into restarts."""
+        return self.interruptions_per_hour * Decimal(self.restart.total_seconds()) / 3600
+
+
+class Spot(Interrupted):
+    """Interruptible capacity. `usd_per_hour` is a mean, of prices between `low` and `high` where these are known."""
+
+    usd_per_hour: Positive
+    low: Positive | None = None
+    high: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Spot:
+        if self.low is not None and self.low > self.usd_per_hour:
+            raise Unreadable("is more than the mean", "write the lowest price", at=("low",))
+        if self.high is not None and self.high < self.usd_per_hour:
+            raise Unreadable("is less than the mean", "write the highest price", at=("high",))
+        return self
+
+
+class Subscription(Model):
+    """A fixed price a month for at most so many hours of it; a training that needs more pays for further months."""
+
+    usd_per_month: Amount
+    hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
+
+
+class Rented(Interrupted):
+    """What a cloud asks, looked up when the study is read: on demand now, and spot over the last `days`."""
+
+    cloud: fields.CloudName
+    instance_type: fields.CloudName
+    region: fields.CloudName | None = None
+    days: Annotated[Decimal, BeforeValidator(read_positive), Field(le=90)] = Decimal(90)
+
+
+class Listed(Interrupted):
+    """What spotrun's own price lists say of `count` of a type; where no region is named, in the first one there."""
+
+    table: fields.Text
+    type: fields.Text
+    region: fields.CloudName | None = None
+    count: Positive = Decimal(1)
+
+
+class Measured(Model):
+    """The speed that `spotrun bench` has measured for the job file `job` on a `type`; times `count` of them."""
+
+    job: fields.Text
+    type: fields.Text
+    store: fields.Text | None = None
+    count: Positive = Decimal(1)
+
+
+class Like(Model):
+    """
+    A speed by that of another `place`: so many `devices` of it, by the `times` of each training (the mean of several),
+    and with some parts of a step so much `faster`.
+    """
+
+    place: fields.Text
+    devices: Positive = Decimal(1)
+    times: Mapping[str, Numbers] = Field(default={}, max_length=NAMES_MAX)
+    faster: Mapping[str, Positive] = Field(default={}, max_length=20)
+
+
+_PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
+
+
+class Place(Model):
+    """
+    Somewhere to train: its price in one of six ways, or that on spot alone, and its speed by training: said, measured
+    by a bench, or that of another place. `source` and `as_of` are those of its prices.
+    """
+
+    usd_per_hour: Amount | None = None
+    parts: Mapping[str, Part] | None = Field(default=None, min_length=1, max_length=20)
+    own: Machine | None = None
+    subscription: Subscription | None = None
+    rented: Rented | None = None
+    listed: Listed | None = None
+    spot: Spot | None = None
+    samples_per_second: Mapping[str, Positive] = Field(default={}, max_length=NAMES_MAX)
+    measured: Mapping[str, Measured] = Field(default={}, max_length=NAMES_MAX)
+    like: Like | None = None
+    source: Remark | None = None
+    as_of: Remark | None = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Place:
+        given = [name for name in _PRICES if getattr(self, name) is not None]
+        if len(given) > 1 or not (given or self.spot):
+            said = f"has {' and '.join(given)}" if given else "has no price"
+            raise Unreadable(said, f"write one of {', '.join(_PRICES)}, or spot")
+        if self.spot is not None and not {*given} <= {"usd_per_hour", "parts"}:
+            raise Unreadable(f"goes with usd_per_hour or parts, not with {given[0]}", "remove it", at=("spot",))
+        speeds = [name for name in ("samples_per_second", "measured", "like") if getattr(self, name)]
+        if self.like is not None and len(speeds) > 1:
+            raise Unreadable(f"has both {speeds[0]} and like", "keep one of them")
+        if twice := self.samples_per_second.keys() & self.measured.keys():
+            raise Unreadable(f"{min(twice)} is in samples_per_second too", "keep one of them", at=("measured",))
+        return self
+
+
+class Published(Model):
+    """
+    A figure that somebody has published, to be compared with ours. `differs` says why the two are not alike; without it
+    they have to be.
+    """
+
+    figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
+    value: Positive
+    place: fields.Text | None = None
+    against: fields.Text | None = None
+    training: fields.Text | None = None
+    differs: Remark | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Published:
+        needed = {
+            "place": self.figure != "samples",
+            "training": self.figure in OF_A_TRAINING,
+            "against": self.figure in OF_TWO_PLACES,
+        }
+        for name, needs in needed.items():
+            if needs and getattr(self, name) is None:
+                raise Unreadable(f"{self.figure} needs a {name}", f"add {name}: NAME")
+            if not needs and getattr(self, name) is not None:
+                raise Unreadable(f"{self.figure} has no {name}", "remove it", at=(name,))
+        return self
+
+
+class CostStudy(Model):
+    """
+    `within` is the share by which ours may differ from a published figure. `base` is the place that times and costs are
+    normalised by; the first one if it is not named.
+    """
+
+    title: Remark
+    source: Remark | None = None
+    as_of: Remark | None = None
+    month_days: Annotated[Decimal, BeforeValidator(read_positive), Field(le=31)] = YEAR_DAYS / 12
+    base: fields.Text | None = None
+    assumptions: tuple[Remark, ...] = Field(default=(), max_length=NAMES_MAX)
+    trainings: Mapping[str, Training] = Field(min_length=1, max_length=NAMES_MAX)
+    places: Mapping[str, Place] = Field(min_length=1, max_length=NAMES_MAX)
+    published: tuple[Published, ...] = Field(default=(), max_length=1000)
+    within: Annotated[Decimal, BeforeValidator(read_positive), Field(le=1)] = Decimal("0.02")
+
+    def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
+        """The same with what `change` makes of each place, by its name."""
+        return self.model_copy(update={"places": {name: change(name, place) for name, place in self.places.items()}})
+
+
+def loose_ends(study: CostStudy) -> Iterator[Problem]:
+    """Names that cannot be read, or that the study uses and does not have; a speed that leads back to itself."""
+    places, trainings = tuple(study.places), tuple(study.trainings)
+    for section, names in (("places", places), ("trainings", trainings)):
+        for name in names:
+            if name != name.strip() or not name:
+                yield Problem((section, name), "is a name with space around it", "write a name without")
+    yield from _unknown(("base",), study.base, places)
+    for name, place in study.places.items():
+        at: Key = ("places", name)
+        for training in place.samples_per_second:
+            yield from _unknown((*at, "samples_per_second", training), training, trainings)
+        for training in place.measured:
+            yield from _unknown((*at, "measured", training), training, trainings)
+        if place.like is not None:
+            yield from _loose_like(study, name, place.like)
+    for number, each in enumerate(study.published):
+        for key, known in (("place", places), ("against", places), ("training", trainings)):
+            yield from _unknown(("published", number, key), getattr(each, key), known)
+
+
+def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
+    at: Key = ("places", name, "like")
+    yield from _unknown((*at, "place"), like.place, tuple(study.places))
+    for training in like.times:
+        yield from _unknown((*at, "times", training), training, tuple(study.trainings))
+    parts = dict.fromkeys(part for training in study.trainings.values() for part in training.step_s)
+    for part in like.faster:
+        yield from _unknown((*at, "faster", part), part, tuple(parts))
+    if name in _ancestors(study, name):
+        yield Problem((*at, "place"), "leads back to this place", "give one of them samples_per_second")
+
+
+def _ancestors(study: CostStudy, name: str) -> list[str]:
+    """The places that its speed comes from, until one that is unknown, has a speed of its own, or was met before."""
+    met: list[str] = []
+    while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:
+        name = place.like.place
+        met.append(name)
+    return met
+
+
+def _unknown(key: Key, name: str | None, known: tuple[str, ...]) -> Iterator[Problem]:
+    if name is not None and name not in known:
+        yield Problem(key, f"there is no {shown(name)!r} here", _meant(name, known))
+
+
+def _meant(name: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name[:100], known, 1, cutoff=0.5)
+    listed = ", ".join(shown(each) for each in known[:10])
+    return f"did you mean {shown(close[0])}?" if close else f"known here: {listed or 'none'}"
+
+
+def _known(value: object, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise Unreadable(f"{shown(value)!r} is no figure that we reckon", _meant(str(value), known))
+    return value

@@ -1,0 +1,1 @@
+"""Forecasts a job and compares strategies, by simulated runs and markets."""

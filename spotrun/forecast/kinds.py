@@ -1,0 +1,192 @@
+"""
+The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all of them and with each.
+
+In each lifetime every kind has a true speed of its own, drawn from what is believed of it: the published figure, wrong
+by up to a factor of three either way (`spotrun.policy.throughput`). The run has to find that out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import timedelta
+from math import exp, log
+from multiprocessing import get_context
+
+import msgspec
+import numpy as np
+
+from spotrun.forecast.lifetimes import Source, SpotPools, draw, standby_of
+from spotrun.forecast.lived import Lived, LivedRun, Truth
+from spotrun.forecast.lives_ahead import SPAN, TICKS, WORKERS, Asked, Forecast, Question, seed_of, span_s, summary
+from spotrun.market.kinds import is_of, kind_among
+from spotrun.market.world import World
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.facts import Facts
+from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import PUBLISHED_DOUBT, speeds
+from spotrun.run import fold
+from spotrun.run.events import Entry, RunCreated
+from spotrun.spec.kinds import AnyOf, Kind, NamedType
+from spotrun.spec.model import RunSpec
+
+LIFETIMES_MAX = 100
+"""A lifetime that the policy decides takes a third of a second."""
+LOOK_MAX_S = 300.0
+CHUNK = 5
+ALL = "all types"
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One row: the job with these offerings. Who trains longer than `given_up_s` is given up."""
+
+    strategy: str
+    market: str
+    spec: RunSpec
+    offerings: tuple[Offering, ...]
+    given_up_s: float
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What the lifetimes of all rows have in common. `times` is believed of each kind, against the first."""
+
+    ways: tuple[Way, ...]
+    asked: Asked
+    created: RunCreated
+    times: dict[str, float]
+    types: dict[str, str]
+    checkpoint_bytes: int
+
+
+class Share(msgspec.Struct, frozen=True):
+    """In which share of the lifetimes a kind did most of the work."""
+
+    kind: str
+    share: float
+
+
+def forecast_of_kinds(
+    choice: Choice,
+    lifetimes: int,
+    *,
+    budget_usd: float | None,
+    seed: int,
+    source: Source,
+    progressed: Callable[[int, int], None],
+) -> tuple[list[Forecast], tuple[Share, ...]]:
+    """A row for each way, and which kinds will do the work; all ways meet the same markets and speeds."""
+    found: list[list[Lived]] = [[] for _ in choice.ways]
+    lives = range(min(lifetimes, LIFETIMES_MAX))
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        chunks = [lives[first : first + CHUNK] for first in range(0, len(lives), CHUNK)]
+        tasks = [pool.submit(lived_by, choice, chunk, seed, source) for chunk in chunks]
+        for done, _ in enumerate(as_completed(tasks), 1):
+            progressed(done, len(tasks))
+    for task in tasks:
+        for lived, more in zip(found, task.result(), strict=True):
+            lived += more
+    rows = [
+        summary(
+            Question(way.strategy, SpotPools(way.market, (), (), ())),
+            [each.outcome for each in lived],
+            choice.asked.job,
+            budget_usd,
+        )
+        for way, lived in zip(choice.ways, found, strict=True)
+    ]
+    return rows, _shares(choice, found[0])
+
+
+def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[Lived]]:
+    """Per way what became of each of these lifetimes."""
+    pools = _pools([each for way in choice.ways for each in way.offerings])
+    found: list[list[Lived]] = [[] for _ in choice.ways]
+    for own in (seed_of(seed, number) for number in lifetimes):
+        truth_s = _work_s(choice, own)
+        job = choice.asked.job
+        drawn = draw(pools, round(SPAN * TICKS), job.tick_s, own, source)
+        real = choice.asked.doubt.job(job, own)
+        for rows, way in zip(found, choice.ways, strict=True):
+            truth = Truth(
+                work_s=truth_s,
+                changeover_s=real.changeover_s,
+                interval_s=2 * choice.asked.rework_s,
+                standby=standby_of(choice.asked.standby, own),
+                checkpoint_bytes=choice.checkpoint_bytes,
+                given_up_s=way.given_up_s,
+            )
+            look_s = min(LOOK_MAX_S, job.tick_s)
+            life = LivedRun(way.spec, choice.created, way.offerings, pools.pools, drawn, job.tick_s, truth, look_s)
+            rows.append(life.live())
+    return found
+
+
+def _pools(offerings: Sequence[Offering]) -> SpotPools:
+    spot = {name_of(each.pool): each for each in offerings if each.capacity_type is CapacityType.SPOT}
+    prices = tuple(float(each.price_usd_per_hour) for each in spot.values())
+    return SpotPools(ALL, tuple(spot), tuple(each.region for each in spot.values()), prices)
+
+
+def _work_s(choice: Choice, seed: int) -> dict[str, float]:
+    """How long the work takes on each instance type in one lifetime; on the first kind as long as it is known."""
+    rng = np.random.default_rng((seed, 4))
+    off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
+    first = next(iter(choice.times))
+    share = 1 + choice.asked.doubt.work_share * float(rng.uniform(-1, 1))
+    true = {kind: times * exp(off[kind] - off[first]) for kind, times in choice.times.items()}
+    return {name: choice.asked.job.work_s * share / true[kind] for name, kind in choice.types.items()}
+
+
+def _shares(choice: Choice, lived: Sequence[Lived]) -> tuple[Share, ...]:
+    counts: dict[str, int] = {}
+    for each in lived:
+        done: dict[str, float] = {}
+        for name, share in each.shares.items():
+            done[choice.types[name]] = done.get(choice.types[name], 0.0) + share
+        if done:
+            most = max(done, key=done.__getitem__)
+            counts[most] = counts.get(most, 0) + 1
+    ranked = sorted(counts, key=counts.__getitem__, reverse=True)
+    return tuple(Share(kind, counts[kind] / len(lived)) for kind in ranked)
+
+
+def choice_of(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    asked: Asked,
+    created: RunCreated,
+    strategy: str,
+    checkpoint_bytes: int,
+) -> Choice:
+    """The rows: the choice itself, each kind alone by the same rule, and on-demand alone."""
+    kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
+    times = _believed(spec, offerings, created)
+    slower = PUBLISHED_DOUBT**2
+    longest = {kind: SPAN * slower * asked.job.work_s / times[kind] + span_s(asked.job) for kind in kinds}
+    of = {kind: tuple(each for each in offerings if kind_among(each, kinds) == kind) for kind in kinds}
+    ways = [Way(strategy, ALL, spec, tuple(offerings), max(longest.values()))]
+    ways += [Way(strategy, f"{kind} alone", _alone(spec, kind, times[kind]), of[kind], longest[kind]) for kind in kinds]
+    if spec.resources.spot_policy == "auto" and strategy != "on_demand_only":
+        resources = spec.resources.model_copy(update={"spot_policy": "on-demand"})
+        dear = tuple(each for each in offerings if each.capacity_type is CapacityType.ON_DEMAND)
+        only = spec.model_copy(update={"resources": resources})
+        ways += [Way("on_demand_only", ALL, only, dear, max(longest.values()))] if dear else []
+    types = {each.instance_type: str(kind_among(each, kinds)) for each in offerings}
+    named = {str(kind): times[kind] for kind in kinds}
+    return Choice(tuple(ways), asked, created, named, types, checkpoint_bytes)
+
+
+def _believed(spec: RunSpec, offerings: Sequence[Offering], created: RunCreated) -> Mapping[Kind, float]:
+    born = fold.begin(Entry(number=0, run=created.uid, nonce="", at=created.clock_epoch, writer="", event=created))
+    facts = Facts.at_birth(born, spec, World(offerings=tuple(offerings), instances=()))
+    return {kind: speed.times for kind, speed in speeds(facts).items()}
+
+
+def _alone(spec: RunSpec, kind: Kind, times: float) -> RunSpec:
+    """The same job with this kind only; its work is told as it is believed to be there."""
+    named = AnyOf((kind,)) if isinstance(kind, NamedType) else kind
+    resources = spec.resources.model_copy(update={"accelerators": named})
+    expected = spec.policy.expected_work
+    told = None if expected is None else timedelta(seconds=expected.total_seconds() / times)
+    policy = spec.policy.model_copy(update={"expected_work": told})
+    return spec.model_copy(update={"resources": resources, "policy": policy})

@@ -1,0 +1,227 @@
+"""
+The markets of simulated lifetimes: each has one of its own, generated, recorded, or as the local cloud makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from typing import Protocol, overload
+
+import msgspec
+import numpy as np
+
+from spotrun.clouds.local import market as local
+from spotrun.clouds.local.config import NOTICE, MarketConfig
+from spotrun.forecast.generator import generate
+from spotrun.forecast.ticks import Standby
+from spotrun.forecast.traces import Windows
+from spotrun.instance import PriceSegment
+from spotrun.offering import CapacityType, Pool
+from spotrun.units import format_duration
+
+WARNED_MAX = 64
+"""After this many losses of one lifetime, the notices repeat."""
+STANDBY = Standby(NOTICE.total_seconds(), (True,))
+NOT_OFFERED = -1.0
+ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SpotPools(msgspec.Struct, frozen=True):
+    """
+    Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking.
+
+    Beside the price an hour costs what `sending` has for the pool, where that is not empty; and a start costs its toll,
+    by pool and for on-demand, where it costs anything beside its time.
+    """
+
+    name: str
+    pools: tuple[str, ...]
+    regions: tuple[str, ...]
+    prices: tuple[float, ...]
+    sending: tuple[float, ...] = ()
+    tolls: dict[str, float] = {}
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """Per tick and pool whether there is capacity; its price, too, where prices move, else one price a pool."""
+
+    up: np.ndarray
+    usd: np.ndarray
+
+    def only(self, pools: list[int]) -> Drawn:
+        return Drawn(self.up[:, pools], self.usd[..., pools])
+
+
+class Source(Protocol):
+    """Where markets come from. `words` end the sentence "spot comes and goes …"."""
+
+    @property
+    def words(self) -> str: ...
+
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn: ...
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """Markets of this package's generator, at the prices of now."""
+
+    @property
+    def words(self) -> str:
+        return "as in a generator fitted to nine V100 zones of 2023, at the prices of now"
+
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
+        return Drawn(generate(market.regions, ticks, tick_s, seed), np.array(market.prices))
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """
+    Capacity from the generator: prices tell nothing of it. The prices of all pools are those of the same moments of
+    their history, from a random one on; behind its end it begins anew. A pool without any keeps its price of now.
+    """
+
+    histories: dict[str, tuple[PriceSegment, ...]]
+    until: datetime
+
+    @property
+    def words(self) -> str:
+        days = format_duration(timedelta(hours=max(1, round(self._span_s / 3600))))
+        return f"as in a generator fitted to nine V100 zones of 2023, and prices move as they did in the last {days}"
+
+    @property
+    def _since(self) -> datetime:
+        return min(segments[0].since for segments in self.histories.values())
+
+    @property
+    def _span_s(self) -> float:
+        return (self.until - self._since).total_seconds()
+
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
+        begin_s = np.random.default_rng((seed, 3)).uniform(0, self._span_s)
+        moments = (begin_s + np.arange(ticks) * tick_s) % self._span_s
+        usd = [self._course(*pool, moments) for pool in zip(market.pools, market.prices, strict=True)]
+        return Drawn(generate(market.regions, ticks, tick_s, seed), np.stack(usd, axis=1))
+
+    def _course(self, pool: str, usd_now: float, moments: np.ndarray) -> np.ndarray:
+        segments = self.histories.get(pool)
+        if not segments or not segments[-1].usd_per_hour:
+            return np.full(len(moments), usd_now)
+        since = np.array([(each.since - self._since).total_seconds() for each in segments])
+        relative = np.array([float(each.usd_per_hour / segments[-1].usd_per_hour) for each in segments])
+        at = np.maximum(np.searchsorted(since, moments, side="right") - 1, 0)
+        return np.asarray(relative[at] * usd_now)
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """
+    Recorded windows from random moments on, one after another: zones for pools, at the same moments.
+
+    Where there are more pools than zones, those beyond have a zone's availability at other moments. A pool's price
+    moves from its price of now as its zone's did from its mean.
+    """
+
+    name: str
+    windows: Windows
+
+    @property
+    def words(self) -> str:
+        return f"as recorded in {self.name}, and prices move from those of now as they did there"
+
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
+        zones = len(self.windows.zones)
+        pools = range(len(market.pools))
+        columns = [self._column(pool % zones, ticks, tick_s, (seed, pool // zones)) for pool in pools]
+        up, relative = (np.stack([column[part] for column in columns], axis=1) for part in (0, 1))
+        return Drawn(up.astype(bool), relative * np.array(market.prices))
+
+    def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a zone is up, and its price as a share of its mean."""
+        rng, record = np.random.default_rng(seed), self.windows
+        mean = record.price[:, :, zone].mean() or 1.0
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        length = 0
+        while length < ticks:
+            window, size = int(rng.integers(len(record.up))), record.up.shape[1]
+            moments = np.arange(int(rng.integers(size)) * record.tick_s, size * record.tick_s, tick_s)
+            at = (moments / record.tick_s).astype(int)
+            parts.append((record.up[window, at, zone], record.price[window, at, zone] / mean))
+            length += len(moments)
+        up, price = (np.concatenate([part[each] for part in parts])[:ticks] for each in (0, 1))
+        return up, price
+
+
+class Local(msgspec.Struct, frozen=True):
+    """The generated market of the local cloud, under other seeds than the run's own. Its prices move."""
+
+    config: MarketConfig
+
+    @property
+    def words(self) -> str:
+        return "as the local cloud generates it (local.market), from other seeds, with prices that move"
+
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
+        world = local.Market(msgspec.structs.replace(self.config, seed=seed), ORIGIN)
+        up = np.zeros((ticks, len(market.pools)), dtype=bool)
+        usd = np.zeros((ticks, len(market.pools)))
+        until = ORIGIN + timedelta(seconds=ticks * tick_s)
+        for column, name in enumerate(market.pools):
+            zone, _, instance_type = name.partition("/")
+            pool = Pool(zone=zone, instance_type=instance_type, capacity_type=CapacityType.SPOT)
+            for since, to in world.capacity(pool, ORIGIN, until):
+                up[_tick(since, tick_s) : _tick(to, tick_s), column] = True
+            usd[:, column] = float(world.price(pool, ORIGIN))
+            for step in world.price_changes(pool, ORIGIN, until):
+                usd[_tick(step.since, tick_s) :, column] = float(step.usd_per_hour)
+        return Drawn(up, usd)
+
+
+def _tick(moment: datetime, tick_s: float) -> int:
+    """The first tick that begins at a moment or after it."""
+    return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
+
+
+def standby_of(standby: Standby, seed: int) -> Standby:
+    """The same with notices of its own for one lifetime: as many of its losses have one as on the local cloud."""
+    rng = np.random.default_rng((seed, 1))
+    warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
+    return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
+
+
+class Lifetime(Sequence[Mapping[str, float]]):
+    """
+    A market as the simulator takes it: the same object for as long as nothing changes.
+
+    One is made when it is looked at, and most of the last ones never are.
+    """
+
+    def __init__(self, market: SpotPools, drawn: Drawn) -> None:
+        self._pools = market.pools
+        usd = drawn.usd + np.array(market.sending) if market.sending else drawn.usd
+        offered = np.where(drawn.up, usd, NOT_OFFERED)
+        changes = np.flatnonzero((offered[1:] != offered[:-1]).any(axis=1)) + 1
+        self._stretch = np.searchsorted(changes, np.arange(len(offered)), side="right").tolist()
+        self._offered = offered[[0, *changes] if len(offered) else []].tolist()
+        self._made: dict[int, Mapping[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._stretch)
+
+    @overload
+    def __getitem__(self, tick: int) -> Mapping[str, float]: ...
+    @overload
+    def __getitem__(self, tick: slice) -> Sequence[Mapping[str, float]]: ...
+    def __getitem__(self, tick: int | slice) -> Mapping[str, float] | Sequence[Mapping[str, float]]:
+        if isinstance(tick, slice):
+            return [self[each] for each in range(*tick.indices(len(self)))]
+        number = self._stretch[tick]
+        if number not in self._made:
+            here = zip(self._pools, self._offered[number], strict=True)
+            self._made[number] = {pool: usd for pool, usd in here if usd != NOT_OFFERED}
+        return self._made[number]
+
+
+def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
+    """The market of one lifetime; one without pools needs no source."""
+    if not market.pools:
+        return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
+    return source.draw(market, ticks, tick_s, seed)

@@ -1,0 +1,219 @@
+"""
+What a job will probably come to: many simulated lifetimes of it, decided by the strategies that production asks.
+
+A *lifetime* is the job in one market of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache, partial
+from math import ceil, inf, isfinite
+from multiprocessing import get_context
+
+import msgspec
+import numpy as np
+
+from spotrun.forecast.lifetimes import STANDBY, Generated, Lifetime, Source, SpotPools, draw, standby_of
+from spotrun.forecast.ticks import Outcome, Standby, simulate
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.patient import Patient
+from spotrun.strategies.port import Job
+
+HORIZON = 2.0
+"""A lifetime is given up after this many times its span."""
+SPAN = 4.0
+"""What a job without a deadline is given for its span, in times of its work."""
+MOSTLY = 1.5
+"""Most lifetimes are done within this many times their work. The same seed draws the same market, however long."""
+TICKS = 120
+"""Decisions in the time that is planned for; a loss falls on one, so more of them say little more."""
+TICK_MAX_S = 600.0
+GENERATED = Generated()
+CHUNK = 25
+WORKERS = 2
+
+
+def tick_for(time_s: float) -> float:
+    """The time between two decisions of a lifetime that is planned to take `time_s`."""
+    return min(TICK_MAX_S, time_s / TICKS)
+
+
+def span_s(job: Job) -> float:
+    """The deadline, or what stands for it."""
+    return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One row of a forecast. `rule` decides, if it is not a strategy with a name."""
+
+    strategy: str
+    market: SpotPools
+    rule: Patient | None = None
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """
+    What is not known of the job itself: each lifetime has its own.
+
+    Its work is off by up to `work_share` either way. Its changeovers take what one of `changeovers_s` took, the job's
+    own figure where there are none, times or by up to `changeover_factor`.
+    """
+
+    work_share: float = 0.0
+    changeovers_s: tuple[float, ...] = ()
+    changeover_factor: float = 1.0
+
+    def job(self, job: Job, seed: int) -> Job:
+        """The job as it turns out in one lifetime."""
+        rng = np.random.default_rng((seed, 2))
+        changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
+        factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
+        return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
+
+    def believed(self, job: Job) -> Job:
+        """What its strategy reckons with: a little more than changeovers really take, as in production."""
+        return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """
+    The answer: over all lifetimes, in USD and seconds. A lifetime that never finished counts as endless.
+
+    `budget_passed` and `missed` are probabilities, None without a budget or a deadline; `interruptions` and the seconds
+    of downtime are means.
+    """
+
+    strategy: str
+    market: str
+    lifetimes: int
+    cost_mean_usd: float
+    cost_p5_usd: float
+    cost_p50_usd: float
+    cost_p95_usd: float
+    finish_p5_s: float
+    finish_p50_s: float
+    finish_p95_s: float
+    missed: float | None
+    budget_passed: float | None
+    interruptions: float
+    changeover_s: float
+    rework_s: float
+    waiting_s: float
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """
+    What a forecast is made of: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
+    has notices of its own in place of those of `standby`.
+    """
+
+    questions: tuple[Question, ...]
+    job: Job
+    rework_s: float
+    doubt: Doubt = Doubt()
+    standby: Standby = STANDBY
+
+
+def forecast(
+    asked: Asked,
+    lifetimes: int,
+    *,
+    budget_usd: float | None = None,
+    seed: int = 0,
+    source: Source = GENERATED,
+    progressed: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Forecast]:
+    """
+    One forecast per question, in their order.
+
+    All questions are asked of the same markets, drawn once a lifetime for the widest of them: the pools of each market
+    must be among its pools. The same seed gives the same markets.
+    """
+    outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        tasks = [pool.submit(outcomes_of, asked, lives, seed, source) for lives in _chunks(lifetimes)]
+        for done, _ in enumerate(as_completed(tasks), 1):
+            progressed(done, len(tasks))
+    for task in tasks:
+        for found, more in zip(outcomes, task.result(), strict=True):
+            found += more
+    return [summary(*each, asked.job, budget_usd) for each in zip(asked.questions, outcomes, strict=True)]
+
+
+def _chunks(lifetimes: int) -> list[range]:
+    return [range(first, min(first + CHUNK, lifetimes)) for first in range(0, lifetimes, CHUNK)]
+
+
+def outcomes_of(asked: Asked, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
+    """Per question the outcome of each of these lifetimes."""
+    questions, job, doubt = asked.questions, asked.job, asked.doubt
+    widest = max((question.market for question in questions), key=lambda market: len(market.pools))
+    columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
+    rules = [question.rule or STRATEGIES[question.strategy] for question in questions]
+    found: list[list[Outcome]] = [[] for _ in questions]
+    for own in (seed_of(seed, number) for number in lifetimes):
+        drawn = cache(partial(draw, widest, tick_s=job.tick_s, seed=own, source=source))
+        real, ready = doubt.job(job, own), standby_of(asked.standby, own)
+        for number, question in enumerate(questions):
+            lives = (
+                simulate(
+                    rules[number],
+                    real,
+                    Lifetime(question.market, drawn(ticks).only(columns[number])),
+                    rework_s=asked.rework_s,
+                    standby=ready,
+                    believed=doubt.believed(real),
+                    tolls=question.market.tolls,
+                )
+                for ticks in horizons(job)
+            )
+            outcome = next(lives)
+            found[number].append(outcome if outcome.finished_s is not None else next(lives))
+    return found
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of one lifetime: of its market, its doubts and its notices."""
+    return seed * 1_000_003 + number
+
+
+def horizons(job: Job) -> tuple[int, int]:
+    """How many ticks of a market to draw: as many as will mostly do, and where they do not, all."""
+    whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
+    return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
+
+
+def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
+    """The outcomes of one question as figures."""
+    costs = np.array([outcome.cost_usd for outcome in outcomes])
+    ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
+    p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))
+    finish = [float(np.quantile(ends, share, method="higher")) for share in (0.05, 0.5, 0.95)]
+    horizon_s = HORIZON * span_s(job)
+    waits = [
+        (outcome.finished_s or horizon_s)
+        - outcome.changeover_s
+        - outcome.on_demand_progress_s
+        - outcome.spot_progress_s
+        for outcome in outcomes
+    ]
+    return Forecast(
+        strategy=question.strategy,
+        market=question.market.name,
+        lifetimes=len(outcomes),
+        cost_mean_usd=float(costs.mean()),
+        cost_p5_usd=p5,
+        cost_p50_usd=p50,
+        cost_p95_usd=p95,
+        finish_p5_s=finish[0],
+        finish_p50_s=finish[1],
+        finish_p95_s=finish[2],
+        missed=float(np.mean([outcome.missed(job) for outcome in outcomes])) if isfinite(job.deadline_s) else None,
+        budget_passed=None if budget_usd is None else float((costs > budget_usd).mean()),
+        interruptions=float(np.mean([outcome.losses for outcome in outcomes])),
+        changeover_s=float(np.mean([outcome.changeover_s for outcome in outcomes])),
+        rework_s=float(np.mean([outcome.rework_s for outcome in outcomes])),
+        waiting_s=float(np.mean(waits)),
+    )

@@ -1,0 +1,308 @@
+"""The forecast of one specification: which questions are asked, of which markets, and under which assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from math import inf, isinf
+
+import msgspec
+
+from spotrun.clouds.local.config import NOTICE
+from spotrun.clouds.local.market import UNANNOUNCED_SHARE
+from spotrun.errors import SpecInvalid
+from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
+from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
+from spotrun.forecast.lives_ahead import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
+from spotrun.forecast.measured import Measured
+from spotrun.forecast.ticks import Standby
+from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
+from spotrun.market.world import affordable
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import assumptions
+from spotrun.policy.capacity import patience
+from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer_of
+from spotrun.policy.explain import Considered
+from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import PUBLISHED_DOUBT
+from spotrun.run.events import RunCreated
+from spotrun.spec.model import RunSpec
+from spotrun.strategies.patient import Patient
+from spotrun.strategies.port import ON_DEMAND, Job
+from spotrun.units import format_duration
+
+NOTHING_MEASURED = Measured()
+ANYWHERE = SpotPools("any", (), (), ())
+
+
+class Repeats(msgspec.Struct, frozen=True):
+    """What a command that keeps nothing does again on average; None where it hardly ever comes through."""
+
+    every: timedelta
+    rework: timedelta | None
+
+    def as_json(self) -> dict[str, float | None]:
+        rework_s = None if self.rework is None else round(self.rework.total_seconds(), 4)
+        return {"loss_every_s": self.every.total_seconds(), "expected_rework_s": rework_s}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """
+    What is known before any money is spent. `assumed` says in one line what all of it rests on.
+
+    `time_left` is None for a run without a deadline. `repeats` is of a command that names no state, and of which no
+    earlier run had a checkpoint. `expects` has the kinds of a choice that do most of the work, the most likely first.
+    """
+
+    work: timedelta
+    time_left: timedelta | None
+    epochs: int | None
+    forecasts: tuple[Forecast, ...]
+    offerings: tuple[Considered, ...]
+    assumed: str
+    repeats: Repeats | None = None
+    expects: tuple[Share, ...] = ()
+
+    def epochs_per_usd(self, row: Forecast) -> float | None:
+        return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """
+    What passes between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`. Of
+    `size` instances that train together one sends it.
+    """
+
+    created: RunCreated | None = None
+    checkpoint_bytes: int = 0
+    interval_s: float = 600.0
+    size: int = 1
+
+    def to(self, offering: Offering) -> Transfer:
+        if self.created is None or not self.created.storage.crosses(offering.region):
+            return NO_TRANSFER
+        return transfer_of(self.created, offering.region, self.interval_s, self.checkpoint_bytes, self.checkpoint_bytes)
+
+    def usd_per_hour(self, offering: Offering) -> float:
+        return self.price_usd_per_hour(offering) + self.to(offering).usd_per_hour
+
+    def price_usd_per_hour(self, offering: Offering) -> float:
+        """Of all that train together."""
+        return self.size * float(offering.price_usd_per_hour)
+
+
+NOTHING_SENT = Sent()
+
+
+def plan(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    work: timedelta,
+    time_left: timedelta | None,
+    lifetimes: int,
+    *,
+    epochs: int | None = None,
+    measured: Measured = NOTHING_MEASURED,
+    seed: int = 0,
+    source: Source = GENERATED,
+    considered: Sequence[Considered] = (),
+    created: RunCreated | None = None,
+    progressed: Callable[[int, int], None] = lambda done, of: None,
+) -> Plan:
+    """
+    Forecast `spec` on the `offerings` that suit it, cheapest first; to be done in `time_left`, where that is given.
+
+    `measured` tells what changeovers took in earlier runs, `source` where the markets come from. `considered` is passed
+    on as it is. `created` knows where the bucket is; without it nothing crosses regions.
+
+    Raises:
+        SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
+    """
+    made_of = asked(spec, offerings, work, time_left, measured, created)
+    budget = spec.budget.max_usd
+    budget_usd = None if budget is None else float(budget)
+    told = _assumed(spec, made_of, measured, source)
+    expects: tuple[Share, ...] = ()
+    if created is not None and learns(spec):
+        strategy = spec.policy.strategy
+        choice = choice_of(spec, affordable_of(spec, offerings), made_of, created, strategy, measured.checkpoint_bytes)
+        rows, expects = forecast_of_kinds(
+            choice, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed
+        )
+        told += _of_kinds(spec, rows[0].lifetimes)
+    else:
+        rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
+        told += _of_one_kind(spec, offerings)
+    repeated = _repeats(spec, work, measured)
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), told, repeated, expects)
+
+
+def learns(spec: RunSpec) -> bool:
+    """Whether a forecast is of all kinds of a choice, as a run would try them; of a gang it is of one kind."""
+    return spec.resources.is_choice and spec.num_nodes == 1
+
+
+def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
+    return (
+        f" The policy of a real run decides each of these {lifetimes} lifetimes. In each, every type has its own "
+        f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run finds it out; "
+        f"the work is that on {spec.resources.kinds[0]}."
+    )
+
+
+def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
+    if not spec.resources.is_choice or not offerings:
+        return ""
+    told, first = offerings[0].accelerators or offerings[0].instance_type, spec.resources.kinds[0]
+    return (
+        f" The forecast is of {told} alone, which costs least by published speeds; expected_work is taken for that on "
+        f"{first}. A run measures, and may change."
+    )
+
+
+def _repeats(spec: RunSpec, work: timedelta, measured: Measured) -> Repeats | None:
+    if spec.train.run is None or spec.train.state or measured.checkpoint_bytes:
+        return None
+    every = MEAN_TIME_BETWEEN_INTERRUPTIONS
+    return Repeats(every, expected_rework(work, every))
+
+
+def asked(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    work: timedelta,
+    time_left: timedelta | None,
+    measured: Measured = NOTHING_MEASURED,
+    created: RunCreated | None = None,
+) -> Asked:
+    """
+    What `plan` simulates, row by row.
+
+    Raises:
+        SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
+    """
+    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds(), spec.num_nodes)
+    return Asked(
+        questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
+        job=job_for(spec, offerings, work, time_left, measured, sent),
+        rework_s=_rework(spec).total_seconds() / 2,
+        doubt=Doubt(measured.work_doubt, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        standby=_standby(spec, offerings, measured),
+    )
+
+
+def affordable_of(spec: RunSpec, offerings: Sequence[Offering]) -> list[Offering]:
+    """Those within the run's max_price."""
+    return [found for found in offerings if affordable(found, spec.resources.max_price)]
+
+
+def job_for(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    work: timedelta,
+    time_left: timedelta | None,
+    measured: Measured = NOTHING_MEASURED,
+    sent: Sent = NOTHING_SENT,
+) -> Job:
+    """The job as its strategies see it, with what production assumes of what was not measured."""
+    on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    if not on_demand and time_left is not None:
+        raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
+    work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
+    changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
+    return Job(
+        work_s=work_s,
+        deadline_s=inf if time_left is None else time_left.total_seconds(),
+        changeover_s=changeover_s,
+        tick_s=tick_for(2 * (work_s + changeover_s) if time_left is None else time_left.total_seconds()),
+        on_demand_usd_per_hour=min(on_demand, default=inf),
+        margin_s=rework_s + measured.work_doubt * work_s,
+    )
+
+
+def _rework(spec: RunSpec) -> timedelta:
+    """What one loss without notice undoes at most; every N steps is not known as a time before it is measured."""
+    every = spec.checkpoint.every
+    interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
+    return max(interval, COMMIT_GAP)
+
+
+def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: Measured) -> Standby:
+    cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
+    boot_s = spec.boot.total_seconds() if measured.boot_s is None else measured.boot_s
+    later_start = measured.later_start if _unpacks(spec, offerings) else 1.0
+    return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s, later_start=later_start)
+
+
+def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
+    """Whether what one instance has set up serves any other: of another accelerator it does not."""
+    return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
+
+
+def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
+    """The run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
+    spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
+    dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
+    toll = {ON_DEMAND: toll_usd} if toll_usd else {}
+    on_demand = [Question("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
+    if spec.resources.spot_policy == "on-demand" or not spot:
+        return on_demand
+    markets = [
+        _market("1 zone", spot[:1], sent, toll),
+        _market("1 region", [found for found in spot if found.region == spot[0].region], sent, toll),
+        _market("all zones", spot, sent, toll),
+    ]
+    distinct = list({market.pools: market for market in markets}.values())
+    rule = _rule(spec, falls_back=bool(on_demand))
+    own, alone = spec.policy.strategy, "spot_only"
+    ours = [] if own == "on_demand_only" else [Question(own, market, rule) for market in distinct]
+    spot_alone = [] if own == alone else [Question(alone, market) for market in distinct]
+    return ours + on_demand + spot_alone
+
+
+def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
+    """What decides without a deadline; with one its strategy does."""
+    if spec.policy.deadline is not None:
+        return None
+    return patience(spec) if falls_back else Patient(inf, None)
+
+
+def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> SpotPools:
+    tolls = {name_of(found.pool): sent.to(found).start_usd for found in offerings} | toll
+    return SpotPools(
+        name,
+        tuple(name_of(found.pool) for found in offerings),
+        tuple(found.region for found in offerings),
+        tuple(sent.price_usd_per_hour(found) for found in offerings),
+        tuple(sent.to(found).usd_per_hour for found in offerings),
+        {place: usd for place, usd in tolls.items() if usd},
+    )
+
+
+def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) -> str:
+    job = made_of.job
+    changeover, undone, tick = (
+        format_duration(timedelta(seconds=round(seconds)))
+        for seconds in (job.changeover_s, _rework(spec).total_seconds() / 2, job.tick_s)
+    )
+    starts = len(measured.changeovers_s)
+    runs = "by a bench" if measured.by_bench else f"{starts} x in earlier runs"
+    known = f"as measured {runs}" if starts else "not measured yet"
+    doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
+    unbilled, later = (
+        format_duration(timedelta(seconds=round(seconds)))
+        for seconds in (made_of.standby.unbilled_s, made_of.standby.later_start * job.changeover_s)
+    )
+    unpacked = f", {later} once its set-up is packed" if made_of.standby.later_start < 1 else ""
+    size = f"checkpoints of {measured.checkpoint_bytes / 1e9:.3g} GB" if measured.checkpoint_bytes else "data alone"
+    crosses = any(question.market.tolls for question in made_of.questions)
+    far = f"; what crosses regions is counted, by {size}" if crosses else ""
+    always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
+    return (
+        f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
+        f"{doubt}, {known}{unpacked}, and is not billed for its first {unbilled}; "
+        f"{1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
+        f"undo {undone}; the work is known within {measured.work_doubt:.0%}; one decision in {tick}{always}; "
+        f"storage, requests and recommendations to rebalance are left out{far}."
+    )

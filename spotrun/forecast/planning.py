@@ -1,0 +1,208 @@
+"""What `spotrun plan` forecasts: a job, from what its market and its earlier runs tell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clock import system_clock
+from spotrun.clouds.local.config import market_config
+from spotrun.creation import clock_of, deadline_at
+from spotrun.errors import SpecInvalid, StoreError
+from spotrun.folder.bench_record import Benched, benched, benched_otherwise, digest_of
+from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
+from spotrun.forecast.measured import Measured, measured
+from spotrun.forecast.plan import Plan, learns
+from spotrun.forecast.plan import plan as forecast_of
+from spotrun.forecast.traces import AVAILABLE, read_any
+from spotrun.market.wishes import may_be_asked
+from spotrun.market.world import World
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.deadline import unreachable
+from spotrun.policy.explain import considered
+from spotrun.policy.facts import Facts
+from spotrun.policy.pools import name_of
+from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
+from spotrun.run.events import RunCreated
+from spotrun.runs.before_launch import first_look, no_choice, quotes_of
+from spotrun.runs.flags import known_word
+from spotrun.runs.open_run import absent, default_store, runs_in
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from spotrun.spec.varied_arguments import unvaried
+from spotrun.store.opening import open_store
+
+RUNS_MAX = 10
+"""This many runs of the name are read, the newest first."""
+
+
+class Planned(NamedTuple):
+    """A forecast, and what it was made of."""
+
+    plan: Plan
+    spec: RunSpec
+    offerings: Sequence[Offering]
+    created: RunCreated | None
+    measured: Measured
+    source: Source
+    notes: Sequence[str] = ()
+    """What a bench has told of it, or would have told of a job with other arguments."""
+
+
+def planned(
+    spec_path: Path,
+    overrides: Mapping[str, object],
+    store: str | None,
+    *,
+    arguments: Sequence[str] = (),
+    traces: Path | None = None,
+    published_as: str = "skypilot",
+    price_history: bool = False,
+    lifetimes: int,
+    seed: int,
+    progressed: Callable[[int, int], None],
+) -> Planned:
+    """
+    The forecast of the job at `spec_path` under `overrides`, from what is known in `store`.
+
+    Raises:
+        SpecInvalid: the job cannot be forecast so, no offering suits, or none is within max_price now.
+        CloudError: nothing is offered there.
+    """
+    spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
+    known, notes = _with_bench(_measured(spec, store), spec, spec_path, store)
+    expected = spec.policy.expected_work or known.work
+    if expected is None:
+        if notes:
+            raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
+        hint = "give --work 3h, or policy.expected_work; a completed run of this name or `spotrun bench` would show it"
+        raise SpecInvalid("it is not known how long this training takes", hint=hint)
+    now = system_clock().now()
+    time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
+    policy = spec.policy.model_copy(update={"expected_work": expected})
+    told = spec.model_copy(update={"policy": policy})
+    late = None if time_left is None else unreachable(told, time_left)
+    if late is not None:
+        raise SpecInvalid(late, hint="give a later deadline")
+    unborn, world = first_look(told, store)
+    if not any(may_be_asked(each, spec.resources) for each in world.offerings):
+        raise no_choice(spec, world.offerings)
+    source = _source(spec, world, traces, published_as, price_history)
+    facts = Facts.at_birth(unborn, told, world)
+    ranked = considered(facts)
+    offerings, times = (world.offerings, 1.0) if learns(spec) else of_first_choice(facts, ranked[0].offering)
+    found = forecast_of(
+        spec,
+        offerings,
+        expected / times,
+        time_left,
+        lifetimes,
+        epochs=known.epochs if spec.policy.expected_work is None else None,
+        measured=known,
+        seed=seed,
+        source=source,
+        considered=ranked,
+        created=unborn.created,
+        progressed=progressed,
+    )
+    return Planned(found, spec, offerings, unborn.created, known, source, notes)
+
+
+def _measured(spec: RunSpec, store: str | None) -> Measured:
+    """
+    What the newest runs of this name tell.
+
+    Raises:
+        StoreError: the store cannot be read, and the specification does not say how long the work is.
+    """
+    folder = store or spec.checkpoint.uri
+    if absent(folder):
+        return Measured()
+    try:
+        runs = [run for run in runs_in(folder) if run.created.name == spec.name]
+        newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
+        return measured(run.ledger.refresh() for run in newest_first[:RUNS_MAX])
+    except StoreError:
+        if spec.policy.expected_work is None:
+            raise
+        return Measured()
+
+
+def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | None) -> tuple[Measured, list[str]]:
+    """
+    What runs tell, and what of the rest `spotrun bench` has measured on the first kind of the job; with what to say of
+    that.
+
+    Raises:
+        StoreError: the store cannot be read, and nobody else says how long the work is.
+    """
+    folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
+    if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
+        return known, []
+    kind = str(spec.resources.kinds[0])
+    try:
+        runs = open_store(folder)
+        found = benched(runs, spec).get(kind)
+        if found is None:
+            other = benched_otherwise(runs, spec.name, digest_of(unvaried(spec)), kind)
+            return known, [] if other is None else [_said_of_another(other, spec_path)]
+    except StoreError:
+        if needs_work:
+            raise
+        return known, []
+    told: list[str] = []
+    if needs_work and found.work_s is not None:
+        work = timedelta(seconds=found.work_s * clock_of(spec).scale)
+        doubt = max(BENCH_DOUBT, found.doubt)
+        known = replace(known, work=work, work_doubt=doubt)
+        told.append(f"how long the work is (within {doubt:.0%})")
+    if not known.changeovers_s and found.start_s is not None:
+        known = replace(known, changeovers_s=(_start_s(found, found.start_s, spec),), by_bench=True)
+        told.append("how long a start takes")
+    on = f"measured on {found.at:%Y-%m-%d}, by the bench {found.run}"
+    return known, [f"{' and '.join(told)} was {on}"] if told else []
+
+
+def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
+    """In the run time of the job: a bench waits for no boot that is simulated, and a second of it is a second."""
+    return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
+
+
+def _said_of_another(found: Benched, spec_path: Path) -> str:
+    """Which bench does not count for the job as it is, and what to type for one that it counts for."""
+    said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
+    if found.command:
+        return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
+    return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` goes by it"
+
+
+def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
+    """
+    Raises:
+        SpecInvalid: two markets are asked for, or one that nobody knows.
+    """
+    if traces is not None and price_history:
+        raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
+    known_word("--published-as", published_as, AVAILABLE)
+    if traces is not None:
+        return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
+    if price_history:
+        return _price_history(spec, world)
+    return Local(market_config(spec.local)) if spec.local.market == "generated" else Generated()
+
+
+def _price_history(spec: RunSpec, world: World) -> Source:
+    found = quotes_of(spec, world.offerings)
+    histories = {
+        name_of(quote.offering.pool): quote.history
+        for quote in found.quotes
+        if quote.offering.capacity_type is CapacityType.SPOT and quote.history and quote.history[0].since < found.at
+    }
+    if not histories:
+        raise SpecInvalid("recent spot prices are not known", hint="leave out --price-history")
+    return Replayed(histories, found.at)

@@ -1,0 +1,179 @@
+"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and never is null."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.cells import cell_len
+
+from spotrun.report.folding import fold, say, terminal_width
+from spotrun.report.tables import (
+    NOTHING,
+    FiguresTable,
+    add_row,
+    dollars,
+    figures_table,
+    percent,
+    plain,
+    print_figures,
+    short_duration,
+)
+from spotrun.units import format_duration
+
+if TYPE_CHECKING:
+    from spotrun.forecast.lives_ahead import Forecast
+    from spotrun.forecast.plan import Plan
+
+PICTURE_WIDTH, PICTURE_WIDTH_MIN = 44, 24
+
+COSTS = ("mean", "P50", "P95", "over", "epochs/$")
+TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
+
+
+def heading(plan: Plan) -> str:
+    """The job that the forecast is for."""
+    due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
+    return f"{short_duration(plan.work)} of work{due}"
+
+
+def cost_cells(plan: Plan, row: Forecast) -> list[str]:
+    """A cell for each of `COSTS`."""
+    per_usd = plan.epochs_per_usd(row)
+    amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
+    return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
+
+
+def time_columns(plan: Plan) -> list[str]:
+    """The names in `TIMES`; without a deadline, no run can be late."""
+    return [name for name in TIMES if name != "late" or plan.time_left is not None]
+
+
+def time_cells(plan: Plan, row: Forecast) -> list[str]:
+    """A cell for each of `time_columns`."""
+    ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
+    late = [] if plan.time_left is None else [chance(row.missed)]
+    return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]
+
+
+def cost_table(plan: Plan) -> FiguresTable:
+    table = figures_table(f"{heading(plan)}: what it costs", "strategy", ["markets", *COSTS], texts=(0, 1), repeated=2)
+    for row in plan.forecasts:
+        add_row(table, [row.strategy, row.market, *cost_cells(plan, row)])
+    return table
+
+
+def time_table(plan: Plan) -> FiguresTable:
+    columns = ["markets", *time_columns(plan)]
+    title = "When it is done, and why it stands still"
+    table = figures_table(title, "strategy", columns, texts=(0, 1), repeated=2)
+    for row in plan.forecasts:
+        add_row(table, [row.strategy, row.market, *time_cells(plan, row)])
+    return table
+
+
+def usd(amount: float) -> str:
+    return dollars(Decimal(f"{amount:.9f}"))
+
+
+def lasting(seconds: float) -> str:
+    return short_duration(timedelta(seconds=seconds)) if isfinite(seconds) else "never"
+
+
+def chance(share: float | None) -> str:
+    """A small chance is never shown as none."""
+    return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
+
+
+def cost_picture(plan: Plan, width: int | None = None) -> str:
+    """
+    A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
+    `width`. If a name leaves too little room beside it, the line is below its name.
+    """
+    most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
+    names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
+    label = max(map(cell_len, names))
+    beside = width is None or width - label - 2 >= PICTURE_WIDTH_MIN
+    across = min(PICTURE_WIDTH, PICTURE_WIDTH if width is None else width - (label if beside else 0) - 2)
+    lines = ["Cost, P5 to P95, P50 as o:"]
+    for name, row in zip(names, plan.forecasts, strict=True):
+        lines += [] if beside else fold(name, width)
+        before = name + " " * (label - cell_len(name)) if beside else ""
+        lines.append(f"{before} |{_bar(row, most, across)}".rstrip())
+    before = " " * label if beside else ""
+    return "\n".join([*lines, f"{before} $0{usd(most):>{across - 1}}"])
+
+
+def _bar(row: Forecast, most: float, width: int) -> str:
+    low, middle, high = (
+        round(cost / most * (width - 1)) for cost in (row.cost_p5_usd, row.cost_p50_usd, row.cost_p95_usd)
+    )
+    bar = [" "] * low + ["="] * (high - low + 1)
+    bar[middle] = "o"
+    return "".join(bar)
+
+
+def expects(plan: Plan) -> str | None:
+    """Which type of a choice the run will probably train on; None of a job without one."""
+    if not plan.expects:
+        return None
+    first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
+    return f"Most of the work is done on {first} of the lifetimes" + "".join(f", on {each}" for each in others) + "."
+
+
+def repeats(plan: Plan) -> str | None:
+    """What a command that keeps nothing is told; None of any other."""
+    if plan.repeats is None:
+        return None
+    every, rework = short_duration(plan.repeats.every), plan.repeats.rework
+    often = "hardly ever comes through" if rework is None else f"repeats {short_duration(rework)} of work"
+    return (
+        f"This command names no state: each loss of its instance undoes all. With one every {every} on average it "
+        f"{often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The forecast "
+        "above is of a command that goes on where it was: name its files by train: {state: [out/]}."
+    )
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "work_s": plan.work.total_seconds(),
+        "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
+        "epochs": plan.epochs,
+        "assumed": plan.assumed,
+        "expects": [figures_of(each) for each in plan.expects],
+        "repeats": None if plan.repeats is None else plan.repeats.as_json(),
+        "forecasts": [{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
+        "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
+    }
+
+
+def figures_of(row: msgspec.Struct) -> dict[str, Any]:
+    """Its fields, rounded; what is endless is None."""
+    facts: dict[str, Any] = msgspec.to_builtins(row)
+    return {
+        name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value
+        for name, value in facts.items()
+    }
+
+
+def show(plan: Plan, *, known: bool) -> None:
+    """Print all of it. `known`: the job itself says how long the work takes."""
+    print_figures(cost_table(plan))
+    print()
+    print_figures(time_table(plan))
+    print()
+    print(cost_picture(plan, terminal_width()))
+    print()
+    if (line := expects(plan)) is not None:
+        say(line)
+    for each in plan.offerings:
+        say(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}", indent=2)
+    say(plan.assumed)
+    if (line := repeats(plan)) is not None:
+        say(line)
+    if not known and plan.time_left is not None:
+        advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
+        say(f"A job that does not say how long it takes begins on demand; write {advice}")

@@ -1,0 +1,200 @@
+"""Strategies × recorded markets × job lengths × deadlines × changeovers: what each costs, and how often it is late."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from math import ceil, isinf
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from spotrun.errors import SpotrunError
+from spotrun.forecast.baselines import COMPARED
+from spotrun.forecast.optimum import optimum
+from spotrun.forecast.ticks import Ticks, on_demand_bill, simulate
+from spotrun.forecast.traces import Windows, read_any
+from spotrun.strategies.port import Job
+
+OPTIMUM = "optimum"
+"""What hindsight would have paid, beside the strategies."""
+WORKERS = 2
+ENDINGS = (".npz", ".json", ".csv", ".txt")
+
+
+class Case(msgspec.Struct, frozen=True, order=True):
+    """One job, in one choice of zones: each zone of a record by itself, or all of them."""
+
+    zones: str
+    work_s: float
+    deadline_s: float
+    changeover_s: float
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """
+    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. The optimum has no count of
+    losses: several optima may have the same cost.
+    """
+
+    case: Case
+    strategy: str
+    share: float
+    missed: bool
+    losses: int | None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """All trials of one strategy in one case."""
+
+    strategy: str
+    case: Case
+    cost_share: float
+    misses: int
+    losses: float | None
+    trials: int
+
+
+class Options(msgspec.Struct, frozen=True):
+    """
+    What to study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each `every`th
+    window is taken, and in it jobs that start at `starts` moments.
+    """
+
+    strategies: tuple[str, ...]
+    works_s: tuple[float, ...]
+    deadlines_s: tuple[float, ...]
+    changeovers_s: tuple[float, ...]
+    on_demand_usd_per_hour: float = 3.06
+    price_ratio: float = 3.0
+    published_as: str = "skypilot"
+    nodes: int = 1
+    starts: int = 4
+    every: int = 1
+
+
+class RecordFacts(msgspec.Struct, frozen=True):
+    """A record, how it was read, and how many trials it had room for."""
+
+    name: str
+    zones: int
+    windows: int
+    tick_s: float
+    up_share: float
+    polarity: str
+    trials: int
+
+
+class Study(msgspec.Struct, frozen=True):
+    """`digest` is the sha256 of every trial: the same records and options give the same one."""
+
+    records: tuple[RecordFacts, ...]
+    rows: tuple[Row, ...]
+    digest: str
+
+
+def records_in(folder: Path) -> list[Path]:
+    """
+    The files that may be records, below a folder, or the one file.
+
+    Raises:
+        SpotrunError: there is none.
+    """
+    found = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS)
+    kept = [path for path in found if not path.name.lower().startswith(("license", "notice", "readme"))]
+    if not kept:
+        raise SpotrunError(f"no recorded market in {folder}", hint=f"files that end in {', '.join(ENDINGS)}")
+    return kept
+
+
+def study(
+    paths: Sequence[Path], options: Options, progressed: Callable[[int, int], None] = lambda done, of: None
+) -> Study:
+    """
+    Every strategy in every case on every record.
+
+    Raises:
+        SpotrunError: a file is no record, or no record is as long as a deadline.
+    """
+    records = [(path, read(path, options)) for path in paths]
+    pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]
+    trials: dict[int, list[Trial]] = {}
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        tasks = {pool.submit(trials_of, path, window, options): n for n, (path, window) in enumerate(pieces)}
+        for done, task in enumerate(as_completed(tasks), 1):
+            trials[tasks[task]] = task.result()
+            progressed(done, len(tasks))
+    all_trials = [trial for number in sorted(trials) for trial in trials[number]]
+    if not all_trials:
+        raise SpotrunError("no record is as long as the deadlines", hint="give a shorter --deadline")
+    counts = Counter[Path]()
+    for number, (path, _) in enumerate(pieces):
+        counts[path] += len(trials[number])
+    facts = tuple(_facts(path, record, counts[path]) for path, record in records)
+    digest = hashlib.sha256(msgspec.json.encode(all_trials)).hexdigest()
+    return Study(facts, tuple(_rows(all_trials)), digest)
+
+
+def read(path: Path, options: Options) -> Windows:
+    price = options.on_demand_usd_per_hour / options.price_ratio
+    return read_any(path, options.published_as, options.nodes, price)
+
+
+def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
+    windows, _, zones = record.up.shape
+    return RecordFacts(path.name, zones, windows, record.tick_s, float(record.up.mean()), record.polarity, trials)
+
+
+def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
+    """Everything that one window of one record has to tell."""
+    record = read(path, options)
+    zones = range(len(record.zones))
+    choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})
+    found: list[Trial] = []
+    for name, sets in choices.items():
+        for chosen in sets:
+            market = record.ticks(window, chosen)
+            for job, first in jobs(options, record.tick_s, len(market)):
+                case = Case(name, job.work_s, job.deadline_s, job.changeover_s)
+                found += (_trial(case, strategy, job, market, first) for strategy in options.strategies)
+    return found
+
+
+def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Trial:
+    bill = on_demand_bill(job)
+    if strategy == OPTIMUM:
+        (least,) = optimum(job, market, [job.deadline_s], first)
+        return Trial(case, strategy, least / bill, isinf(least), None)
+    outcome = simulate(COMPARED[strategy], job, market, first)
+    return Trial(case, strategy, outcome.cost_usd / bill, outcome.missed(job), outcome.losses)
+
+
+def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
+    """Jobs that on-demand could finish in time, at moments that leave room for their deadline in the record."""
+    for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
+        room = ticks - ceil(deadline_s / tick_s)
+        if deadline_s < work_s + changeover_s or room < 0:
+            continue
+        job = Job(work_s, deadline_s, changeover_s, tick_s, options.on_demand_usd_per_hour)
+        yield from ((job, int(first)) for first in np.unique(np.linspace(0, room, options.starts).astype(int)))
+
+
+def _rows(trials: Sequence[Trial]) -> Iterator[Row]:
+    grouped: dict[tuple[Case, str], list[Trial]] = {}
+    for trial in trials:
+        grouped.setdefault((trial.case, trial.strategy), []).append(trial)
+    for (case, strategy), group in sorted(grouped.items(), key=lambda item: item[0][0]):
+        yield Row(
+            strategy=strategy,
+            case=case,
+            cost_share=fmean(trial.share for trial in group),
+            misses=sum(trial.missed for trial in group),
+            losses=None if strategy == OPTIMUM else fmean(trial.losses or 0 for trial in group),
+            trials=len(group),
+        )

@@ -1,0 +1,1 @@
+"""Exports what runs cost and how they are doing: to Prometheus, and to OpenTelemetry."""

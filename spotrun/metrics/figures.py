@@ -1,0 +1,220 @@
+"""
+What the runs of a store cost and do, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
+
+The figures are those of `spotrun report --json`. Names and labels do not change: dashboards read them. A figure that
+may be put right later, as dollars are when the end of an instance becomes known, is a gauge; a counter only grows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+from prometheus_client.registry import Collector
+
+from spotrun.account.outcome import STATES, status_word
+from spotrun.account.prices import Rented, rented
+from spotrun.account.summary import summarise
+from spotrun.folder.final_status import run_status
+from spotrun.folder.machine_use import TypeUse
+from spotrun.report.machine_use import whole_report
+from spotrun.report.tables import plain
+from spotrun.run.state import RunState
+from spotrun.version import __version__
+
+
+class Figures(NamedTuple):
+    """
+    A run as its metrics show it. `report` is what `spotrun report --json` prints; `state` and `step` are those of
+    `spotrun status --json`.
+    """
+
+    run: str
+    name: str
+    cloud: str
+    simulated: bool
+    started_at: datetime
+    budget_usd: Decimal | None
+    state: str
+    step: int
+    rented: Sequence[Rented]
+    report: Mapping[str, Any]
+
+
+def figures_of(state: RunState, now: datetime, machines: Iterable[TypeUse]) -> Figures:
+    created, summary = state.created, summarise(state, now)
+    return Figures(
+        run=plain(summary.run),
+        name=plain(summary.name),
+        cloud=plain(str(created.job("resources").get("cloud", ""))),
+        simulated=created.simulated,
+        started_at=summary.started_at,
+        budget_usd=created.budget_usd,
+        state=status_word(state),
+        step=run_status(state, summary, now).step,
+        rented=rented(state),
+        report=whole_report(summary, machines),
+    )
+
+
+class Reading(NamedTuple):
+    """
+    What was read of a store at `at`, in `took_s` of system time. `unreadable` has, by the name of a folder, why its run
+    is not among `runs`. `late` runs were not read in time: what is known of them is older, or nothing. `left_out` are
+    those older than the newest that were asked for. `reachable`: the store has answered.
+    """
+
+    runs: Sequence[Figures]
+    unreadable: Mapping[str, str]
+    late: int
+    left_out: int
+    at: datetime
+    took_s: float
+    reachable: bool = True
+
+
+def open_metrics(reading: Reading) -> str:
+    """The metrics as OpenMetrics."""
+    written: bytes = generate_open_metrics(_Read(reading))  # type: ignore[no-untyped-call]
+    return written.decode()
+
+
+def prometheus_text(reading: Reading) -> str:
+    """The same in the older format, which is the one that the textfile collector of node_exporter reads."""
+    return generate_latest(_Read(reading)).decode()
+
+
+class _Read(Collector):
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def collect(self) -> Iterable[Metric]:
+        return families(self._reading)
+
+
+def families(reading: Reading) -> Iterator[Metric]:
+    """Each metric with a sample for each run that has this figure."""
+    info = InfoMetricFamily("spotrun_run", "What a run is.", labels=OF_RUN)
+    states = StateSetMetricFamily("spotrun_run_state", "What a run is doing now.", labels=OF_RUN)
+    for run in reading.runs:
+        scale = f"{run.report['time_scale']:g}"
+        told = {"name": run.name, "simulated": str(run.simulated).lower(), "time_scale": scale}
+        info.add_metric([run.run, run.cloud], told)
+        states.add_metric([run.run, run.cloud], {state: run.state == state for state in STATES})
+    yield from (info, states)
+    for figure in FIGURES:
+        yield _family(figure, reading.runs)
+    yield from _of_reading(reading)
+
+
+OF_RUN = ("run", "cloud")
+Values = Iterable[tuple[tuple[str, ...], object]]
+"""Values by those of further labels; None for one that this run does not have (yet)."""
+
+
+class Figure(NamedTuple):
+    """A metric of a run: its unit is the end of its name. `labels` come after those of each run."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    unit: str
+    what: str
+    values: Callable[[Figures], Values]
+    labels: tuple[str, ...] = ()
+
+
+def _family(figure: Figure, runs: Iterable[Figures]) -> Metric:
+    family = figure.kind(f"spotrun_run_{figure.name}", figure.what, labels=OF_RUN + figure.labels, unit=figure.unit)
+    for run in runs:
+        for more, value in figure.values(run):
+            if value is not None:
+                family.add_metric([run.run, run.cloud, *more], float(str(value)))
+    return family
+
+
+def _total(key: str) -> Callable[[Figures], Values]:
+    return lambda run: [((), run.report["total"][key])]
+
+
+def _parts(**keys: str) -> Callable[[Figures], Values]:
+    """Amounts of the total that make one up together, by the value of a label."""
+    return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
+
+
+def _started(run: Figures) -> Values:
+    return [((), run.started_at.timestamp())]
+
+
+def _downtime(run: Figures) -> Values:
+    return [((kind,), seconds) for kind, seconds in run.report["total"]["downtime_s"].items()]
+
+
+def _rented(key: str) -> Callable[[Figures], Values]:
+    return lambda run: [((plain(one.instance_type), one.capacity_type), getattr(one, key)) for one in run.rented]
+
+
+def _used(key: str) -> Callable[[Figures], Values]:
+    return lambda run: [((one["instance_type"],), one[key]) for one in run.report["machines"]]
+
+
+G, C = GaugeMetricFamily, CounterMetricFamily
+KINDS_OF_COST = {kind: f"{kind}_usd" for kind in ("spot", "on_demand", "storage", "requests", "egress")}
+OF_TYPE = ("instance_type",)
+OF_INSTANCES = ("instance_type", "capacity_type")
+FIGURES = (
+    Figure(
+        G, "started_timestamp", "seconds", "When a run was created.", lambda run: [((), run.started_at.timestamp())]
+    ),
+    Figure(G, "cost", "usd", "What a run has cost so far, by kind.", _parts(**KINDS_OF_COST), ("kind",)),
+    Figure(G, "all_on_demand", "usd", "What the training would have cost on demand.", _total("counterfactual_usd")),
+    Figure(G, "budget", "usd", "The most that a run may cost.", lambda run: [((), run.budget_usd)]),
+    Figure(G, "price", "usd_per_hour", "What an hour of them costs now.", _rented("usd_per_hour"), OF_INSTANCES),
+    Figure(G, "instances", "", "Instances that are billed now.", _rented("instances"), OF_INSTANCES),
+    Figure(C, "interruptions", "", "How often the cloud took instances of a run.", _total("interruptions")),
+    Figure(C, "steps_redone", "", "Steps that were trained again after a loss.", _total("steps_redone")),
+    Figure(G, "steps", "", "The step of the newest checkpoint.", lambda run: [((), run.step)]),
+    Figure(G, "epochs", "", "Completed epochs.", lambda run: [((), len(run.report["epochs"]))]),
+    Figure(G, "productive", "seconds", "Time of training whose result is kept.", _total("productive_s")),
+    Figure(G, "downtime", "seconds", "Time without such training, by kind.", _downtime, ("kind",)),
+    Figure(G, "paid", "seconds", "Billed time of all instances.", _total("paid_s")),
+    Figure(G, "goodput", "ratio", "Productive over paid time.", _total("goodput")),
+    Figure(G, "savings", "ratio", "The part of the on-demand bill that was not paid.", _total("savings")),
+    Figure(G, "cpu_busy", "ratio", "How busy processors were while they trained.", _used("cpu_busy"), OF_TYPE),
+    Figure(G, "memory_used", "ratio", "How much of the memory was used.", _used("memory_used"), OF_TYPE),
+    Figure(G, "gpu_busy", "ratio", "How busy GPUs were.", _used("gpu_busy"), OF_TYPE),
+    Figure(G, "gpu_memory_used", "ratio", "How much of their memory was used.", _used("gpu_memory_used"), OF_TYPE),
+    Figure(G, "data_wait", "ratio", "The part of training that waited for its data.", _used("data_wait"), OF_TYPE),
+)
+
+
+def _of_reading(reading: Reading) -> Iterator[Metric]:
+    build = InfoMetricFamily("spotrun_build", "Which spotrun has read the store.")
+    build.add_metric([], {"version": __version__})
+    runs = GaugeMetricFamily("spotrun_runs", "How many runs are doing this.", labels=["state"])
+    count = Counter(run.state for run in reading.runs)
+    for state in STATES:
+        runs.add_metric([state], count[state])
+    unreadable = GaugeMetricFamily("spotrun_run_unreadable", "1 for a run that cannot be read.", labels=["run"])
+    for name in reading.unreadable:
+        unreadable.add_metric([plain(name)], 1)
+    yield from (build, runs, unreadable)
+    for name, what, unit, value in (
+        ("store_reachable", "Whether the store has answered.", "", int(reading.reachable)),
+        ("runs_late", "Runs whose figures are old, or unknown, as they were not read in time.", "", reading.late),
+        ("runs_left_out", "Runs that are older than the newest that are read.", "", reading.left_out),
+        ("read", "When the store was read.", "timestamp_seconds", reading.at.timestamp()),
+        ("read_duration", "How long that took.", "seconds", reading.took_s),
+    ):
+        yield GaugeMetricFamily(f"spotrun_{name}", what, value=value, unit=unit)

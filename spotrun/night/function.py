@@ -1,0 +1,399 @@
+"""
+The function that attends to the nights of one name: a runner that is called, in place of one that stays.
+
+    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on what is unfinished
+    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, tell those whom the
+                                                         job names
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person wants one now
+    {"kind": "tick"}                                     look after the newest run once
+    {"kind": "look"}                                     the same, and set the alarm, whatever is remembered of it
+    an event of EC2                                      the same, if it is about an instance of the run, and longer
+
+It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two of it may act at once. What it
+keeps in memory between two calls only saves requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import summarise
+from spotrun.clock import Clock, system_clock
+from spotrun.clouds.nights import Alarm
+from spotrun.clouds.registry import nights_of
+from spotrun.creation import create_run, new_uid
+from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
+from spotrun.folder.keys import KeyMissing
+from spotrun.folder.ledger import EntryRefused, Ledger
+from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
+from spotrun.folder.pace import BY_THE_MINUTE
+from spotrun.night.counts import CallCounter, since_start_s
+from spotrun.night.news import Addresses, NightNews
+from spotrun.notify.news import late_night, night
+from spotrun.run.events import NoticeSeen
+from spotrun.run.state import RunState
+from spotrun.runner import Runner, Tick
+from spotrun.runs.nightly import may_carry_on
+from spotrun.runs.open_run import OpenRun, attended, open_each, writer
+from spotrun.secrets.reference import Reference
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from spotrun.store.retrying import persist
+
+CREATED_WITHIN = timedelta(hours=12)
+"""A run that was recorded longer ago and is not there was deleted since: nobody creates it again."""
+WATCH_S = 20.0
+"""An agent hears of a recommendation by itself, some seconds before or after EC2's event. Its entry is waited for."""
+NOTICE = timedelta(minutes=2)
+"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
+RACES_MAX = 5
+
+Answer = dict[str, Any]
+_attendants: dict[str, Attendant] = {}
+_counters: dict[str, CallCounter] = {}
+_LOG_BYTES = 100
+"""Of what AWS adds to a line of the log."""
+
+
+def handler(event: Mapping[str, Any], context: object = None) -> Answer:
+    """What AWS Lambda calls."""
+    name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
+    if name not in _counters:
+        _counters[name] = CallCounter(store, _memory_mb(), _STARTING_S)
+    began_s, answer, said = time.perf_counter(), Answer(), ""
+    try:
+        answer = _answered(store, name, event)
+        if answer.get("wrote") or answer.get("trouble") or answer.get("unheard"):
+            said = str(answer)
+            print(said, flush=True)
+    finally:
+        seconds = time.perf_counter() - began_s
+        _counters[name].count(event, answer, seconds, len(said) + _LOG_BYTES if said else 0)
+    return answer
+
+
+def _memory_mb() -> int:
+    """Lambda says it by itself; a service of Cloud Run is told by its installation."""
+    return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or os.environ["SPOTRUN_MEMORY_MB"])
+
+
+def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
+    if name not in _attendants:
+        _attendants[name] = Attendant(store, name)
+    try:
+        return _attendants[name].answer(event)
+    except BaseException:
+        del _attendants[name]  # whatever it remembers may be half done
+        raise
+
+
+class _Attended:
+    """A run, and the runner and the news that stay with it between two calls."""
+
+    def __init__(self, run: OpenRun, addresses: Addresses) -> None:
+        self.run = run
+        self.runner: Runner = run.runner_at(BY_THE_MINUTE)
+        self.news = NightNews(run.spec, run.store, addresses)
+
+
+class Attendant:
+    """Attends to the newest run of a night's name. `alarm` is the cloud's unless a test has one."""
+
+    def __init__(self, store: str, name: str, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
+        self._uri, self._name = store, name
+        self._clock = clock or system_clock()
+        self._troubles: list[str] = []
+        self._record = NightRecord(store, name)
+        self._night: Night | None = None
+        self._own_alarm = alarm
+        self._newest: Numbered | None = None
+        self._attended: _Attended | None = None
+
+    def answer(self, event: Mapping[str, Any]) -> Answer:
+        """
+        Do what an event asks for.
+
+        Raises:
+            SpotrunError: a night could not begin, and is called again. Other calls only say what is wrong: the next
+                one comes within a minute.
+        """
+        self._troubles = []
+        if event.get("kind") in ("begin", "again"):
+            try:
+                return self._gets_under_way(event)
+            except SpotrunError as error:
+                if event["kind"] == "again":
+                    self._tell_that_it_is_late(event, error)
+                raise
+        try:
+            if "detail-type" in event:
+                return self._hear(event)
+            return self._attend(again=event.get("kind") == "look")
+        except SpotrunError as error:
+            self._attended = None
+            if isinstance(error, LedgerDamaged | KeyMissing):  # nobody can go on, however often it is tried
+                self._set(self._alarm.off)
+            return {"trouble": "; ".join([error.one_line, *self._troubles])}
+
+    # -- to begin ----------------------------------------------------------------------------------------------------
+
+    def _gets_under_way(self, event: Mapping[str, Any]) -> Answer:
+        due = self._begin(event)
+        answer = {**self._attend(again=True), "night": due}
+        if self._troubles:
+            raise CloudError("; ".join(self._troubles), hint="the call is repeated")
+        return answer
+
+    def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
+        """
+        There may be no run whose news it would be.
+
+        Raises:
+            CloudError: somebody could not be told; it says what `error` does too.
+        """
+        now = self._clock.now()
+        try:
+            news = late_night(self._name, self._installed.due(_moment(event.get("due"), now)), now, error.one_line)
+            unheard = NightNews(self._spec(), self._record.store, self._addresses).tell((), news)
+        except SpotrunError as failure:
+            unheard = [failure.one_line]
+        if unheard:
+            raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
+
+    def _begin(self, event: Mapping[str, Any]) -> str:
+        """Record the night, unless that has been done; which one it is."""
+        self._night = None  # it may have been installed anew
+        installed, now = self._installed, self._clock.now()
+        by_hand = event.get("by_hand")
+        due = f"{BY_HAND}{by_hand}" if by_hand else installed.due(_moment(event.get("due"), now))
+        for _ in range(RACES_MAX):
+            known = self._record.newest()
+            self._newest = known[-1] if known else None
+            if any(each.begun.due == due for each in known):
+                return due
+            number = self._newest.number + 1 if self._newest is not None else 0
+            unfinished = self._unfinished(self._newest)
+            begun = Begun(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
+            if self._record.add(Numbered(number, begun)):
+                self._newest = Numbered(number, begun)
+                return due
+        raise NightUnderWay(f"others begin nights of {self._name} faster", hint="call it again")
+
+    def _unfinished(self, newest: Numbered | None) -> str | None:
+        """
+        The uid of the run that is to be carried on; None if a new one may begin.
+
+        Raises:
+            NightUnderWay: a run of this name is not finished, and is not for this night to carry on.
+        """
+        runs = self._runs_of_the_name()
+        there = {run.created.uid for run in runs}
+        if newest is not None and newest.begun.run not in there and self._is_recent(newest):
+            return newest.begun.run  # it was recorded, and its beginner was killed before it was created
+        if not runs:
+            return None
+        last = max(runs, key=lambda run: run.created.clock_epoch)
+        uid, state = last.created.uid, last.ledger.refresh()
+        is_own = newest is not None and newest.begun.run == uid
+        if state.terminal is None and not state.stop_requested:
+            if is_own:
+                return uid
+            if attended(last) or not may_carry_on(last, self._spec()):
+                hint = f"`spotrun down {last.typed}` ends it, if it is to go on no more"
+                raise NightUnderWay(f"{last.id} is not finished, and no night has begun it", hint=hint)
+            return uid
+        if _may_be_billed(state) and not last.runner_at(BY_THE_MINUTE).tick().done:
+            raise NightUnderWay(f"{last.id} has ended, and its instances not yet", hint="call it again in some minutes")
+        return None
+
+    def _runs_of_the_name(self) -> list[OpenRun]:
+        store = open_store(self._uri)
+        named = [folder for folder in persist(store.folders) if folder.rpartition("-")[0] == self._name]
+        runs, _ = open_each(store, named)
+        return runs
+
+    def _create(self, uid: str) -> OpenRun:
+        spec = self._spec()
+        with tempfile.TemporaryDirectory(prefix="work-") as folder:
+            self._record.fetch(self._installed, Path(folder))
+            here = spec.model_copy(update={"workdir": folder})
+            uri = create_run(here, f"night:{self._name}", uid=uid, shared=True)
+        return OpenRun(uri, writer("night"))
+
+    def _spec(self) -> RunSpec:
+        return RunSpec.from_dict(self._installed.spec)
+
+    @property
+    def _installed(self) -> Night:
+        if self._night is None:
+            self._night = self._record.read()
+        return self._night
+
+    # -- to attend ---------------------------------------------------------------------------------------------------
+
+    def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
+        """Look after the newest run: until it writes no more, and for so long."""
+        if not self._goes_on() and not self._is_known():
+            self._set(self._alarm.off)
+            return self._told(None, None)
+        # The alarm comes before the run: whoever is killed between the two is called again, and goes on here.
+        self._set(lambda: self._alarm.on(again=again))
+        attended = self._opened()
+        if attended is None:
+            self._set(self._alarm.off)
+            return self._told(None, None)
+        last, wrote = None, False
+        for tick in attended.runner.watch_for(watch_s):
+            last, wrote = tick, wrote or tick.wrote
+            if wrote and not tick.wrote:
+                break  # what was waited for has come, and has been answered
+        assert last is not None
+        unheard = self._tell(attended, last)
+        if last.done and not attended.news.waits:
+            self._leave()
+        elif last.blind is None:
+            self._set(lambda: self._alarm.hear([each.instance_id for each in last.instances if each.alive]))
+        answer = self._told(attended.run, last, wrote=wrote)
+        return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
+
+    def _tell(self, attended: _Attended, last: Tick) -> list[str]:
+        """The run was looked after before, and a call is not repeated because somebody could not be told."""
+        over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
+        return attended.news.tell(attended.run.ledger.entries, over)
+
+    def _addresses(self, places: Mapping[str, Reference]) -> Mapping[str, str]:
+        return nights_of(self._installed).addresses(places)
+
+    def _set(self, act: Callable[[], None]) -> None:
+        """The alarm is set if that can be done: a run is looked after without it too, as long as somebody calls."""
+        try:
+            act()
+        except CloudError as error:
+            self._troubles.append(error.one_line)
+
+    def _hear(self, event: Mapping[str, Any]) -> Answer:
+        """Of an instance that is not this run's nothing is done."""
+        instance_id = str(event.get("detail", {}).get("instance-id", ""))
+        attended = self._opened() if self._goes_on() or self._is_known() else None
+        if attended is None:
+            return self._told(None, None)
+        state = attended.run.ledger.refresh()
+        ours = {each.recorded.instance_id for each in state.members() if each.recorded is not None}
+        if instance_id not in ours or state.terminal is not None:
+            return {"run": attended.run.id, "not_ours": instance_id}
+        if "instance-action" in event["detail"]:
+            self._note_notice(attended.run.ledger, instance_id, _moment(event.get("time"), self._clock.now()) + NOTICE)
+        return self._attend(watch_s=WATCH_S)
+
+    def _note_notice(self, ledger: Ledger, instance_id: str, deadline_at: datetime) -> None:
+        """
+        Write the notice of the instance that trains, unless its agent was first: that asks every two seconds, and what
+        replaces the instance may as well be asked for now. Of a gang, its agents tell which member is meant.
+        """
+
+        def unless_known(state: RunState) -> NoticeSeen | None:
+            current = state.current
+            if current is None or current.instance_id != instance_id or current.notice or len(current.names) > 1:
+                return None
+            return NoticeSeen(attempt=current.number, kind="termination", deadline_at=deadline_at)
+
+        if deadline_at > self._clock.now():  # an event that comes this late is of a loss that is known
+            with contextlib.suppress(EntryRefused):
+                ledger.append(unless_known)
+
+    def _goes_on(self) -> bool:
+        """Whether this process attends to a run in whose place no night begins another one: see `_unfinished`."""
+        if self._attended is None:
+            return False
+        state = self._attended.run.ledger.state
+        return state.terminal is None and not state.stop_requested
+
+    def _is_known(self) -> bool:
+        """Read which night is the newest: all records at first, then only whether there is another one."""
+        if self._newest is None:
+            known = self._record.newest()
+            self._newest = known[-1] if known else None
+        elif (later := self._record.numbered(self._newest.number + 1)) is not None:
+            self._newest = later
+            return self._is_known()
+        return self._newest is not None
+
+    def _leave(self) -> None:
+        """
+        Nothing runs any more. A night that another process has begun since has set the alarm before we put it off, or
+        sets it after that; its record is there in the first case.
+        """
+        before = self._newest
+        self._attended = None
+        self._set(self._alarm.off)
+        if self._is_known() and self._newest != before:
+            self._set(lambda: self._alarm.on(again=True))
+
+    def _opened(self) -> _Attended | None:
+        """The newest run, which is created if whoever recorded it did not come to that. None if it was deleted."""
+        assert self._newest is not None
+        uid = self._newest.begun.run
+        if self._attended is not None and self._attended.run.created.uid == uid:
+            return self._attended
+        uri = f"{self._uri.rstrip('/')}/{self._name}-{uid}"
+        try:
+            run = OpenRun(uri, writer("night"))
+        except RunNotFound:
+            if not self._is_recent(self._newest):
+                return None
+            run = self._create(uid)
+        self._attended = _Attended(run, self._addresses)
+        return self._attended
+
+    def _told(self, run: OpenRun | None, last: Tick | None, *, wrote: bool = False) -> Answer:
+        answer: Answer = {"run": None if run is None else run.id}
+        troubles = [*self._troubles]
+        if last is not None:
+            answer |= {"state": status_word(last.state), "done": last.done}
+            troubles += [each for each in (last.blind or last.remark,) if each]
+        if wrote:
+            answer["wrote"] = True
+        if troubles:
+            answer["trouble"] = "; ".join(troubles)
+        return answer
+
+    def _is_recent(self, numbered: Numbered) -> bool:
+        return self._clock.now() - numbered.begun.at < CREATED_WITHIN
+
+    @property
+    def _alarm(self) -> Alarm:
+        if self._own_alarm is None:
+            self._own_alarm = nights_of(self._installed).alarm(self._name)
+        return self._own_alarm
+
+
+def _may_be_billed(state: RunState) -> bool:
+    return not all(each.settled for each in state.launches.values())
+
+
+def _moment(text: object, now: datetime) -> datetime:
+    """
+    When a schedule was due, as it says.
+
+    Raises:
+        SpecInvalid: it says no moment.
+    """
+    if text is None:
+        return now
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise SpecInvalid(f"{text!r} is not the time of a schedule", hint="install the night anew") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+
+
+_STARTING_S = since_start_s()
+"""From the start of the process until everything is imported, which AWS bills too."""

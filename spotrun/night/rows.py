@@ -1,0 +1,134 @@
+"""What `spotrun night ls` says of a night."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import summarise
+from spotrun.clouds.nights import Nights
+from spotrun.clouds.registry import nights_of
+from spotrun.errors import CloudError, RunNotFound, StoreError
+from spotrun.folder.night_record import BY_HAND, Night, NightRecord
+from spotrun.folder.run_calls import read_calls
+from spotrun.night.times import DAYS, next_due
+from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
+from spotrun.runs.open_run import OpenRun
+
+NIGHTS_A_MONTH = 22
+HOURS = 8.0
+"""How long a night is taken to last of which nothing is known."""
+_HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is what calling its runner has cost, as
+    the function has counted it; or else what that costs in a night as long, by estimate. `trouble` says what is wrong
+    with what calls it.
+    """
+
+    name: str
+    days: tuple[str, ...]
+    at: str
+    zone: str
+    next_due: datetime | None
+    last: str | None
+    carried: bool
+    run: str | None
+    state: str | None
+    cost_usd: Decimal | None
+    calls_usd: Decimal
+    calls_usd_a_month: Decimal
+    calls_are_counted: bool
+    trouble: str
+
+
+def row_of(folder: str, name: str, now: datetime) -> Row:
+    record = NightRecord(folder, name)
+    night, newest = record.read(), record.newest()
+    nights = nights_of(night)
+    trouble = _trouble(nights, night, folder)
+    last = newest[-1].begun if newest else None
+    run = newest_run(folder, name)
+    state = None if run is None else run.ledger.refresh()
+    calls = _calls_usd(run)
+    until = now if state is None or state.terminal is None else state.terminal.at
+    hours = HOURS if state is None else (until - state.created_at).total_seconds() / 3600
+    calls_usd = calls if calls is not None else nights.usd(hours)
+    return Row(
+        name=name,
+        days=night.days,
+        at=night.at,
+        zone=night.zone,
+        next_due=None if trouble else next_due(night, now),
+        last=None if last is None else last.due,
+        carried=last is not None and last.carried,
+        run=None if run is None else run.id,
+        state=None if state is None else status_word(state),
+        cost_usd=None if state is None else summarise(state, now).total.cost_usd,
+        calls_usd=calls_usd,
+        calls_usd_a_month=calls_usd * NIGHTS_A_MONTH,
+        calls_are_counted=calls is not None,
+        trouble=trouble,
+    )
+
+
+def _calls_usd(run: OpenRun | None) -> Decimal | None:
+    counted = None if run is None else read_calls(run.store)
+    found = None if run is None or counted is None else run.cloud.runner_calls(counted)
+    return None if found is None else found.usd
+
+
+def _trouble(nights: Nights, night: Night, folder: str) -> str:
+    try:
+        return nights.wrong(night, folder)
+    except CloudError as error:
+        return error.one_line
+
+
+def newest_run(folder: str, name: str) -> OpenRun | None:
+    """The run of the newest night that began; None if there is none, or none that can be read."""
+    newest = NightRecord(folder, name).newest()
+    if not newest:
+        return None
+    try:
+        return OpenRun(f"{folder.rstrip('/')}/{name}-{newest[-1].begun.run}", "cli")
+    except (RunNotFound, StoreError):
+        return None
+
+
+def _evening(due: str) -> str:
+    """A night that a person has begun has no evening of its own, and is known by when that was."""
+    asked = due.removeprefix(BY_HAND)
+    return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
+
+
+def _if_counted(usd: Decimal, row: Row) -> str:
+    return dollars(usd) if row.calls_are_counted else f"~{dollars(usd)}"
+
+
+def show(rows: Sequence[Row]) -> None:
+    table = FiguresTable("", _HEADS, texts=(0, 1, 2, 3, 4, 5, 6), gap=2)
+    for row in rows:
+        table.add_row(
+            [
+                row.name,
+                "daily" if len(row.days) == len(DAYS) else ",".join(row.days),
+                f"{row.at} {row.zone}",
+                NOTHING if row.next_due is None else f"{row.next_due:%Y-%m-%d %H:%M}",
+                NOTHING if row.last is None else _evening(row.last) + (" (carried on)" if row.carried else ""),
+                row.run or NOTHING,
+                row.state or NOTHING,
+                dollars(row.cost_usd),
+                *(_if_counted(usd, row) for usd in (row.calls_usd, row.calls_usd_a_month)),
+            ]
+        )
+    print_table(table)
+    for row in rows:
+        if row.trouble:
+            print(f"{row.name}: {row.trouble}")

@@ -1,0 +1,1 @@
+"""Opens, prepares, attends and ends the runs that the verbs name: what several verbs share."""

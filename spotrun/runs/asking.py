@@ -1,0 +1,62 @@
+"""Questions to the person at the terminal, and what is said on the error output."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from spotrun.errors import SpecInvalid
+from spotrun.runs.signals import Signalled
+from spotrun.units import shown_lines
+
+YES_NO = ("yes", "no")
+
+
+def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
+    """
+    Ask, unless a flag gave the answer. `default` is what Enter means. The answer no ends the command with exit code 1.
+    `declined` is what is said where the answer is not yes.
+
+    Raises:
+        SpecInvalid: nobody can answer.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SpecInvalid("cannot ask for confirmation: there is no terminal", hint="add -y")
+    try:
+        answer = choose(f"{question} [{'Y/n' if default else 'y/N'}]: ", YES_NO, YES_NO[not default])
+    except EOFError:
+        raise SpecInvalid(f"{question} got no answer, because the input has ended; {declined}", hint="add -y") from None
+    except (KeyboardInterrupt, Signalled):
+        say(f"\n{declined}")
+        raise
+    if answer == "no":
+        say(declined)
+        raise typer.Exit(1)
+
+
+def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
+    """
+    One of `answers`, each of which may be cut short. Ask again until there is one; Enter alone means `default`.
+
+    Raises:
+        EOFError: the input has ended.
+    """
+    while True:
+        said = input(shown_lines(question)).strip().lower()
+        if not said and default is not None:
+            return default
+        meant = [answer for answer in answers if said and answer.startswith(said)]
+        if len(meant) == 1:
+            return meant[0]
+        print(f"Type {' or '.join(answers)}.")
+
+
+def say(line: str) -> None:
+    """On the error output, which may have no reader any more."""
+    with contextlib.suppress(OSError):
+        print(shown_lines(line), file=sys.stderr, flush=True)

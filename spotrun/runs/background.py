@@ -1,0 +1,128 @@
+"""Starts a runner in the background, which reports to its starter once it attends to the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from spotrun import address
+from spotrun.errors import SpotrunError
+from spotrun.runs.asking import say
+from spotrun.runs.open_run import OpenRun
+from spotrun.runs.signals import Signalled
+
+LOGS = Path("~/.spotrun/runners")
+"""The output of background runners whose runs are in a bucket."""
+STARTER_FD = "SPOTRUN_STARTER_FD"
+"""The variable with the pipe on which the background runner reports that it attends."""
+ATTENDS_WITHIN_S = 60.0
+"""System time. A runner first reads the ledger and asks the cloud."""
+LOG_TAIL_BYTES = 500
+
+
+def leave_behind(run: OpenRun) -> None:
+    """
+    Start a detached runner for a run, and wait until it attends. The user has said that the run is theirs.
+
+    Raises:
+        SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
+    """
+    what = Background(f"the background runner of {run.id}", log_of(run), f"spotrun stop {run.typed}", "/")
+    what.start(["resume", run.uri, "--foreground", "--yes"], otherwise=f"attend with `spotrun resume {run.typed}`")
+    log = what.log
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`")
+
+
+class Background(NamedTuple):
+    """A spotrun without a terminal, which works in `folder` and writes `log`. `ends` is the command that ends it."""
+
+    name: str
+    log: Path
+    ends: str
+    folder: str
+
+    def start(self, words: Sequence[str], *, otherwise: str) -> None:
+        """
+        Start it, and wait until it says that it attends. `otherwise` is what to do if it does not.
+
+        Raises:
+            SpotrunError: it ended, or gave no sign of life for a minute; or its log cannot be written.
+        """
+        before = self.log.stat().st_size if self.log.exists() else 0
+        reading, writing = os.pipe()
+        with open(reading, "rb", buffering=0) as answer, _opened(self.log) as output:
+            subprocess.Popen(
+                [sys.executable, "-m", "spotrun", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd=self.folder,
+                pass_fds=(writing,),
+                env=os.environ | {STARTER_FD: str(writing)},
+            )
+            os.close(writing)
+            try:
+                answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+            except (KeyboardInterrupt, Signalled):
+                say(f"{self.name} was started, and goes on ({self.log}); `{self.ends}` ends it")
+                raise
+            if not answered or not answer.read(1):
+                raise self._unattended(before, answered, otherwise)
+
+    def _unattended(self, before: int, ended: bool, otherwise: str) -> SpotrunError:
+        what = "ended at once" if ended else f"gave no sign of life for {ATTENDS_WITHIN_S:.0f} s"
+        with self.log.open("rb") as written:
+            written.seek(max(before, self.log.stat().st_size - LOG_TAIL_BYTES))
+            last = written.read().decode(errors="replace").strip()
+        said = f"; it said: {last}" if last else ""
+        return SpotrunError(f"{self.name} {what}{said}", hint=f"see {self.log}, and {otherwise}")
+
+
+def say_that_it_attends() -> None:
+    """Report once to the starter of this background runner; does nothing in any other process."""
+    writing = os.environ.pop(STARTER_FD, None)
+    if writing is None:
+        return
+    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # it may have left
+        starter.write(b"1")
+
+
+def open_to_append(log: Path) -> BinaryIO:
+    """
+    Whoever shares the folder of a store could put a link there that leads into any file of this user, or a pipe.
+
+    Raises:
+        OSError: it is one, or it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(os.open(log, flags, 0o600), "ab")
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        return open_to_append(log)
+    except OSError as error:
+        raise SpotrunError(
+            f"cannot write {log}: {error.strerror}", hint="check who may write there, and the room on that disk"
+        ) from error
+
+
+def log_of(run: OpenRun) -> Path:
+    """The log: in the run's folder if that is on this machine."""
+    place = address.parse(run.uri)
+    return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
+
+
+def log_named(name: str) -> Path:
+    """A log on this machine, of what is in a bucket."""
+    folder = LOGS.expanduser()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{name}.log"

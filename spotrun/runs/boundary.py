@@ -1,0 +1,81 @@
+"""
+How a command fails: each error becomes text on the error output, and an exit code.
+
+With `--json`, the standard output still has JSON: the answer, or if there is none, one line of this shape. A place that
+an error does not have is null.
+
+    {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+
+from spotrun.errors import SpotrunError, Unreckonable, found
+from spotrun.runs.signals import heeding
+
+INTERRUPTED = 130
+LIKE = 0.75
+"""A flag is a mistake for another from this ratio on: --fllow for --follow, and not --json for --store."""
+answered = False
+"""Whether the command has printed its JSON. Then the standard output has no room for that of an error."""
+
+
+def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
+    """
+    Run a command, report its error, and return its exit code.
+
+    Raises:
+        BrokenPipeError: the reader of its output has left.
+    """
+    global answered
+    answered = False
+    with heeding():
+        try:
+            code = app(args=list(words), standalone_mode=False)
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):
+                raise end.__context__ from None  # Typer makes it an exit code of 1
+            return end.code
+        except SpotrunError as error:
+            return _failed(words, error)
+        except ArithmeticError as error:
+            return _failed(words, Unreckonable(error))
+        except typer.TyperException as error:
+            return _refused(words, error)
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _failed(words: Sequence[str], error: SpotrunError) -> int:
+    from spotrun.units import shown_lines
+
+    print(shown_lines(f"error: {error}"), file=sys.stderr)
+    return _told(words, error.message, error.exit_code, error.problems_found())
+
+
+def _refused(words: Sequence[str], error: Any) -> int:
+    """A flag or argument that Typer refuses. `error` is one of its UsageErrors, which have no public name."""
+    if possible := getattr(error, "possibilities", None):
+        error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
+    error.show()
+    message, param, context = error.format_message(), getattr(error, "param", None), getattr(error, "ctx", None)
+    key = getattr(error, "option_name", None) or (param and param.get_error_hint().replace("'", ""))
+    fix = context and f"see `{context.command_path} --help`"
+    return _told(words, message, error.exit_code, [found(message, fix, key=key)])
+
+
+def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
+    """The exit code, after the program that asked for JSON was given its error."""
+    ours = words[: words.index("--")] if "--" in words else words
+    if "--json" in ours and not answered:
+        import json
+
+        print(json.dumps({"error": message.partition("\n")[0], "exit_code": code, "problems": problems}))
+    return code

@@ -1,0 +1,130 @@
+"""What `spotrun doctor` checks: the store and the ledgers, and this machine or a cloud."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun import address
+from spotrun.clock import system_clock
+from spotrun.clouds.cloud import Cloud, Wish
+from spotrun.clouds.local.cloud import CLOUD
+from spotrun.clouds.registry import cloud_named, cloud_of
+from spotrun.container.engine import find_engine
+from spotrun.container.facts import INSTALL, facts_of
+from spotrun.doctor import machine
+from spotrun.doctor.facts import fact_findings
+from spotrun.doctor.finding import Finding, Verdict, failed, findings_of, ok, unknown
+from spotrun.doctor.trial import Trial
+from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
+from spotrun.runs.before_launch import NOT_LOOKED_AT, with_image
+from spotrun.runs.open_run import default_store, look_in, require_store
+from spotrun.spec.clouds import known_clouds
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from spotrun.units import count_of
+
+
+def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Finding]:
+    first = subjects[0] if subjects else ""
+    named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
+    paths = subjects if named is None else subjects[1:]
+    if len(paths) > 1:
+        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
+    if named is None and wish != Wish():
+        raise SpecInvalid(
+            "options that describe instances need a cloud",
+            hint="spotrun doctor aws --region …",
+        )
+    if store is not None:
+        require_store(store)
+    flags = {"checkpoint.uri": None if store is None else address.absolute(store)}
+    spec = load_spec(Path(paths[0]), flags, default_store()) if paths else None
+    uri = store or (spec.checkpoint.uri if spec is not None else default_store())
+    if named is None:
+        yield from _here(spec, uri)
+    else:
+        yield from _on(cloud_named(named), spec, wish, uri)
+    if spec is not None and spec.image is not None:
+        yield from _container(spec)
+
+
+def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
+    region = next(iter(CLOUD.regions(spec, Wish())), None)
+    yield from findings_of("store", lambda: _store(uri, region))
+    yield from findings_of("ledgers", lambda: _ledgers(uri))
+    yield from CLOUD.findings(spec, Wish())
+    yield from findings_of("lightning", machine.lightning)
+
+
+def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Finding]:
+    yield from cloud.findings(spec, wish._replace(store=uri))
+    region = next(iter(cloud.regions(spec, wish)), None)
+    yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
+
+
+def _container(spec: RunSpec) -> Iterator[Finding]:
+    """Of a job with an image: the engine, where this machine trains, and the image."""
+    if cloud_of(spec).here or spec.resources.home is not None:
+        engine = list(findings_of("container engine", _engine))
+        yield from engine
+        if any(each.verdict is Verdict.FAILED for each in engine):
+            return
+    yield from findings_of("container image", lambda: _image(spec))
+
+
+def _engine() -> Iterator[Finding]:
+    """
+    Raises:
+        NotInstalled, EngineFailed: nothing here runs containers.
+    """
+    engine = find_engine()
+    found = facts_of(engine)
+    if found.rootless:
+        what = f"{engine.name} {found.version} runs rootless: a training could not enter its containers"
+        raise NotInstalled(what, hint="use the engine of root, without DOCKER_HOST and DOCKER_CONTEXT")
+    yield ok("container engine", f"{engine.name} {found.version} answers, and is root's")
+    if found.gpus is None:
+        yield ok("container gpus", "this machine has none of Nvidia's")
+    elif found.gpus:
+        yield ok("container gpus", f"{engine.name} knows how they get into a container")
+    else:
+        what = f"{engine.name} does not know how they get into a container"
+        yield failed("container gpus", NotInstalled(what, hint=INSTALL[engine.name]))
+
+
+def _image(spec: RunSpec) -> Iterator[Finding]:
+    found, notes = with_image(spec, os.environ)
+    for note in notes:
+        yield unknown("container image", note) if NOT_LOOKED_AT in note else ok("container image", note)
+    if not notes and found.image is not None:
+        yield ok("container image", f"{found.image.pinned} is on this machine")
+
+
+def _store(uri: str, region: str | None) -> Iterator[Finding]:
+    """
+    Raises:
+        StoreError: what ends the trial would end the questions too. The store is not called fine before both are over.
+    """
+    opened = open_store(uri)
+    yield from Trial(opened, system_clock()).findings()
+    yield from fact_findings(opened, region)
+    yield ok("store", opened.uri)
+
+
+def _ledgers(uri: str) -> Iterator[Finding]:
+    runs, unreadable = look_in(uri)
+    for each in unreadable:
+        yield failed(f"ledger of {each.name}", each.error)
+    for run in runs:
+        try:
+            run.ledger.refresh()
+        except LedgerDamaged as damage:
+            yield failed(f"ledger of {run.id}", damage)
+    voids = sum(len(run.ledger.state.voids) for run in runs)
+    yield ok(
+        "ledgers",
+        f"read {count_of(len(runs) + len(unreadable), 'run')}, with {count_of(voids, 'void entry', 'void entries')}",
+    )

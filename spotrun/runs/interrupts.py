@@ -1,0 +1,190 @@
+"""
+What becomes of a run whose runner is told to go. There is always a line about what goes on, and what to type.
+
+    Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
+    SIGTERM   stop, within STOP_WITHIN_S
+    SIGHUP    detach: a runner in the background takes over
+
+Where another runner attends to the run, each of them ends only this one. While the run stops, another signal ends only
+the runner. The agent saves its last checkpoint without it, if it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from spotrun.account.outcome import is_plain
+from spotrun.errors import SpotrunError, StoreError
+from spotrun.folder.attendance import other_runner, process_of
+from spotrun.folder.ledger import EntryRefused
+from spotrun.folder.room import shortage
+from spotrun.folder.status_objects import RunnerStatus
+from spotrun.report.unattended import attended_to, left_alone
+from spotrun.run.events import StopRequested
+from spotrun.runs.asking import choose, say
+from spotrun.runs.background import leave_behind, log_of, open_to_append
+from spotrun.runs.open_run import OpenRun, who
+from spotrun.runs.signals import Signalled, undisturbed
+
+STOP_WITHIN_S = 60.0
+"""System time. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
+ANSWER_WITHIN_S = 20.0
+"""System time. Nobody attends to the run while the question stands, so it does not stand for long."""
+Interrupt = KeyboardInterrupt | Signalled
+
+
+class Interrupts:
+    """Those of one runner. `background`: it has no terminal, and is the one that took over."""
+
+    def __init__(self, run: OpenRun, *, background: bool) -> None:
+        self._run = run
+        self._background = background
+        self._stopped_by: Interrupt | None = None
+
+    def answer(self, caught: Interrupt) -> bool:
+        """
+        True to go on attending; False if a background runner has taken over.
+
+        Raises:
+            KeyboardInterrupt, Signalled: this process does not attend to the run any more.
+        """
+        number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
+        if self._stopped_by is None and _attends_elsewhere(self._run):
+            self._leave(caught)
+        if number == signal.SIGHUP:
+            return self._hung_up()
+        if self._stopped_by is not None:
+            self._leave(self._stopped_by)
+        if number == signal.SIGINT and sys.stdin.isatty() and sys.stdout.isatty():
+            try:
+                answered = stop_or_detach()
+            except Signalled as later:
+                return self.answer(later)
+            if answered is None:
+                say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the run goes on as before; Ctrl-C asks again")
+                return True
+            if answered == "detach":
+                return self._detach()
+        return self._stop(caught)
+
+    def done(self) -> None:
+        """Nothing is waited for any more."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _hung_up(self) -> bool:
+        if self._background:
+            say("SIGHUP: this runner has no terminal, and goes on")
+            return True
+        self._note("SIGHUP: the terminal is gone; a runner in the background takes over")
+        try:
+            return self._detach()
+        except SpotrunError as error:
+            self._note(f"{error.message}. {what_is_left(self._run)}")
+            raise
+
+    def _detach(self) -> bool:
+        with undisturbed():
+            leave_behind(self._run)
+        return False
+
+    def _stop(self, caught: Interrupt) -> bool:
+        by = f"{caught.signal.name}: " if isinstance(caught, Signalled) else ""
+        try:
+            with undisturbed():
+                request_stop(self._run)
+        except StoreError as error:
+            failure = f"{by}the stop could not be written ({error.message})"
+            if isinstance(caught, Signalled):
+                say(failure)
+                self._leave(caught)
+            say(f"{failure}; the run goes on: try Ctrl-C again")
+            return True
+        self._stopped_by = caught
+        limit = ""
+        if isinstance(caught, Signalled):
+            signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
+            limit = f", within {STOP_WITHIN_S:.0f} s"
+        say(f"{by}stopping {self._run.id}: {last_act(self._run)}, and leaves nothing running{limit}")
+        return True
+
+    def _leave(self, caught: Interrupt) -> NoReturn:
+        say(what_is_left(self._run))
+        raise caught
+
+    def _note(self, line: str) -> None:
+        """Say it in the log of the background runner too, because nobody may see this terminal any more."""
+        say(line)
+        with contextlib.suppress(OSError), open_to_append(log_of(self._run)) as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n".encode())
+
+
+@contextlib.contextmanager
+def told(run: OpenRun) -> Iterator[None]:
+    """If Ctrl-C or a signal ends the block, say what is left of the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, Signalled):
+        say(what_is_left(run))
+        raise
+
+
+def what_is_left(run: OpenRun) -> str:
+    """Of the run, once this process is gone; and what to type."""
+    state, other = run.ledger.state, _attends_elsewhere(run)
+    if other is None or state.terminal is not None:
+        return left_alone(run.typed, state)
+    return f"this process ends. {attended_to(run.typed, state, process_of(other))}"
+
+
+def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
+    """The runner that goes on without this process, as far as the store can be read now."""
+    try:
+        return other_runner(run.store, run.clock)
+    except StoreError:
+        return None
+
+
+def last_act(run: OpenRun) -> str:
+    """What spotrun does for a run that has to stop, before its instances end."""
+    state = run.ledger.state
+    no_room = shortage(run.store, state)
+    if state.current is None:
+        return "spotrun has no instance that trains it now"
+    if is_plain(state):
+        act, saved = "spotrun asks its command to end, stores its files", "files"
+    else:
+        act, saved = "spotrun saves a last checkpoint", "checkpoint"
+    return f"spotrun can store no {saved} now ({no_room})" if no_room else act
+
+
+def request_stop(run: OpenRun, by: str | None = None) -> bool:
+    """Ask a run to stop, in the name of this user or for them; False if it has ended or was asked before."""
+    event = StopRequested(by=by or who())
+    try:
+        entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
+    except EntryRefused:
+        return False
+    return entry is not None
+
+
+def stop_or_detach(what: str = "the run") -> str | None:
+    """None without an answer. A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
+    signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
+    try:
+        return choose(f"Stop {what}, or detach and let it go on? [s/d]: ", ("stop", "detach"))
+    except Signalled as caught:
+        if caught.signal == signal.SIGALRM:
+            return None
+        raise
+    except KeyboardInterrupt:
+        print()
+        return "stop"
+    except EOFError:
+        return "detach"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

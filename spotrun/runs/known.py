@@ -1,0 +1,103 @@
+"""
+The runs that this user may carry on without a question: those created or confirmed here.
+
+To carry a run on is to execute what its folder says: `notify.command` in a shell of the user, on the local cloud the
+job itself, elsewhere at the user's expense. Whoever may write beside the runs of a store can make a folder that looks
+like one. So the digest of entry 0, which never changes, is remembered where only the user writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun.errors import RunNotFound, SpecInvalid
+from spotrun.folder.ledger import read_entry
+from spotrun.runs.asking import confirm, say
+from spotrun.runs.open_run import OpenRun
+from spotrun.store.retrying import persist
+
+KNOWN = "~/.spotrun/known"
+"""A file for each run, by its uid, with the sha256 of entry 0."""
+KNOWN_VARIABLE = "SPOTRUN_KNOWN"
+"""The variable with another folder for them."""
+
+
+def remember(run: OpenRun) -> None:
+    """Take this run for the user's own from now on. Where the home cannot be written to, a later command will ask."""
+    path = _path(run)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text(_first_sha256(run))
+    except OSError as error:
+        say(f"note: cannot write {path} ({error.strerror}); other commands will ask whether {run.id} is yours")
+
+
+def forget(run: OpenRun) -> None:
+    with contextlib.suppress(OSError):
+        _path(run).unlink()
+
+
+def is_known(run: OpenRun) -> bool:
+    """Whether this user has created this very run here, or has said that it is theirs."""
+    try:
+        return _path(run).read_text() == _first_sha256(run)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def require_known(run: OpenRun, yes: bool) -> None:
+    """
+    Ask whether a run from elsewhere is the user's; remember a yes.
+
+    Raises:
+        SpecInvalid: nobody can answer.
+        typer.Exit: the answer was no.
+    """
+    if is_known(run):
+        return
+    executed = list(_executed(run))
+    if not yes and not sys.stdin.isatty():
+        raise SpecInvalid(
+            f"{run.id} was not created by this user on this machine, and to carry it on means to {_listed(executed)}",
+            hint=f"if it is yours, say so once: spotrun resume {run.typed} --yes, or spotrun tick {run.typed} --yes",
+        )
+    if not yes:
+        say(f"{run.id} was not created by this user on this machine. To carry it on means to:")
+        for line in executed:
+            say(f"  {line}")
+    confirm(yes, "Is it yours?", default=False, declined="nothing was done")
+    remember(run)
+
+
+def _executed(run: OpenRun) -> Iterator[str]:
+    """What is done in the user's name for whoever carries the run on."""
+    if run.cloud.here:
+        train = run.spec.train
+        yield f"run its {train.title} on this machine, with your rights"
+    else:
+        budget = run.created.budget_usd
+        yield f"rent instances on {run.cloud.name}" + (f" for up to ${budget}" if budget is not None else "")
+    commands = [each.command for each in run.spec.notify if each.command is not None]
+    for command in commands:
+        yield f"run {command!r} in a shell of this machine for its news"
+
+
+def _listed(lines: list[str]) -> str:
+    return ", and to ".join(lines)
+
+
+def _path(run: OpenRun) -> Path:
+    return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser() / run.created.uid
+
+
+def _first_sha256(run: OpenRun) -> str:
+    data = persist(lambda: read_entry(run.store, 0))
+    if data is None:
+        raise RunNotFound(f"{run.uri} has lost its first entry", hint="see `spotrun status`")
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,132 @@
+"""
+`spotrun launch JOB.yaml --nightly`: one line for cron that works whether the last night has finished or not.
+
+    the last night is still in progress   start nothing, exit 11
+    the last night did not finish         continue it, because its work is paid for
+    else                                  clean up after the last night, and start a new one
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from spotrun import address
+from spotrun.account.summary import summarise
+from spotrun.errors import NightUnderWay
+from spotrun.notify.news import night
+from spotrun.runs import attend
+from spotrun.runs.interrupts import told
+from spotrun.runs.known import is_known, remember
+from spotrun.runs.locks import alone, lock_of
+from spotrun.runs.notifying import notifying
+from spotrun.runs.open_run import OpenRun, attended, newest_of
+from spotrun.spec.image import Image
+from spotrun.spec.model import RunSpec
+
+
+def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun]) -> None:
+    """
+    Attend to the last night if it is unfinished, else to a new one from `create`, until it ends. `check` may refuse a
+    new one by raising.
+
+    Raises:
+        NightUnderWay: another process already attends to a night.
+        RunEnded, LimitExceeded: as `attend`.
+    """
+    with one_at_a_time(spec):
+        last = newest_of(spec.name, spec.checkpoint.uri, "runner")
+        known = last is not None and may_carry_on(last, spec)
+        if last is not None and _unfinished(last):
+            if not known:
+                raise _strange(last)
+            print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
+            attend.attend(last, nightly=True)
+            return
+        if last is not None and known:
+            clean_up(last)
+        check()
+        attend.attend(create(), nightly=True)
+
+
+@contextlib.contextmanager
+def one_at_a_time(spec: RunSpec) -> Iterator[None]:
+    """
+    Holds the lock of the nights of this name in this store. The kernel frees it however this process ends.
+
+    Raises:
+        NightUnderWay: another process of this machine holds it.
+    """
+    with alone(_lock_path(spec), _under_way(spec.name)):
+        yield
+
+
+def _lock_path(spec: RunSpec) -> Path:
+    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
+    place = address.parse(spec.checkpoint.uri)
+    if isinstance(place, str):
+        return Path(address.absolute(place)) / f".night-{spec.name}.lock"
+    return lock_of(f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}")
+
+
+def _unfinished(run: OpenRun) -> bool:
+    """
+    Whether the night can be continued.
+
+    Raises:
+        NightUnderWay: a runner elsewhere attends to it.
+    """
+    state = run.ledger.refresh()
+    if state.terminal is None and attended(run):
+        raise _under_way(run.id)
+    return state.terminal is None and not state.stop_requested
+
+
+def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
+    """
+    Whether nobody has to be asked first: it is known here, or it is of this very job and its code runs elsewhere.
+
+    A scheduler may begin each night on a new machine, which knows no run, in another folder.
+    """
+    if is_known(run):
+        return True
+    if run.cloud.here or run.spec.model_copy(update={"workdir": spec.workdir}) != _in_its_image(spec, run.spec.image):
+        return False
+    remember(run)
+    return True
+
+
+def _in_its_image(spec: RunSpec, image: Image | None) -> RunSpec:
+    """The job in the image of a run, if its tag had that digest when the run began."""
+    wanted = spec.image
+    if image is None or wanted is None or image != wanted.with_digest(wanted.digest or image.digest):
+        return spec
+    return spec.with_image(image)
+
+
+def _strange(run: OpenRun) -> NightUnderWay:
+    return NightUnderWay(
+        f"{run.id} is not finished, and was created elsewhere or from another job",
+        hint=f"`spotrun resume {run.typed} --yes` carries it on if it is yours, `spotrun down {run.typed}` ends it",
+    )
+
+
+def _under_way(what: str) -> NightUnderWay:
+    hint = "see `spotrun status`; the next call starts a new night once this one is over"
+    return NightUnderWay(f"a nightly run of {what} is still going", hint=hint)
+
+
+def _if_late(run: OpenRun) -> str:
+    deadline_at = run.created.deadline_at
+    if deadline_at is None or run.clock.now() < deadline_at:
+        return ""
+    return f"; its deadline has passed, so it goes on demand within its budget (`spotrun down {run.typed}` ends it)"
+
+
+def clean_up(run: OpenRun) -> None:
+    """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
+    with told(run), notifying(run) as notifier:
+        last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
+        notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

@@ -1,0 +1,128 @@
+"""What `rm` and `prune` share: which ended runs may go, what stays of them elsewhere, and the question before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from spotrun.errors import CloudError, SpecInvalid, SpotrunError, StoreError
+from spotrun.folder import keys
+from spotrun.folder.removal import objects_of, remove
+from spotrun.report.describe import gigabytes
+from spotrun.report.folding import say
+from spotrun.runs.asking import confirm
+from spotrun.runs.known import forget
+from spotrun.runs.open_run import OpenRun, attended
+from spotrun.store.opening import open_store
+from spotrun.store.port import Inspectable, Sifted, Store
+from spotrun.units import count_of, shown, some_of
+
+
+class StillThere(SpotrunError):
+    """A run that may not be removed yet."""
+
+
+class Removable(NamedTuple):
+    """A run that has ended and may go, the store that its folder is in, and how much is in it."""
+
+    run: OpenRun
+    ended_at: datetime
+    outcome: str
+    store: Store
+    folder: str
+    objects: int
+    size_bytes: int
+    disks: int
+    """How many ended instances have left a disk on this machine."""
+
+    def __str__(self) -> str:
+        held = f"{count_of(self.objects, 'object')}, {gigabytes(self.size_bytes)}"
+        if self.disks:
+            held += f", and the local disks of {count_of(self.disks, 'instance')}"
+        return f"{self.run.id}  {self.outcome} {self.ended_at:%Y-%m-%d %H:%M} UTC  {held}"
+
+
+def removable(run: OpenRun) -> Removable:
+    """
+    Raises:
+        StillThere: it goes on, somebody attends to it, or an instance of it may still be there.
+        StoreError: it cannot be read.
+        CloudError: the cloud does not say whether an instance of it lives.
+    """
+    state = run.ledger.refresh()
+    if state.terminal is None:
+        raise StillThere(f"{run.id} has not ended", hint=f"`spotrun down {run.typed}` ends it")
+    if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
+        hint = f"`spotrun tick {run.typed}` finds out what became of it"
+        raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
+    regions = {launch.intent.offering.region for launch in state.launches.values()}
+    instances = run.driver.instances(run.created.uid, must_see=regions)
+    if alive := [each.instance_id for each in instances if each.alive]:
+        raise StillThere(
+            f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
+        )
+    if attended(run):
+        raise StillThere(f"a runner still attends to {run.id}", hint="try again in a minute")
+    parent, _, folder = run.uri.rpartition("/")
+    store = open_store(parent or "/")
+    objects = objects_of(store, folder)
+    size_bytes = sum(stored.size_bytes for stored in objects)
+    return Removable(
+        run=run,
+        ended_at=run.clock.on_the_wall(state.terminal.at),
+        outcome=state.terminal.outcome,
+        store=store,
+        folder=folder,
+        objects=len(objects),
+        size_bytes=size_bytes,
+        disks=len(instances) if run.cloud.here else 0,
+    )
+
+
+def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
+    """
+    Show what will be deleted and what stays, ask, and delete.
+
+    Raises:
+        SpecInvalid: there is no terminal to ask on.
+        StoreError: an object could not be deleted.
+        CloudError: the disks of the instances could not be deleted.
+    """
+    for each in found:
+        say(str(each), indent=2)
+        for stays in _stays(each):
+            say(f"  stays: {stays}", indent=4)
+    total = f"{count_of(len(found), 'run')}, {gigabytes(sum(each.size_bytes for each in found))}"
+    if dry_run or not found:
+        print(f"{total} would be deleted")
+        return
+    confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
+    for each in found:
+        each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
+        keys.remove(each.store, each.run.created.uid)
+        remove(each.store, each.folder)
+        forget(each.run)
+    print(f"{total} deleted")
+
+
+def _stays(found: Removable) -> Iterator[str]:
+    """What the run leaves elsewhere, each with what takes it away."""
+    run = found.run
+    try:
+        if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():
+            yield f"its role on {run.cloud.name}, unless `spotrun reap --cloud {run.cloud.name}` removes it before"
+    except (CloudError, SpecInvalid) as error:
+        yield f"perhaps something on its cloud, which cannot be asked: {error.message}"
+    try:
+        if isinstance(found.store, Sifted) and (strange := found.store.strange_names(f"{found.folder}/")):
+            named = some_of([shown(name.removeprefix(f"{found.folder}/")) for name in strange])
+            what = f"{count_of(len(strange), 'object')} under names that are no keys of spotrun's"
+            yield f"{what}: {named}; delete {run.uri} by hand if nobody needs them"
+    except StoreError as error:
+        yield f"perhaps objects under other names: {error.message}"
+    try:
+        if isinstance(found.store, Inspectable) and found.store.inspect().versioned is True:
+            yield "older versions of its objects: the bucket keeps what is deleted"
+    except StoreError as error:
+        yield f"perhaps older versions of its objects: {error.message}"

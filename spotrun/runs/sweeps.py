@@ -1,0 +1,132 @@
+"""Sweeps by their name: their runs, and what is done to all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from shlex import quote
+
+from msgspec.structs import replace
+
+from spotrun import address
+from spotrun.errors import RunNotFound
+from spotrun.folder.sweep_record import SweepRecord, find_sweep, replace_sweep
+from spotrun.run.events import ResumeRequested, StopRequested
+from spotrun.run.state import RunState
+from spotrun.runs.interrupts import request_stop
+from spotrun.runs.open_run import OpenRun, absent, default_store, who, writer
+from spotrun.spec.values import NAME_PATTERN
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+
+
+class NamedSweep:
+    """A sweep that exists, with the runs of its trials that have begun."""
+
+    def __init__(self, store: Store, record: SweepRecord) -> None:
+        self.store = store
+        self.record = record
+
+    @property
+    def typed(self) -> str:
+        """What other commands find it by, as a shell reads it."""
+        elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
+        return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
+
+    @property
+    def folders(self) -> set[str]:
+        """Those that the runs of all its trials have, or will have."""
+        return {self.record.folder_of(number) for number in range(1, self.record.trials + 1)}
+
+    def is_over(self, begun: Sequence[OpenRun]) -> bool:
+        """Whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
+        ended = all(run.ledger.refresh().terminal is not None for run in begun)
+        return ended and (len(begun) >= self.record.trials or self.record.stopped_by != "")
+
+    def in_a_line(self, begun: Sequence[OpenRun]) -> str:
+        record, over = self.record, self.is_over(begun)
+        all_over = over and len(begun) >= record.trials
+        has = "ended" if all_over else "begun"
+        stopped = f"; {record.stopped_by} has asked it to stop" if record.stopped_by else ""
+        said = f"{len(begun)} of {record.trials} trials of the sweep {record.name} have {has}{stopped}."
+        attend = "" if all_over and not stopped else " The command that began it carries it on."
+        return f"{said} `spotrun report {self.typed}` shows what they have come to.{attend}"
+
+    def run(self, number: int, role: str = "cli") -> OpenRun | None:
+        """The run of that trial; None if it has not begun, or was deleted."""
+        try:
+            return OpenRun(f"{self.store.uri}/{self.record.folder_of(number)}", writer(role))
+        except RunNotFound:
+            return None
+
+    def runs(self, role: str = "cli") -> list[OpenRun]:
+        """Those that have begun, which they do in the order of their numbers."""
+        found: list[OpenRun] = []
+        while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
+            found.append(run)
+        return found
+
+    def keep(self, record: SweepRecord) -> None:
+        replace_sweep(self.store, record)
+        self.record = record
+
+    def request_stop(self) -> None:
+        """From now on no trial begins, also by the process that attends to the sweep."""
+        self.keep(replace(self.record, stopped_by=who()))
+
+    def stop_all(self) -> list[OpenRun]:
+        """Ask each run to stop that goes on. Returns these."""
+        asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
+        for run in asked:
+            request_stop(run, self.with_all)
+        return asked
+
+    @property
+    def with_all(self) -> str:
+        """By whom the runs were asked to stop that go on with the sweep."""
+        return f"{self.record.stopped_by or who()}{self._with_all}"
+
+    @property
+    def _with_all(self) -> str:
+        return f" with all of the sweep {self.record.name}"
+
+    def go_on(self) -> None:
+        """Take back that the whole sweep was asked to stop, from each run that was asked with it."""
+        for run in self.runs():
+            run.ledger.refresh()
+            if stopped_by(run).endswith(self._with_all):
+                run.ledger.append(reopening)
+        self.keep(replace(self.record, stopped_by=""))
+
+
+def reopening(state: RunState) -> ResumeRequested | None:
+    """What carries on a run that was stopped, or is about to."""
+    ended = state.terminal is not None and state.terminal.outcome == "stopped"
+    return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
+
+
+def stopped_by(run: OpenRun) -> str:
+    """Who asked it last to stop, if it has stopped or is about to; "" if nobody has."""
+    state, asked = run.ledger.state, ""
+    for entry in run.ledger.entries:
+        if isinstance(entry.event, StopRequested):
+            asked = entry.event.by
+        elif isinstance(entry.event, ResumeRequested):
+            asked = ""
+    ended = state.terminal is None or state.terminal.outcome == "stopped"
+    return asked if ended else ""
+
+
+def sweep_named(name: str, store: str | None) -> NamedSweep | None:
+    """
+    The sweep of exactly that name in a store.
+
+    Raises:
+        StoreError: the store cannot be read, or what is there is no sweep.
+    """
+    folder = store or default_store()
+    if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):
+        return None
+    opened = open_store(folder)
+    record = find_sweep(opened, name)
+    return None if record is None else NamedSweep(opened, record)

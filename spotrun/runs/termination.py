@@ -1,0 +1,96 @@
+"""Ends a run and its instances."""
+
+from __future__ import annotations
+
+from time import monotonic as system_s
+from time import sleep
+
+from spotrun.errors import CloudUnavailable, LedgerFlooded, LoginNeeded, SpecInvalid, StoreError
+from spotrun.folder.keys import KeyMissing
+from spotrun.runs.asking import say
+from spotrun.runs.interrupts import request_stop
+from spotrun.runs.notifying import notifying
+from spotrun.runs.open_run import OpenRun
+from spotrun.runs.unreadable import end_listed
+
+DOWN_WITHIN_S = 60.0
+LOOK_AGAIN_S = 0.5
+"""System time."""
+
+
+def take_down(opened: OpenRun) -> None:
+    """
+    End a run and its instances, and wait until that is done.
+
+    Raises:
+        CloudUnavailable: it is not done within `DOWN_WITHIN_S`.
+    """
+    try:
+        _ask_to_stop(opened)
+    except (StoreError, KeyMissing):
+        ended = end_instances(opened)  # nobody can append, and nobody should pay for that
+        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
+        for remark in opened.driver.remarks:
+            print(remark)
+        raise
+    deadline, waits_for = system_s() + DOWN_WITHIN_S, ""
+    while system_s() < deadline:
+        unseen = _unended(opened)
+        tick = opened.runner.tick()
+        if tick.done:
+            with notifying(opened) as notifier:
+                notifier.show(opened.ledger.entries)
+            print(f"{opened.id} is down; nothing of it is left running")
+            return
+        before, waits_for = waits_for, tick.waiting_for or tick.remark or unseen
+        if waits_for not in ("", before):
+            say(f"{opened.id} is not down yet: {waits_for}")
+        sleep(LOOK_AGAIN_S)
+    why = f": {waits_for}" if waits_for else ""
+    raise CloudUnavailable(
+        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat, or look at `spotrun events`"
+    )
+
+
+def _ask_to_stop(opened: OpenRun) -> None:
+    """If nobody gets a word in because its own instances write all the time, they end first."""
+    try:
+        request_stop(opened)
+    except LedgerFlooded as flood:
+        say(f"{flood.message}; its instances are ended first")
+        end_instances(opened)
+        request_stop(opened)
+
+
+def _unended(run: OpenRun) -> str:
+    """
+    End its instances: why that has to be tried again, "" if it has not.
+
+    Raises:
+        LoginNeeded: the next look would fail too, and who waits here cannot log in.
+    """
+    try:
+        end_instances(run)
+    except LoginNeeded:
+        raise
+    except CloudUnavailable as error:
+        return error.one_line
+    return ""
+
+
+def end_instances(run: OpenRun) -> list[str]:
+    """
+    Of a region that fails the runner's tick says so, if the run has something there.
+
+    Returns:
+        The ids of those that lived.
+    """
+    try:
+        driver = run.driver
+    except SpecInvalid:
+        end_listed(run.store, run.created.uid)  # of a job that this spotrun cannot read
+        raise
+    living = [each.instance_id for each in driver.instances(run.created.uid, must_see=()) if each.alive]
+    for instance_id in living:
+        driver.terminate(instance_id)
+    return living

@@ -1,0 +1,103 @@
+"""
+What `spotrun down` does for a run whose beginning cannot be read: each of its instances has its uid as a tag, and what
+can still be read of its ledger says in which clouds and regions they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spotrun.clouds.cloud import Account
+from spotrun.clouds.registry import cloud_named
+from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid
+from spotrun.folder.ledger import FOLDER as LEDGER
+from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended, decode_entry
+from spotrun.runs.asking import confirm
+from spotrun.runs.open_run import default_store
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
+from spotrun.units import shown, shown_lines
+
+
+class Place(NamedTuple):
+    cloud: str
+    region: str
+
+    def __str__(self) -> str:
+        return shown(f"{self.cloud}/{self.region}")
+
+
+class Nameless(NamedTuple):
+    """The folder of a run whose beginning cannot be read."""
+
+    name: str
+    run_uid: str
+    store: Store
+
+
+def nameless(reference: str, store: str | None) -> Nameless | None:
+    """
+    The folder that is meant. Its name ends in the uid; if that of another folder does so too, nobody knows whose it is:
+    None.
+    """
+    folder, _, name = reference.rstrip("/").rpartition("/")
+    runs = open_store(folder or store or default_store())
+    names = persist(runs.folders)
+    meant = [each for each in names if name in (each, *each.rsplit("-", 1))]
+    if len(meant) != 1:
+        return None
+    uid = meant[0].rpartition("-")[2]
+    if sum(each.rpartition("-")[2] == uid for each in names) > 1:
+        return None
+    return Nameless(meant[0], uid, open_store(f"{runs.uri}/{meant[0]}"))
+
+
+def end_nameless(reference: str, store: str | None, yes: bool) -> None:
+    """End the instances of the run in the folder that is meant; nothing, if nobody knows whose it is."""
+    found = nameless(reference, store)
+    if found is not None:
+        confirm(yes, f"End the instances of {found.name} now?", default=True, declined="nothing was ended")
+        end_listed(found.store, found.run_uid)
+
+
+def end_listed(store: Store, run_uid: str) -> None:
+    """End what the clouds list under this uid, wherever the run's ledger says that it has asked for an instance."""
+    places = sorted(set(_places(store)))
+    if not places:
+        print(
+            f"its ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends what one lists of it"
+        )
+    for place in places:
+        try:
+            driver = _account(place).driver
+            for instance in driver.instances(run_uid):
+                if instance.alive:
+                    driver.terminate(instance.instance_id)
+                    print(f"ended {instance.instance_id} in {place}")
+        except (CloudError, SpecInvalid) as error:
+            print(shown_lines(f"could not look at {place}: {error.one_line}"))
+
+
+def _account(place: Place) -> Account:
+    """
+    Raises:
+        SpecInvalid: there is no such cloud.
+    """
+    cloud = cloud_named(place.cloud)
+    try:
+        return cloud.account([place.region])
+    except SpecInvalid:
+        return cloud.account([])  # one without regions, or a region that there is not
+
+
+def _places(store: Store) -> Iterator[Place]:
+    for found in persist(lambda: store.list(LEDGER)):
+        data = persist(lambda key=found.key: store.get(key, 0, ENTRY_SIZE_MAX + 1))  # type: ignore[misc]
+        try:
+            entry = decode_entry(data)
+        except LedgerDamaged:
+            continue
+        if entry is not None and isinstance(entry.event, LaunchIntended):
+            yield Place(entry.event.offering.cloud, entry.event.offering.region)

@@ -1,1 +1,0 @@
-"""Simulated runs and markets, to forecast a job and to compare strategies."""

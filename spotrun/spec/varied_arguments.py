@@ -1,0 +1,90 @@
+"""The arguments that a bench varies: batch size, precision and number of devices, whatever a script calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from spotrun.errors import SpecInvalid
+from spotrun.spec.arguments import Script, plain, replaced
+from spotrun.spec.model import RunSpec, TrainSpec
+
+BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
+PRECISION = ("precision", "mixed_precision", "dtype")
+DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
+"""What scripts call these arguments, the commonest first; `-` and `_` are the same."""
+GONE = "\0"
+"""A value that no argument has."""
+
+
+def unvaried(spec: RunSpec) -> RunSpec:
+    """The job without its batch size, precision and number of devices, as far as its arguments say them."""
+    train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
+    if train.run is not None:
+        changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
+    else:
+        args = train.args
+        for name in _given(train, names):
+            args = replaced(args, name, GONE) or args
+        kept = [word for word, after in pairwise((*args, "")) if GONE not in (word, after)]
+        changed = {"args": tuple(word for word in kept if not word.endswith(f"={GONE}"))}
+    return spec.model_copy(update={"train": train.model_copy(update=changed)})
+
+
+def with_argument(
+    train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
+) -> TrainSpec:
+    """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
+    wanted = names if named is None else (named.lstrip("-"),)
+    if train.run is not None:
+        return _in_command(train, train.run, flag, wanted, value)
+    for name in _given(train, wanted):
+        if (args := replaced(train.args, name, value)) is not None:
+            return train.model_copy(update={"args": args})
+    added = next((found for name in wanted if (found := script.flag_for(name)) is not None), named)
+    if added is None and not script.is_hydra:
+        raise SpecInvalid(
+            f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
+            hint=f"say what it is called: {flag}-as --my-name",
+        )
+    words = (f"{wanted[0]}={value}",) if added is None else (added, value)
+    return train.model_copy(update={"args": (*train.args, *words)})
+
+
+def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
+    """Those that the job may give, and as Hydra has them, `data.batch_size`."""
+    yield from names
+    last = {plain(name) for name in names}
+    keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
+    yield from (key for key in keys if plain(key.rpartition(".")[2]) in last)
+
+
+def _flags(names: Sequence[str]) -> list[str]:
+    return [f"--{plain(name)}" for name in names]
+
+
+def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
+    changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
+    if number != 1:
+        how = "names it nowhere" if not number else f"names it {number} times"
+        raise SpecInvalid(
+            f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
+            hint="write it into the command, or write train: {script: …, args: […]} instead of run",
+            key=("train", "run"),
+        )
+    return train.model_copy(update={"run": changed})
+
+
+def _written(names: Sequence[str]) -> str:
+    """A pattern of them and their values in a command of a shell."""
+    words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
+    return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
+
+
+def has_argument(train: TrainSpec, script: Script, names: Sequence[str]) -> bool:
+    if train.run is not None:
+        return re.search(_written(names), train.run) is not None
+    if any(replaced(train.args, name, "") is not None for name in _given(train, names)):
+        return True
+    return any(script.flag_for(name) is not None for name in names)

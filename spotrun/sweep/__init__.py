@@ -1,0 +1,1 @@
+"""Trains a job with several parameters under one budget and one deadline."""

@@ -1,0 +1,420 @@
+"""
+Attending to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops them.
+
+All that is known of a trial is read from its ledger, so a sweep that is attended again goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.account.summary import summarise
+from spotrun.creation import create_run
+from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
+from spotrun.folder import setup_cache
+from spotrun.folder.agent_statuses import AgentStatuses
+from spotrun.folder.ledger import EntryRefused
+from spotrun.folder.sweep_record import find_sweep
+from spotrun.run.events import SWEEP
+from spotrun.runner import Tick
+from spotrun.runs.asking import say
+from spotrun.runs.background import say_that_it_attends
+from spotrun.runs.interrupts import ANSWER_WITHIN_S, STOP_WITHIN_S, Interrupt, request_stop, stop_or_detach
+from spotrun.runs.known import remember
+from spotrun.runs.notifying import notifying
+from spotrun.runs.open_run import OpenRun, who, writer
+from spotrun.runs.signals import Signalled, undisturbed
+from spotrun.runs.sweeps import NamedSweep, reopening, stopped_by
+from spotrun.spec.model import RunSpec
+from spotrun.spec.trials import trial_spec, with_params
+from spotrun.sweep import report
+from spotrun.sweep.report import SweepShown, TrialShown
+from spotrun.sweep.rungs import Begin, CarryOn, Over, Stop, SweepPlan, Trial, Unknown, metric_of, next_actions, trial_of
+
+LOOK_S = 0.5
+"""System time between two looks at the ledgers that the runners read."""
+RECORD_EVERY_S = 10.0
+"""System time between two looks at whether another command has asked the sweep to stop."""
+END_WITHIN_S = 60.0
+"""System time. What a runner does when nothing of its run is left: it tells others, and removes the run's role."""
+LEAVE_WITHIN_S = 30.0
+"""System time that the runners have for their last look."""
+
+
+class _Left(Exception):
+    """This process attends to the run no longer."""
+
+
+class Attendant:
+    """The runner of a trial's run, in a thread of its own, and what is known of the trial."""
+
+    def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
+        assert run.created.budget_usd is not None, "each trial has one"
+        self.run, self.number, self.params = run, number, params
+        self._sweep_name = sweep_name
+        self.failure: SpotrunError | None = None
+        self._budget_usd = run.created.budget_usd
+        self._epochs_total: int | None = None
+        self._leave = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen = -1
+        self._last: Trial | None = None
+        run.ledger.refresh()
+        with contextlib.suppress(StoreUnavailable):
+            self._epochs_total = AgentStatuses(run.store).epochs_total(run.ledger.state)
+
+    @property
+    def attends(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Attend to the run, unless nothing of it is left to attend to."""
+        if self.seen().settled or self.attends:
+            return
+        self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
+        self._thread.start()
+
+    def carry_on(self) -> None:
+        """Open the run again that has stopped."""
+        self.join(END_WITHIN_S)
+        self.run = OpenRun(self.run.uri, writer("runner"))
+        self.run.ledger.refresh()
+        self.run.ledger.append(reopening)
+        self._last = None
+
+    def leave(self) -> None:
+        self._leave.set()
+
+    def join(self, within_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    def _attend(self) -> None:
+        try:
+            with notifying(self.run) as notifier:
+
+                def watch(tick: Tick) -> None:
+                    self._epochs_total = tick.epochs_total or self._epochs_total
+                    notifier.show(self.run.ledger.entries)
+                    if self._leave.is_set():
+                        raise _Left
+
+                self.run.runner.run(watch)
+        except _Left:
+            pass
+        except SpotrunError as error:
+            self.failure = error
+
+    def seen(self) -> Trial:
+        """The trial by its ledger. A run that nobody can attend to may cost all that it may spend."""
+        state = self.run.ledger.state
+        changed = self._last is None or state.next_number != self._seen or not self._last.settled
+        if changed:
+            now, total = self.run.clock.now(), self._epochs_total
+            summary = summarise(state, now)
+            asked = state.stop_requested or state.terminal is not None
+            judged = asked and stopped_by(self.run).startswith(decided(self._sweep_name, ""))
+            budget_usd = self._budget_usd
+            self._last = trial_of(
+                self.number, state, summary, now, epochs_total=total, budget_usd=budget_usd, judged=judged
+            )
+            self._seen = state.next_number
+        assert self._last is not None
+        if self.failure is None or self._last.settled:
+            return self._last
+        return replace(self._last, outcome="failed", settled=True, spent_usd=self._budget_usd)
+
+    def shown(self) -> TrialShown:
+        return TrialShown(self.seen(), self.run.id, self.params, self._why())
+
+    def _why(self) -> str:
+        end = self.run.ledger.state.terminal
+        if self.failure is not None:
+            return self.failure.one_line
+        if end is None or end.outcome == "completed":
+            return ""
+        asked, ours = stopped_by(self.run), decided(self._sweep_name, "")
+        by = asked.removeprefix(ours) if asked.startswith(ours) else asked and f"by {asked}"
+        return by or end.detail
+
+
+def decided(sweep_name: str, reason: str) -> str:
+    """By whom the sweep itself asks a run to stop."""
+    return f"sweep {sweep_name}: {reason}"
+
+
+class Wanted(NamedTuple):
+    """A sweep as it was asked for: the job without any parameter, the parameters of each trial, and the limits."""
+
+    spec: RunSpec
+    params: Sequence[Mapping[str, str]]
+    plan: SweepPlan
+
+
+class Sweeping:
+    """One process's attendance to a sweep."""
+
+    def __init__(self, sweep: NamedSweep, wanted: Wanted, runs: Sequence[OpenRun]) -> None:
+        """`runs` are those that have begun, in the order of their trials."""
+        seconds = sweep.record.deadline_s
+        time_s = None if seconds is None else timedelta(seconds=seconds)
+        self._sweep, self._wanted = sweep, wanted._replace(plan=replace(wanted.plan, time=time_s))
+        name, params = sweep.record.name, wanted.params
+        self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
+        self._told = {each.number: each.seen() for each in self._attendants}
+        self._stopping = False
+        self._failed: SpecInvalid | None = None
+        self._over: Over | None = None
+        self._looked_s = time.monotonic()
+        self._trouble = ""
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def _record_name(self) -> str:
+        return self._sweep.record.name
+
+    def _trials(self) -> list[Trial]:
+        return [each.seen() for each in self._attendants]
+
+    def time_left(self) -> timedelta | None:
+        """Run time until the deadline."""
+        record = self._sweep.record
+        if record.deadline_s is None:
+            return None
+        passed = (datetime.now(UTC) - record.began_at) * record.time_scale
+        return timedelta(seconds=record.deadline_s) - passed
+
+    def shown(self) -> SweepShown:
+        simulated = any(each.run.created.simulated for each in self._attendants)
+        trials = tuple(each.shown() for each in self._attendants)
+        ended = self._over.reason if self._over is not None else "it was asked to stop" if self._stopping else None
+        return SweepShown(self._record_name, self._wanted.plan, trials, tuple(self._wanted.params), simulated, ended)
+
+    # -- attending ----------------------------------------------------------------------------------------------------
+
+    def attend(self, *, background: bool) -> bool:
+        """
+        Until the sweep is over; False if it is to be left to another process.
+
+        Raises:
+            SpecInvalid: no trial logs the metric.
+            RunEnded: it was stopped, or no trial is complete.
+            KeyboardInterrupt, Signalled: this process attends to it no longer.
+        """
+        stopped_by_signal: Interrupt | None = None
+        try:
+            while True:
+                try:
+                    self._until_over()
+                    break
+                except (KeyboardInterrupt, Signalled) as caught:
+                    if stopped_by_signal is not None:
+                        say(self.what_is_left())
+                        raise stopped_by_signal from None
+                    answer = _answer(caught, background)
+                    if answer == "detach":
+                        self._leave()
+                        return False
+                    if answer == "stop":
+                        stopped_by_signal = caught
+                        self._ask_all_to_stop()
+                        if isinstance(caught, Signalled):
+                            signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._report_end()
+        return True
+
+    def _until_over(self) -> None:
+        for each in self._attendants:
+            each.start()
+        while not self._is_over():
+            say_that_it_attends()
+            self._act()
+            self._tell()
+            time.sleep(LOOK_S)
+        for each in self._attendants:
+            each.join(END_WITHIN_S)
+        self._tell()
+
+    def _is_over(self) -> bool:
+        settled = all(each.settled for each in self._trials())
+        return (self._over is not None or self._stopping) and settled
+
+    def _act(self) -> None:
+        left = self.time_left()
+        actions = [] if self._stopping else next_actions(self._wanted.plan, self._trials(), left)
+        final = any(isinstance(action, Begin | Over) for action in actions)
+        if self._is_stopped_elsewhere(at_once=final):
+            say(f"{self._record_name} was asked to stop by {self._sweep.record.stopped_by}")
+            self._stopping = True
+            return
+        for action in actions:
+            if isinstance(action, Begin):
+                if not self._begin(action, left):
+                    return
+            elif isinstance(action, Stop):
+                self._stop(action)
+            elif isinstance(action, CarryOn):
+                self._carry_on(action)
+            elif isinstance(action, Unknown):
+                self._refuse(action)
+            else:
+                self._over = action
+
+    def _begin(self, begin: Begin, left: timedelta | None) -> bool:
+        """False if it cannot begin just now."""
+        params, record = self._wanted.params[begin.number - 1], self._sweep.record
+        name = record.run_name(begin.number)
+        spec = trial_spec(with_params(self._wanted.spec, params), name, begin.budget_usd, begin.work, left)
+        try:
+            uri = create_run(spec, f"cli:{who()}", uid=record.run_uid(begin.number), part_of=f"{SWEEP}{record.name}")
+        except EntryRefused:
+            uri = f"{self._sweep.store.uri}/{record.folder_of(begin.number)}"
+        except (StoreUnavailable, CloudUnavailable) as error:
+            if error.one_line != self._trouble:
+                self._trouble = error.one_line
+                say(f"{name} cannot begin yet: {error.one_line}")
+            return False
+        run = OpenRun(uri, writer("runner"))
+        remember(run)
+        self._share_setup(run)
+        attendant = Attendant(run, record.name, begin.number, params)
+        self._attendants.append(attendant)
+        print(report.begun(run.id, params, attendant.run.created.budget_usd or Decimal(0)), flush=True)
+        attendant.start()
+        return True
+
+    def _share_setup(self, run: OpenRun) -> None:
+        """Give it what `setup` has made for a trial before it; a bucket copies that by itself."""
+        if self._wanted.spec.setup is None:
+            return
+        with contextlib.suppress(StoreError):  # it sets up by itself
+            for each in self._attendants:
+                if setup_cache.copy_all(each.run.store, run.store):
+                    return
+
+    def _stop(self, stop: Stop) -> None:
+        run = self._attendants[stop.number - 1].run
+        if request_stop(run, decided(self._record_name, stop.reason)):
+            print(f"{run.id} stops: {stop.reason}", flush=True)
+
+    def _carry_on(self, carry_on: CarryOn) -> None:
+        attendant = self._attendants[carry_on.number - 1]
+        attendant.carry_on()
+        print(f"{attendant.run.id} is carried on: the rest of the budget pays for it", flush=True)
+        attendant.start()
+
+    def _refuse(self, unknown: Unknown) -> None:
+        """Stop everything: nothing can be judged."""
+        said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
+        meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
+        what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
+        otherwise = "" if unknown.metric else ", or with --stop-worst 0, which compares none"
+        self._failed = SpecInvalid(
+            f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
+            hint=f"the same command with {meant}{otherwise}; where a validation comes only every N epochs, "
+            "--judged-from N",
+        )
+        self._ask_all_to_stop()
+
+    def _ask_all_to_stop(self) -> None:
+        self._stopping = True
+        with undisturbed(), contextlib.suppress(StoreUnavailable):
+            self._sweep.request_stop()
+            self._take_up_the_last()
+            for each in self._attendants:
+                if each.seen().outcome == "running":
+                    request_stop(each.run, self._sweep.with_all)
+        say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
+
+    def _take_up_the_last(self) -> None:
+        """A run that was created just before a signal came: nobody attends to it yet."""
+        number, params = len(self._attendants) + 1, self._wanted.params
+        run = self._sweep.run(number, "runner") if number <= len(params) else None
+        if run is not None:
+            self._attendants.append(Attendant(run, self._record_name, number, params[number - 1]))
+            self._attendants[-1].start()
+
+    def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
+        """Whether another command has asked for it since the last look; looked at now and then, or `at_once`."""
+        if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
+            return False
+        self._looked_s = time.monotonic()
+        with contextlib.suppress(StoreUnavailable):
+            found = find_sweep(self._sweep.store, self._record_name)
+            if found is not None and found.stopped_by:
+                self._sweep.record = found
+                return True
+        return False
+
+    def _leave(self) -> None:
+        for each in self._attendants:
+            each.leave()
+        ends_s = time.monotonic() + LEAVE_WITHIN_S
+        for each in self._attendants:
+            each.join(max(0.0, ends_s - time.monotonic()))
+
+    def _tell(self) -> None:
+        metric = metric_of(self._wanted.plan, self._trials())
+        for each in self._attendants:
+            now, before = each.seen(), self._told.get(each.number)
+            for line in report.progress(each.run.id, before, now, metric):
+                print(line, flush=True)
+            self._told[each.number] = now
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def what_is_left(self) -> str:
+        going = [each.run.id for each in self._attendants if not each.seen().settled]
+        if not going:
+            return f"nothing of {self._record_name} is left running; the same command carries the sweep on"
+        return (
+            f"{', '.join(going)} may go on without this process; the same command carries the sweep on, "
+            f"`spotrun down {self._sweep.typed}` ends it"
+        )
+
+    def _report_end(self) -> None:
+        """
+        Raises:
+            SpecInvalid, RunEnded: see `attend`.
+        """
+        if self._failed is not None:
+            raise self._failed
+        name, trials = self._record_name, self._trials()
+        if self._stopping:
+            raise RunEnded(f"{name} was stopped", hint="the same command carries it on")
+        if not any(each.outcome == "completed" for each in trials):
+            why = next(
+                (shown.why for shown in self.shown().trials if shown.why), self._over.reason if self._over else ""
+            )
+            raise RunEnded(
+                f"no trial of {name} is complete: {why}", hint=f"see `spotrun status {name}` and `spotrun logs`"
+            )
+
+
+def _answer(caught: Interrupt, background: bool) -> str:
+    """`stop`, `detach` or `on`."""
+    number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
+    if number == signal.SIGHUP:
+        return "on" if background else "detach"
+    if number != signal.SIGINT or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "stop"
+    try:
+        answered = stop_or_detach("all trials")
+    except Signalled as later:
+        return _answer(later, background)
+    if answered is None:
+        say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the sweep goes on as before; Ctrl-C asks again")
+    return answered or "on"

@@ -1,0 +1,57 @@
+"""The report of a sweep by its name: its record says what was asked for, and the ledgers of its runs all else."""
+
+from __future__ import annotations
+
+from spotrun.errors import SpecInvalid, StoreError
+from spotrun.folder.sweep_record import key_of
+from spotrun.runs.sweeps import NamedSweep
+from spotrun.spec.trials import combinations, read_grid
+from spotrun.sweep.attending import Attendant
+from spotrun.sweep.report import SweepShown
+from spotrun.sweep.rungs import SweepPlan, trials_of
+
+
+def sweep_shown(sweep: NamedSweep) -> SweepShown:
+    """
+    The sweep as it is now. Nobody has to attend to it.
+
+    Raises:
+        SpecInvalid: an older spotrun began it, and did not write down its budget.
+        StoreError: what is in the store is no sweep that a spotrun has begun.
+    """
+    record = sweep.record
+    if record.budget_usd is None:
+        raise SpecInvalid(
+            f"an older spotrun began the sweep {record.name}, and kept neither its budget nor its metric",
+            hint="the command that began it shows its report",
+        )
+    params = _params(sweep)
+    plan = SweepPlan(
+        trials=record.trials,
+        budget_usd=record.budget_usd,
+        at_once=1,
+        judged_from=record.judged_from,
+        metric=record.metric,
+        maximize=record.maximize,
+    )
+    attendants = [Attendant(run, record.name, number, params[number - 1]) for number, run in enumerate(sweep.runs(), 1)]
+    trials = tuple(each.shown() for each in attendants)
+    is_over = sweep.is_over([each.run for each in attendants])
+    ended = ("it was asked to stop" if record.stopped_by else "") if is_over else None
+    simulated = any(each.run.created.simulated for each in attendants)
+    return SweepShown(record.name, plan, trials, tuple(params), simulated, ended)
+
+
+def _params(sweep: NamedSweep) -> list[dict[str, str]]:
+    """Those of each trial, as the flags of its command mean them."""
+    record = sweep.record
+    try:
+        grid = read_grid(record.wanted["--grid"])
+        count = min(record.trials, combinations(grid))
+        params = trials_of(grid, count, record.wanted["--seed"])
+    except (SpecInvalid, KeyError, TypeError, ValueError, AttributeError):
+        params = []
+    if len(params) < record.trials:
+        hint = "the command that began it shows its report"
+        raise StoreError(f"{sweep.store.uri}/{key_of(record.name)} does not say which trials there are", hint=hint)
+    return params

@@ -1,0 +1,398 @@
+"""What a sweep command checks before anything is rented, and how it begins a sweep or carries one on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun import address
+from spotrun.creation import clock_of, deadline_at
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
+from spotrun.notify.sinks import require_sinks
+from spotrun.runs import attend
+from spotrun.runs.asking import confirm, say
+from spotrun.runs.background import Background, log_named
+from spotrun.runs.before_launch import require_job, suitable_for, with_baseline_price
+from spotrun.runs.flags import read_flag
+from spotrun.runs.known import require_known
+from spotrun.runs.locks import alone, lock_of
+from spotrun.runs.open_run import OpenRun, default_store
+from spotrun.runs.sweeps import NamedSweep, sweep_named
+from spotrun.spec.file import load_spec, placed
+from spotrun.spec.model import RunSpec
+from spotrun.spec.trials import combinations, read_grid, trial_spec, with_params
+from spotrun.spec.values import read_deadline, read_name
+from spotrun.store.opening import open_store
+from spotrun.sweep.attending import Sweeping, Wanted
+from spotrun.sweep.report import SweepShown, params_in_words
+from spotrun.sweep.rungs import LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
+from spotrun.units import count_of, format_duration, parse_usd
+
+SUFFIX = "-sweep"
+RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
+"""What is in the names of metrics of which a large value is good."""
+NAME_MAX = 57
+"""A run's name has the number of the trial too."""
+KEEP_EXACT = 0.01
+BUDGET_EXAMPLE = "--budget 40"
+FORGOTTEN_AFTER = timedelta(minutes=10)
+
+
+class Wish(NamedTuple):
+    """The flags."""
+
+    grid: tuple[str, ...]
+    budget: str | None
+    deadline: str | None
+    sample: int | None
+    stop_worst: float
+    at_once: int
+    metric: str | None
+    mode: str | None
+    judged_from: int | None
+    spend_rest: bool
+    seed: int
+    name: str | None
+    store: str | None
+
+
+class Outcome(NamedTuple):
+    """What there is to show in the end, and the error that the command ends with; nothing if it goes on elsewhere."""
+
+    shown: SweepShown | None
+    error: SpotrunError | None
+
+
+class Asked(NamedTuple):
+    """The sweep that was asked for, as far as flags and job say it. `digest` is that of the job."""
+
+    name: str
+    wanted: Wanted
+    digest: str
+
+
+def attended(
+    spec_path: Path, arguments: Sequence[str], wish: Wish, *, yes: bool, detach: bool, background: bool
+) -> Outcome:
+    """
+    Begin the sweep, or carry it on, and attend to it until it is over, or leave it to another process.
+
+    Raises:
+        SpecInvalid: it cannot be as it was asked for; nothing was rented.
+    """
+    asked = _asked(spec_path, arguments, wish)
+    deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
+    if _found(asked) is None:
+        plan = _checked(spec_path, asked, deadline_s)
+        count = count_of(len(asked.wanted.params), "trial")
+        default = not attend.billed(asked.wanted.spec)
+        confirm(yes, f"Begin {count} for ${plan.budget_usd}?", default=default, declined="nothing was launched")
+    else:
+        plan = _with_prices(asked)
+    asked = asked._replace(wanted=asked.wanted._replace(plan=plan))
+    with alone(_lock_path(asked), _busy(asked.name)):
+        sweep = _found(asked)
+        runs = [] if sweep is None else sweep.runs("runner")
+        if sweep is None or _was_removed(sweep, runs):
+            sweep = _created(asked, wish, deadline_s, in_place_of=sweep)
+        else:
+            _carry_on(sweep, runs, asked, wish, deadline_s, yes=yes)
+        outcome = None if detach else _attended(Sweeping(sweep, asked.wanted, runs), background=background)
+    if outcome is None:
+        _leave_behind(sweep)
+    return outcome or Outcome(None, None)
+
+
+def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
+    """None if the sweep is to be left to a process in the background."""
+    try:
+        is_over = sweeping.attend(background=background)
+    except SpotrunError as error:
+        return Outcome(sweeping.shown(), error)
+    return Outcome(sweeping.shown(), None) if is_over else None
+
+
+def _busy(name: str) -> SpotrunError:
+    return SpotrunError(
+        f"another process of this machine attends to the sweep {name}",
+        hint=f"see `spotrun status {name}`; `spotrun stop {name}` stops it",
+    )
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
+    grid = read_grid(wish.grid)
+    if wish.budget is None:
+        raise SpecInvalid("a sweep needs a budget for all of its trials", hint=BUDGET_EXAMPLE)
+    budget_usd = read_flag(
+        "--budget", parse_usd, wish.budget, BUDGET_EXAMPLE if wish.budget.strip("0.") == "" else None
+    )
+    if wish.deadline is not None:
+        read_flag("--deadline", read_deadline, wish.deadline)
+    keep_one_in = _keep_one_in(wish.stop_worst)
+    overrides = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
+    spec = load_spec(spec_path, overrides, default_store(), arguments)
+    name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
+    if len(name) > NAME_MAX:
+        raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
+    with placed(spec_path, overrides):
+        params = trials_of(grid, min(combinations(grid), wish.sample or combinations(grid)), wish.seed)
+        with_params(spec, params[0])  # all have the same names
+    metric, maximize = _metric(spec, wish)
+    plan = SweepPlan(
+        trials=len(params),
+        budget_usd=budget_usd,
+        at_once=wish.at_once,
+        keep_one_in=keep_one_in,
+        judged_from=wish.judged_from,
+        spend_rest=wish.spend_rest,
+        metric=metric,
+        maximize=maximize,
+        most_usd=spec.budget.max_usd,
+        work=spec.policy.expected_work,
+    )
+    return Asked(name, Wanted(spec, params, plan), _digest(spec))
+
+
+def _default_name(spec: RunSpec) -> str:
+    return f"{spec.name[: NAME_MAX - len(SUFFIX)]}{SUFFIX}"
+
+
+def _keep_one_in(stop_worst: float) -> int | None:
+    """
+    Raises:
+        SpecInvalid: it is no share that leaves one trial in so many.
+    """
+    if stop_worst == 0:
+        return None
+    if 0 < stop_worst < 1:
+        keep = round(1 / (1 - stop_worst))
+        if keep >= 2 and abs(1 - 1 / keep - stop_worst) <= KEEP_EXACT:
+            return keep
+    raise SpecInvalid(
+        f"--stop-worst {stop_worst:g} is no share that leaves one trial in two, in three, in four and so on",
+        hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 nobody",
+    )
+
+
+def _metric(spec: RunSpec, wish: Wish) -> tuple[str | None, bool]:
+    """The metric, and whether a large one is good."""
+    if wish.mode not in (None, "min", "max"):
+        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
+    kept = spec.checkpoint.keep_best
+    metric = wish.metric or (None if kept is None else kept.metric)
+    if wish.mode is not None:
+        return metric, wish.mode == "max"
+    if kept is not None and metric == kept.metric:
+        return metric, kept.mode == "max"
+    if metric is not None and any(word in metric.lower() for word in RATES):
+        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="--mode max or --mode min")
+    return metric, False
+
+
+def _digest(spec: RunSpec) -> str:
+    text = json.dumps({**spec.to_dict(), "workdir": ""}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
+    """
+    Run time from now on.
+
+    Raises:
+        SpecInvalid: it has passed, or comes before an instance has booted.
+    """
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    left = deadline_at(read_flag("--deadline", read_deadline, text), now) - now
+    if left <= timedelta():
+        raise SpecInvalid(f"--deadline {text} has passed", hint="give a later one, like 24h")
+    if left <= spec.boot + (spec.policy.expected_work or timedelta()):
+        raise SpecInvalid(f"--deadline {text} comes before one trial could be done", hint="give a later one, like 24h")
+    return left.total_seconds()
+
+
+# -- before anything is rented ---------------------------------------------------------------------------------------
+
+
+def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPlan:
+    """
+    Show what will be asked for first. The plan, with the prices of now.
+
+    Raises:
+        SpecInvalid, CloudError, StoreError: no trial could begin, or none as it was asked for.
+    """
+    wanted = asked.wanted
+    spec = with_baseline_price(wanted.spec)
+    with placed(spec_path):
+        notes = require_job(spec)
+        plan = _with_prices(asked)
+        first = with_params(spec, wanted.params[0])
+        left = None if deadline_s is None else timedelta(seconds=deadline_s)
+        begins = [each for each in next_actions(plan, [], left) if isinstance(each, Begin)]
+        if not begins:
+            raise _no_trial(plan, left)
+        attend.show_plan(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
+    require_sinks(spec)
+    for line in notes:
+        say(f"note: {line}")
+    count = count_of(len(wanted.params), "trial")
+    print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
+    return plan
+
+
+def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
+    """Why not even the first one could begin."""
+    need = need_of(plan, [])
+    if need is not None and left is not None and left < SPARE * need.time:
+        what = f"--deadline leaves {format_duration(left)}, and a trial may take {format_duration(need.time)}"
+        return SpecInvalid(what, hint="give a later one, or correct policy.expected_work")
+    usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
+    return SpecInvalid(f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise it, or correct the job")
+
+
+def _with_prices(asked: Asked) -> SweepPlan:
+    """
+    The plan with what the market asks for now.
+
+    Raises:
+        SpecInvalid: the budget pays for no trial, or nothing that suits is offered.
+    """
+    plan, spec = asked.wanted.plan, asked.wanted.spec
+    trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
+    offerings, least = suitable_for(trial)
+    if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
+        flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
+        raise SpecInvalid(f"{flag} pays for no trial: one needs ${least} to begin", hint=f"raise it: at least {least}")
+    dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
+    return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest)
+
+
+# -- the sweep itself ------------------------------------------------------------------------------------------------
+
+
+def _found(asked: Asked) -> NamedSweep | None:
+    """The sweep of that name, if there is one. Nothing is made."""
+    return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
+
+
+def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
+    """Whether it began a while ago and has no run: somebody has deleted them, and the name is free."""
+    return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
+
+
+def _wanted_by(asked: Asked, wish: Wish) -> dict[str, Any]:
+    """What makes a sweep this one, by flag. All else may change when it is carried on."""
+    return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
+
+
+def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: NamedSweep | None) -> NamedSweep:
+    """
+    `in_place_of` was removed, and left its name.
+
+    Raises:
+        SpotrunError: another machine has just begun one of this name.
+    """
+    store = open_store(asked.wanted.spec.checkpoint.uri)
+    record = SweepRecord(
+        name=asked.name,
+        uid=secrets.token_hex(8),
+        began_at=datetime.now(UTC),
+        time_scale=clock_of(asked.wanted.spec).scale,
+        trials=len(asked.wanted.params),
+        wanted=_wanted_by(asked, wish),
+        deadline=wish.deadline or "",
+        deadline_s=deadline_s,
+        **_for_reports(asked),
+    )
+    if in_place_of is not None:
+        replace_sweep(store, record)
+    elif not create_sweep(store, record):
+        raise SpotrunError(
+            f"another machine has just begun a sweep {asked.name} in {store.uri}",
+            hint="another sweep needs another --name; the same command carries that one on",
+        )
+    return NamedSweep(store, record)
+
+
+def _for_reports(asked: Asked) -> dict[str, Any]:
+    plan = asked.wanted.plan
+    return {
+        "budget_usd": plan.budget_usd,
+        "metric": plan.metric,
+        "maximize": plan.maximize,
+        "judged_from": plan.judged_from,
+    }
+
+
+def _carry_on(
+    sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None, *, yes: bool
+) -> None:
+    """
+    Let it go on as the flags say now. A deadline that is the same as before still counts from the beginning.
+
+    Raises:
+        SpecInvalid: the sweep of this name is another one; or a run of it is not this user's.
+    """
+    record, now = sweep.record, _wanted_by(asked, wish)
+    changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]
+    if changed:
+        was = "; ".join(_was(flag, record.wanted.get(flag)) for flag in changed)
+        raise SpecInvalid(
+            f"there is a sweep {record.name} already, and {was}",
+            hint="another sweep needs another --name; that one goes on with the same command as before",
+        )
+    for run in runs:
+        require_known(run, yes)
+    if record.deadline != (wish.deadline or ""):
+        passed_s = (datetime.now(UTC) - record.began_at).total_seconds() * record.time_scale
+        until_s = None if deadline_s is None else passed_s + deadline_s
+        record = replace(record, deadline=wish.deadline or "", deadline_s=until_s)
+    record = replace(record, **_for_reports(asked))
+    if record != sweep.record:
+        sweep.keep(record)
+    if sweep.record.stopped_by:
+        sweep.go_on()
+
+
+def _was(flag: str, value: object) -> str:
+    if not flag.startswith("--"):
+        return f"{flag} was another one then"
+    if value is None:
+        return f"it had no {flag}"
+    return f"its {flag} was {' '.join(value) if isinstance(value, list) else value}"
+
+
+def _lock_path(asked: Asked) -> Path:
+    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
+    place = address.parse(asked.wanted.spec.checkpoint.uri)
+    if isinstance(place, str):
+        return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"
+    return lock_of(f"sweep-{asked.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:16]}")
+
+
+def _leave_behind(sweep: NamedSweep) -> None:
+    """The same command in the background."""
+    name, place = sweep.record.name, address.parse(sweep.store.uri)
+    log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
+    words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]
+    at = words.index("--") if "--" in words else len(words)
+    words[at:at] = ["--yes", "--foreground"]
+    what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
+    what.start(words, otherwise="give the same command again")
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{name} is attended in the background ({log}); see `spotrun status {sweep.typed}`")

@@ -1,0 +1,61 @@
+"""`spotrun verify-resume` of a command as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from spotrun.report.describe import span
+from spotrun.report.tables import plain
+from spotrun.units import count_of
+from spotrun.verify.command import CommandVerification
+from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, told_differences, uncompared
+
+
+def text(seen: CommandVerification) -> str:
+    """The result in a few lines."""
+    parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried), *uncompared(seen)]
+    parts += [_kills(seen)]
+    if not seen.deterministic:
+        parts += [NOT_DETERMINISTIC]
+    if seen.likely_cause is not None:
+        parts += [f"likely cause: {seen.likely_cause}"]
+    parts += [f"straight {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"]
+    if seen.folder is not None:
+        parts += [f"kept: {seen.folder}"]
+    return "\n".join(plain(part, LINE_MAX) for part in parts)
+
+
+NOT_DETERMINISTIC = (
+    "note: the command is not deterministic: two runs of it that nothing interrupts leave different files. Of these "
+    "files nobody can say whether a resume is exact, and what an interruption costs is the time that is done again"
+)
+
+
+def verdict(seen: CommandVerification) -> str:
+    count = sum(each.count for each in seen.compared)
+    if seen.differences.first is not None:
+        return f"not identical: {describe(seen.differences.first)}"
+    if not count:
+        return "nothing could be compared: no file is the same in two runs that nothing interrupts"
+    same = "1 file is" if count == 1 else f"{count:,} files are"
+    return f"identical by content: {same} the same as without interruptions, killed {count_of(seen.kills, 'time')}"
+
+
+def _kills(seen: CommandVerification) -> str:
+    killed = f"  its instance was taken away {count_of(seen.kills, 'time')} without a warning"
+    if seen.kills < seen.kills_planned:
+        killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and it had ended before)"
+    if not seen.kills:
+        return f"{killed}; no resume was compared: let it save its state and rest for a second, more often"
+    anew = seen.kills - seen.resumes_from_checkpoint
+    began = f", {anew} of them from the start" if anew else ""
+    again = span(seen.redone_s) if seen.redone_s else "none"
+    return f"{killed}; it went on{began}, and did {again} of its work again (rework)"
+
+
+def as_json(seen: CommandVerification) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(seen)
+    told.pop("differences")
+    return told | told_differences(seen.differences, told.pop("likely_cause"))
