@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from queue import Empty, Queue
 from typing import NamedTuple
 
+from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.bench.meter import Measured, Meter
 from spotrun.bench.report import Progress
 from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
-from spotrun.bench.trials import Trial
+from spotrun.bench.trials import Trial, spec_of, unnamed_arguments
 from spotrun.bench.turns import next_ones, shares
+from spotrun.bench.wish import Wish, about_types, base_of
 from spotrun.creation import create_run, new_uid
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, digest_of, keep
@@ -27,12 +30,15 @@ from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.runs.asking import say
-from spotrun.runs.before_launch import suitable_for
+from spotrun.runs.first_look import look_at_market
 from spotrun.runs.interrupts import request_stop, what_is_left
+from spotrun.runs.job_checks import check_job
 from spotrun.runs.known import remember
-from spotrun.runs.open_run import OpenRun, open_run, who, writer
+from spotrun.runs.open_run import OpenRun, default_store, open_run, who, writer
 from spotrun.runs.signals import Signalled, undisturbed
 from spotrun.runs.termination import end_instances, take_down
+from spotrun.spec.arguments import Script
+from spotrun.spec.file import load_spec, placed
 from spotrun.spec.kinds import Kind
 from spotrun.spec.model import RunSpec
 from spotrun.spec.varied_arguments import unvaried
@@ -61,6 +67,38 @@ class Planned(NamedTuple):
     least_usd: Decimal | None
 
 
+class Wanted(NamedTuple):
+    """A bench that can begin. `base` is the type that the others are compared with."""
+
+    job: RunSpec
+    trials: Sequence[Planned]
+    budget_usd: Decimal | None
+    base: str | None
+    notes: Sequence[str]
+
+
+def wanted(path: Path, arguments: Sequence[str], wish: Wish) -> Wanted:
+    """
+    Read the job and the flags, and look for what each trial needs. Nothing is rented.
+
+    Raises:
+        SpecInvalid, CloudError, StoreError, NotInstalled: a trial could not begin.
+    """
+    overrides: dict[str, object] = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
+    limit, budget_usd, names = wish.limit, wish.budget_usd, wish.names
+    spec = load_spec(path, overrides, default_store(), arguments)
+    with placed(path, overrides):
+        notes, script = check_job(spec), Script(spec)
+        chosen = wish.trials(spec)
+        base = base_of(wish.against, [str(each.kind) for each in chosen])
+        with about_types(given=bool(wish.types)):
+            specs = [spec_of(spec, script, each, names, limit, budget_usd) for each in chosen]
+            found = list(planned(spec, chosen, specs))
+    require_budget(found, budget_usd)
+    unnamed = unnamed_arguments(spec.train, script, names, devices=wish.devices is not None)
+    return Wanted(spec, found, budget_usd, base, [*notes, *unnamed])
+
+
 def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
     """
     See whether there is what the trials of `job` need, which `specs` measure. Nothing is rented. The market of a kind
@@ -72,8 +110,8 @@ def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> 
     seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
     for trial, spec in zip(trials, specs, strict=True):
         if trial.kind not in seen:
-            found = suitable_for(spec, BENCH)
-            seen[trial.kind] = Prices.of(found.offerings, spec.num_nodes), found.least_usd
+            market = look_at_market(spec, part_of=BENCH)
+            seen[trial.kind] = Prices.of(market.offerings, spec.num_nodes), market.least_usd
         yield Planned(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
 
 

@@ -157,17 +157,17 @@ def import_checkpoint(
     """
     from spotrun import address
     from spotrun.creation import create_run
-    from spotrun.runs import attend
-    from spotrun.runs.before_launch import with_baseline_price
+    from spotrun.runs.first_look import with_baseline_price
     from spotrun.runs.known import remember
     from spotrun.runs.open_run import default_store, open_run, who
+    from spotrun.runs.prepared import show_start
     from spotrun.spec.file import load_spec, placed
 
     uri = None if store is None else address.absolute(store)
     overrides = {"name": name, "checkpoint.uri": uri}
     with placed(spec_path, overrides):
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
-    attend.show_start(file)
+    show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)
     remember(run)
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.typed}` trains it")

@@ -25,7 +25,7 @@ def init(
     """Write a first job file for a script, with comments that show what else it may say."""
     from shlex import quote
 
-    from spotrun.runs.before_launch import without_checkpoints
+    from spotrun.runs.job_checks import without_checkpoints
     from spotrun.spec.file import check_job, load_spec, require_script
     from spotrun.spec.template import SCHEMA_FILE, first_job, schema_text
 

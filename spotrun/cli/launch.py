@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -64,96 +63,61 @@ def launch(
     store: LaunchStoreOption = None,
 ) -> None:
     """Train a job, or a script by itself, to its end, on spot capacity where possible."""
-    from shlex import quote
-
     from spotrun import address
-    from spotrun.clouds.registry import cloud_of
-    from spotrun.creation import create_run
-    from spotrun.notify.sinks import require_sinks
-    from spotrun.runs import attend
-    from spotrun.runs.asking import confirm, say
+    from spotrun.runs.asking import confirm
+    from spotrun.runs.attend import attend
     from spotrun.runs.background import leave_behind
-    from spotrun.runs.before_launch import (
-        check_script,
-        going_on,
-        left_behind,
-        require_framework,
-        unseen,
-        with_baseline_price,
-        with_image,
-    )
-    from spotrun.runs.known import remember
+    from spotrun.runs.earlier_runs import going_on
+    from spotrun.runs.launching import Launch
     from spotrun.runs.nightly import attend_tonight
-    from spotrun.runs.open_run import OpenRun, default_store, open_run, who
-    from spotrun.runs.signals import Signalled
-    from spotrun.secrets.values import require_variables
-    from spotrun.spec.file import load_spec, placed
+    from spotrun.runs.prepared import billed
 
-    if spot + on_demand + auto > 1:
-        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
-    if nightly and detach:
-        raise SpecInvalid("--nightly looks after its run itself", hint="leave --detach out; cron needs none")
-    policy = "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
+    _refuse_both(nightly, detach)
     overrides: dict[str, object] = {
         "name": name,
         "resources.cloud": cloud,
         "resources.region": region,
-        "resources.spot_policy": policy,
+        "resources.spot_policy": _policy(spot, on_demand, auto),
         "resources.max_price": max_price,
         "max_duration": max_duration,
         "policy.deadline": deadline,
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    with placed(spec_path, overrides):
-        spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
-    others = [] if nightly else going_on(spec)
-
-    if spec_path.suffix == ".py" and (beside := spec_path.with_suffix(".yaml")).is_file():
-        print(f"{beside} is not used here; `spotrun launch {quote(str(beside))}` uses it.")
-
-    def create() -> OpenRun:
-        try:
-            run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
-            remember(run)
-            return run
-        except (KeyboardInterrupt, Signalled):
-            say("nothing was rented; `spotrun status` shows whether there is a run already")
-            raise
-
-    def show() -> None:
-        nonlocal spec
-        with placed(spec_path, overrides):
-            spec, of_image = with_image(spec, os.environ)
-            unread = check_script(spec, here=cloud_of(spec).here)
-            staying = left_behind(spec, all_of_them=dry_run)
-            attend.show_plan(spec)
-            notes = [*of_image, *unseen(spec)]
-        if cloud_of(spec).here:
-            require_framework(spec)
-        if dry_run and not cloud_of(spec).here:
-            doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
-            notes.append(f"rights, quotas and secrets are not looked at here: `{doctor}` does")
-        for line in [*others, *(one for one in (unread, staying) if one is not None), *notes]:
-            say(f"note: {line}")
-        require_sinks(spec)
-        require_variables(spec.secret_references, os.environ)
-        if start is not None:
-            attend.show_start(start)
-
+    begun = Launch(spec_path, overrides, arguments or (), start)
+    _say_what_is_not_used(spec_path)
     if nightly and not dry_run:
-        attend_tonight(spec, show, create)
+        attend_tonight(begun.spec, begun.show, begun.create)
         return
-    show()
+    others = [] if nightly else going_on(begun.spec)
+    begun.show(others, dry_run=dry_run)
     if dry_run:
         return
     question = "Launch another?" if others else "Launch?"
-    confirm(yes, question, default=not attend.billed(spec) and not others, declined="nothing was launched")
-    run = create()
+    confirm(yes, question, default=not billed(begun.spec) and not others, declined="nothing was launched")
+    run = begun.create()
     if detach:
         leave_behind(run)
-        return
-    attend.attend(run)
+    else:
+        attend(run)
+
+
+def _refuse_both(nightly: bool, detach: bool) -> None:
+    if nightly and detach:
+        raise SpecInvalid("--nightly looks after its run itself", hint="leave --detach out; cron needs none")
+
+
+def _policy(spot: bool, on_demand: bool, auto: bool) -> str | None:
+    if spot + on_demand + auto > 1:
+        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
+    return "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
+
+
+def _say_what_is_not_used(path: Path) -> None:
+    from shlex import quote
+
+    if path.suffix == ".py" and (job := path.with_suffix(".yaml")).is_file():
+        print(f"{job} is not used here; `spotrun launch {quote(str(job))}` uses it.")
 
 
 def _variables(assignments: list[str]) -> dict[str, object]:

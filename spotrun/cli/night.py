@@ -66,10 +66,10 @@ def install(
     from spotrun.night.rows import HOURS, NIGHTS_A_MONTH
     from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
     from spotrun.report.tables import dollars
-    from spotrun.runs import attend
     from spotrun.runs.asking import confirm, say
-    from spotrun.runs.before_launch import check_script, left_behind, unseen, with_baseline_price
+    from spotrun.runs.first_look import with_baseline_price
     from spotrun.runs.open_run import default_store
+    from spotrun.runs.prepared import prepare
     from spotrun.spec.file import load_spec, placed
     from spotrun.version import __version__
 
@@ -91,11 +91,8 @@ def install(
         _refuse_what_needs_a_machine(spec)
         _require_webhooks(spec, nights)
         nights.require(spec.name, spec.checkpoint.uri)
-        unread = check_script(spec, here=False)
-        staying = left_behind(spec)
-        attend.show_plan(spec, later=True)
-    for line in [*(each for each in (unread, staying) if each is not None), *unseen(spec)]:
-        say(f"note: {line}")
+        prepared = prepare(spec, later=True)
+    prepared.show()
     now = datetime.now(UTC)
     limit = spec.policy.deadline
     hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS

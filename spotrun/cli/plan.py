@@ -64,7 +64,7 @@ def plan(
     from spotrun.forecast import report as shown
     from spotrun.forecast.page import forecast_page
     from spotrun.runs.asking import say
-    from spotrun.runs.before_launch import alone_at_home
+    from spotrun.runs.job_checks import alone_at_home
     from spotrun.spec.file import placed
 
     overrides = {"policy.deadline": deadline, "policy.expected_work": work, "budget.max_usd": budget}

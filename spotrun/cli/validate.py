@@ -39,13 +39,12 @@ def validate(
     No cloud is asked: whether one rents out the resources shows `spotrun launch --dry-run`.
     """
     from spotrun.clouds.registry import cloud_of
-    from spotrun.market.accelerators import meant_by
     from spotrun.runs.asking import say
-    from spotrun.runs.before_launch import about_home, check_script, not_offered
+    from spotrun.runs.first_look import not_offered
+    from spotrun.runs.job_checks import about_home, check_script
     from spotrun.runs.open_run import default_store
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
-    from spotrun.spec.values import Accelerators
 
     if schema:
         print_json(json_schema())
@@ -71,15 +70,23 @@ def validate(
     if (home := about_home(spec)) is not None:
         say(f"note: {home}")
     if not simulated:
-        for asked in spec.resources.kinds:
-            if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:
-                say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
-        cloud = spec.resources.cloud
-        say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
+        _say_what_was_not_asked(spec)
     if as_json and source is None:
         print_json(spec.to_dict())
     elif not as_json:
         print(f"{spec_path} is valid: {spec.name}")
+
+
+def _say_what_was_not_asked(spec: RunSpec) -> None:
+    from spotrun.market.accelerators import meant_by
+    from spotrun.runs.asking import say
+    from spotrun.spec.values import Accelerators
+
+    for asked in spec.resources.kinds:
+        if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:
+            say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
+    cloud = spec.resources.cloud
+    say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
 
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
@@ -118,7 +125,7 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
 
 def _show(reading: Reading) -> None:
     from spotrun.runs.asking import say
-    from spotrun.runs.before_launch import without_checkpoints
+    from spotrun.runs.job_checks import without_checkpoints
 
     width = max((len(row.key) for row in reading.rows), default=0)
     for row in reading.rows:

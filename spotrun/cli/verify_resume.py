@@ -14,19 +14,24 @@ KILLS = 4
 """Unless the user says how many, or at which steps."""
 
 
+KillsOption = Annotated[
+    int | None,
+    typer.Option("--kills", metavar="N", min=1, help="How often to kill, at random steps.", show_default="4"),
+]
+AtOption = Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Which random steps.")]
+WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="How long each training may last.")]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces.")]
+
+
 def verify_resume(
     job: SpecArgument,
     arguments: ScriptArguments = None,
-    kills: Annotated[
-        int | None,
-        typer.Option("--kills", metavar="N", min=1, help="How often to kill, at random steps.", show_default="4"),
-    ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which random steps.")] = 0,
-    within: Annotated[
-        str, typer.Option("--within", metavar="DURATION", help="How long each training may last.")
-    ] = "1h",
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces.")] = False,
+    kills: KillsOption = None,
+    at: AtOption = None,
+    seed: SeedOption = 0,
+    within: WithinOption = "1h",
+    keep: KeepOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -42,7 +47,8 @@ def verify_resume(
     from msgspec.structs import replace
 
     from spotrun.report.folding import say
-    from spotrun.runs.before_launch import check_script, require_framework, with_image_here
+    from spotrun.runs.container_image import with_image_here
+    from spotrun.runs.job_checks import check_script, require_framework
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
     from spotrun.verify import command_report as verified_command

@@ -20,16 +20,14 @@ from spotrun.forecast.measured import Measured, measured
 from spotrun.forecast.plan import Plan, learns
 from spotrun.forecast.plan import plan as forecast_of
 from spotrun.forecast.traces import AVAILABLE, read_any
-from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.deadline import unreachable
 from spotrun.policy.explain import considered
-from spotrun.policy.facts import Facts
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
 from spotrun.run.events import RunCreated
-from spotrun.runs.before_launch import first_look, no_choice, quotes_of
+from spotrun.runs.first_look import look_at_market, quotes_of
 from spotrun.runs.flags import known_word
 from spotrun.runs.open_run import absent, default_store, runs_in
 from spotrun.spec.file import load_spec
@@ -89,13 +87,12 @@ def planned(
     late = None if time_left is None else unreachable(told, time_left)
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
-    unborn, world = first_look(told, store)
-    if not any(may_be_asked(each, spec.resources) for each in world.offerings):
-        raise no_choice(spec, world.offerings)
-    source = _source(spec, world, traces, published_as, price_history)
-    facts = Facts.at_birth(unborn, told, world)
-    ranked = considered(facts)
-    offerings, times = (world.offerings, 1.0) if learns(spec) else of_first_choice(facts, ranked[0].offering)
+    market = look_at_market(told, store)
+    market.require_any()
+    source = _source(spec, market.world, traces, published_as, price_history)
+    ranked = considered(market.facts)
+    first = ranked[0].offering
+    offerings, times = (market.world.offerings, 1.0) if learns(spec) else of_first_choice(market.facts, first)
     found = forecast_of(
         spec,
         offerings,
@@ -107,10 +104,10 @@ def planned(
         seed=seed,
         source=source,
         considered=ranked,
-        created=unborn.created,
+        created=market.unborn.created,
         progressed=progressed,
     )
-    return Planned(found, spec, offerings, unborn.created, known, source, notes)
+    return Planned(found, spec, offerings, market.unborn.created, known, source, notes)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:

@@ -19,15 +19,14 @@ from spotrun import address
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
-from spotrun.notify.sinks import require_sinks
-from spotrun.runs import attend
-from spotrun.runs.asking import confirm, say
+from spotrun.runs.asking import confirm
 from spotrun.runs.background import Background, log_named
-from spotrun.runs.before_launch import require_job, suitable_for, with_baseline_price
+from spotrun.runs.first_look import look_at_market, with_baseline_price
 from spotrun.runs.flags import read_flag
 from spotrun.runs.known import require_known
 from spotrun.runs.locks import alone, lock_of
 from spotrun.runs.open_run import OpenRun, default_store
+from spotrun.runs.prepared import billed, prepare
 from spotrun.runs.sweeps import NamedSweep, sweep_named
 from spotrun.spec.file import load_spec, placed
 from spotrun.spec.model import RunSpec
@@ -96,7 +95,7 @@ def attended(
     if _found(asked) is None:
         plan = _checked(spec_path, asked, deadline_s)
         count = count_of(len(asked.wanted.params), "trial")
-        default = not attend.billed(asked.wanted.spec)
+        default = not billed(asked.wanted.spec)
         confirm(yes, f"Begin {count} for ${plan.budget_usd}?", default=default, declined="nothing was launched")
     else:
         plan = _with_prices(asked)
@@ -239,17 +238,14 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
     wanted = asked.wanted
     spec = with_baseline_price(wanted.spec)
     with placed(spec_path):
-        notes = require_job(spec)
         plan = _with_prices(asked)
         first = with_params(spec, wanted.params[0])
         left = None if deadline_s is None else timedelta(seconds=deadline_s)
         begins = [each for each in next_actions(plan, [], left) if isinstance(each, Begin)]
         if not begins:
             raise _no_trial(plan, left)
-        attend.show_plan(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
-    require_sinks(spec)
-    for line in notes:
-        say(f"note: {line}")
+        prepared = prepare(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
+    prepared.show()
     count = count_of(len(wanted.params), "trial")
     print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
     return plan
@@ -274,7 +270,8 @@ def _with_prices(asked: Asked) -> SweepPlan:
     """
     plan, spec = asked.wanted.plan, asked.wanted.spec
     trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
-    offerings, least = suitable_for(trial)
+    market = look_at_market(trial)
+    offerings, least = market.offerings, market.least_usd
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(f"{flag} pays for no trial: one needs ${least} to begin", hint=f"raise it: at least {least}")

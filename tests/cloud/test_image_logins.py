@@ -19,7 +19,7 @@ from spotrun.container import hosts
 from spotrun.container.hosts import cloud_of, repository_of
 from spotrun.container.logins import login_to
 from spotrun.container.registry import Credentials, ImageRefused, NotForThisUser, RegistryUnavailable, find
-from spotrun.runs.before_launch import with_image
+from spotrun.runs.container_image import with_image
 from spotrun.spec.image import PASSWORD, USERNAME, Image, image_of
 from spotrun.spec.model import RunSpec
 from tests.support.ec2_server import ACCOUNT, REGION

@@ -31,7 +31,7 @@ from spotrun.market.quotes import Quote
 from spotrun.offering import CapacityType
 from spotrun.report.quotes import ordered
 from spotrun.report.sparkline import bars
-from spotrun.runs.before_launch import quotes_of
+from spotrun.runs.first_look import quotes_of
 from spotrun.spec.model import RunSpec
 from tests.support.aws_launches import request
 from tests.support.ec2_prices import SpotRow

@@ -1,0 +1,137 @@
+"""Reads the flags of a bench."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from spotrun.bench.trials import Arguments, Trial, trials
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.runs.flags import read_flag
+from spotrun.spec.kinds import AnyOf, Kind, read_kinds
+from spotrun.spec.model import RunSpec
+from spotrun.spec.values import read_positive_duration
+from spotrun.units import Unreadable, parse_usd
+
+WITHIN_LEAST = timedelta(minutes=1)
+"""Minimum time that a training may last: shorter ones would end before an instance has started."""
+
+
+class Wish(NamedTuple):
+    """The flags, as they were typed."""
+
+    types: tuple[str, ...]
+    batch: str | None
+    precision: str | None
+    devices: str | None
+    budget: str | None
+    within: str
+    against: str | None
+    batch_as: str | None
+    precision_as: str | None
+    devices_as: str | None
+    store: str | None
+
+    @property
+    def names(self) -> Arguments:
+        """
+        The names that the user gives to the script's arguments.
+
+        Raises:
+            SpecInvalid: one of them is named, and not varied.
+        """
+        for flag, named, given in (
+            ("--batch", self.batch_as, self.batch),
+            ("--precision", self.precision_as, self.precision),
+            ("--devices", self.devices_as, self.devices),
+        ):
+            if named is not None and given is None:
+                raise SpecInvalid(
+                    f"{flag}-as {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
+                )
+        return Arguments(batch=self.batch_as, devices=self.devices_as, precision=self.precision_as)
+
+    @property
+    def limit(self) -> timedelta:
+        """
+        Raises:
+            SpecInvalid: it is no duration, or too short.
+        """
+        limit = read_flag("--within", read_positive_duration, self.within, "--within 20m")
+        if limit < WITHIN_LEAST:
+            raise SpecInvalid(f"--within {self.within} is over before an instance has started", hint="--within 20m")
+        return limit
+
+    @property
+    def budget_usd(self) -> Decimal | None:
+        """
+        Raises:
+            SpecInvalid: it is no amount of dollars.
+        """
+        return None if self.budget is None else read_flag("--budget", parse_usd, self.budget, "--budget 2")
+
+    def trials(self, spec: RunSpec) -> list[Trial]:
+        """
+        Raises:
+            SpecInvalid: a list has an entry that cannot be read.
+        """
+        return trials(
+            spec,
+            _kinds(self.types),
+            _numbers("--devices", self.devices),
+            _numbers("--batch", self.batch),
+            _words("--precision", self.precision),
+        )
+
+
+@contextmanager
+def about_types(*, given: bool) -> Iterator[None]:
+    """What is wrong with the accelerators of a trial is wrong with the flag that names them."""
+    try:
+        yield
+    except SpotrunError as error:
+        if given and error.key and error.key[:2] == ("resources", "accelerators"):
+            error.key, error.message = (), f"--types: {error.message}"
+        raise
+
+
+def _kinds(texts: Sequence[str]) -> tuple[Kind, ...]:
+    words = [word for text in texts for word in _words("--types", text)]
+    if not words:
+        return ()
+    try:
+        found = read_kinds(words)
+    except Unreadable as error:
+        raise SpecInvalid(f"--types: {error.message}", hint="--types T4:1,A10G:1,c5.xlarge") from error
+    return found.kinds if isinstance(found, AnyOf) else (found,)
+
+
+def _words(flag: str, text: str | None) -> list[str]:
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if "" in words:
+        raise SpecInvalid(
+            f"{flag} {text!r} has an empty entry", hint="write a comma between two entries, and none after the last"
+        )
+    return words
+
+
+def _numbers(flag: str, text: str | None) -> list[int]:
+    words = _words(flag, text)
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
+        raise SpecInvalid(f"{flag} {text!r} is no list of whole numbers from 1 on", hint=f"{flag} 1,2")
+    return list(map(int, words))
+
+
+def base_of(against: str | None, types: Sequence[str]) -> str | None:
+    """The one of `types` that `--against` means."""
+    if against is None:
+        return None
+    by_name = {each.casefold(): each for each in types}
+    found = by_name.get(against.casefold()) or by_name.get(f"{against.casefold()}:1")
+    if found is None:
+        known = ", ".join(dict.fromkeys(types))
+        raise SpecInvalid(f"--against {against!r} is none of what is measured", hint=f"one of {known}")
+    return found

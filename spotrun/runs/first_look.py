@@ -1,0 +1,216 @@
+"""Looks at the market of a job before it runs, and refuses a job that no offering suits. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotrun.clouds.registry import cloud_of
+from spotrun.creation import benched_steps, clock_of, newborn, region_of
+from spotrun.errors import CloudError, SpecInvalid
+from spotrun.folder.market_record import MarketRecord
+from spotrun.market.quotes import Quotes
+from spotrun.market.wishes import may_be_asked, not_in_choice, not_listed, too_dear, unmet, wishes_of
+from spotrun.market.world import World, suitable
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import Append, decide
+from spotrun.policy.cross_region import reservable
+from spotrun.policy.facts import Facts
+from spotrun.policy.least_budget import least_budget_usd
+from spotrun.run.events import LaunchIntended, RunStopped
+from spotrun.run.state import RunState
+from spotrun.runs.earlier_runs import ask_store
+from spotrun.spec.model import RunSpec
+from spotrun.units import Unreadable
+
+
+class Market(NamedTuple):
+    """The market as a run of `spec` meets it: the run's first state, and the offerings that suit it."""
+
+    spec: RunSpec
+    unborn: RunState
+    world: World
+
+    @property
+    def offerings(self) -> list[Offering]:
+        """
+        The offerings that the run may ask for now. Never empty.
+
+        Raises:
+            SpecInvalid, CloudError: there is none; with the key at fault.
+        """
+        found = [each for each in self.world.offerings if may_be_asked(each, self.spec.resources)]
+        if not found:
+            raise self._no_choice()
+        return found
+
+    def require_any(self) -> None:
+        """Raises as `offerings` does."""
+        _ = self.offerings
+
+    @property
+    def facts(self) -> Facts:
+        return Facts.at_birth(self.unborn, self.spec, self.world)
+
+    @property
+    def least_usd(self) -> Decimal | None:
+        """The smallest budget with which the run begins; None if no budget lets it."""
+        return least_budget_usd(self.unborn, self.spec, self.world)
+
+    def first_choice(self) -> Offering:
+        """
+        Return the offering that the run's first decision asks for.
+
+        Raises:
+            SpecInvalid, CloudError: it asks for none; with the key at fault.
+        """
+        for action in decide(self.unborn, self.spec, self.world, self.unborn.created_at):
+            if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
+                return action.event.offering
+            if isinstance(action, Append) and isinstance(action.event, RunStopped):
+                raise self._too_little(action.event.reason)
+        self._refuse_a_far_bucket()
+        raise self._no_choice()
+
+    def _no_choice(self) -> CloudError | SpecInvalid:
+        """
+        Why the run may ask for none of the offerings, and what there is instead.
+
+        A limit that all of them exceed is the job's mistake, as a budget is that is too small: no cloud was asked.
+        """
+        if self.world.offerings:
+            found = too_dear(self.world.offerings, self.spec.resources)
+            return SpecInvalid(found.message, hint=found.suggestion, key=found.at)
+        hint = f"see `spotrun offers --cloud {self.spec.resources.cloud}`"
+        reason = "no offering suits resources: nothing is offered there"
+        return not_offered(self.spec) or CloudError(reason, hint=hint, key=("resources",))
+
+    def _too_little(self, why: str) -> SpecInvalid:
+        least, nodes = self.least_usd, self.spec.num_nodes
+        first = "the first instance needs" if nodes == 1 else f"the {nodes} instances need"
+        needed = "" if least is None else f": {first} ${least}"
+        reason = f"nothing could be launched: {why}"
+        return SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
+
+    def _refuse_a_far_bucket(self) -> None:
+        """
+        Raises:
+            SpecInvalid: no offering could keep the budget.
+        """
+        facts, offerings = self.facts, self.world.offerings
+        if offerings and not any(reservable(facts, found) for found in offerings):
+            raise SpecInvalid(
+                f"a budget cannot be kept: the bucket is in {self.unborn.created.storage.region}, every offering is "
+                "elsewhere, and the transfer cost of checkpoints is not known before the first one",
+                hint=f"add that region to {self.spec.resources.cloud}.regions, use a bucket in one of them, "
+                "or leave budget.max_usd out",
+                key=("budget", "max_usd"),
+            )
+
+
+def look_at_market(spec: RunSpec, store: str | None = None, part_of: str = "") -> Market:
+    """
+    Return the market as a run of `spec` would meet it now. `part_of` is as in RunCreated.
+
+    `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
+
+    Raises:
+        SpecInvalid: the job names a type that the cloud does not have.
+        CloudError: the cloud does not answer.
+    """
+    clock, folder = clock_of(spec), store or spec.checkpoint.uri
+    known = ask_store(folder, lambda store: benched_steps(store, spec, clock)) or {}
+    unborn = newborn(spec, clock, ask_store(folder, region_of) or "", known)
+    if part_of:
+        unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
+    driver = cloud_of(spec).driver(spec, clock)
+    offered = driver.offerings(must_see=())  # its own market, which begins with it
+    if offered and not driver.remarks:
+        _require_types(spec, offered)
+    offerings, created = suitable(offered, spec), unborn.created
+    seen = ask_store(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
+    return Market(spec, unborn, World(offerings=tuple(offerings), instances=(), observations=seen or ()))
+
+
+def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
+    """
+    Return what the cloud of `spec` charges for these, and has charged lately.
+
+    Raises:
+        CloudError: the cloud does not answer.
+    """
+    return cloud_of(spec).quotes(spec, sorted({found.instance_type for found in offerings}))
+
+
+def not_offered(spec: RunSpec) -> SpecInvalid | None:
+    """Return what a job asks for that its cloud never rents out, or None."""
+    offered = _offered_for(spec)
+    found = _not_named(spec, offered) or unmet(offered, wishes_of(spec.resources))
+    reason = "no offering suits resources: "
+    return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
+
+
+def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
+    """
+    Raises:
+        SpecInvalid: one of the types that the job lists is not among what was offered, nor among all that there is.
+    """
+    if _not_named(spec, offered) is None:
+        return
+    cloud = cloud_of(spec)
+    everything = cloud.driver(cloud.of_any_type(spec), clock_of(spec)).offerings(must_see=())
+    if (found := _not_named(spec, everything)) is not None:
+        raise SpecInvalid(found.message, hint=found.suggestion, key=found.at)
+
+
+def _not_named(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
+    """Return what is wrong with one of several types or kinds, each of which the job names for itself."""
+    return _not_listed(spec, offered) or not_in_choice(offered, spec.resources)
+
+
+def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
+    """Check the types that the section of the job's cloud lists, unless `resources` names the one to look at."""
+    cloud = cloud_of(spec)
+    types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
+    return not_listed(offered, (cloud.name, "instance_types"), types)
+
+
+def _offered_for(spec: RunSpec) -> Sequence[Offering]:
+    """Return all that the cloud rents out; of other types too, if it has none of those that `spec` names."""
+    cloud, clock = cloud_of(spec), clock_of(spec)
+    if offered := cloud.driver(spec, clock).offerings(must_see=()):
+        return offered
+    return cloud.driver(cloud.of_any_type(spec), clock).offerings(must_see=())
+
+
+def with_baseline_price(spec: RunSpec) -> RunSpec:
+    """
+    Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.
+
+    Raises:
+        SpecInvalid: the cloud does not rent it out there.
+        CloudError: the cloud cannot be asked.
+    """
+    kind = spec.report.baseline_type
+    if kind is None or spec.report.baseline_usd_per_hour is not None:
+        return spec
+    resources = spec.resources.model_copy(update={"instance_type": kind})
+    elsewhere = spec.model_copy(update={"resources": resources})
+    offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings(must_see=())
+    region = spec.resources.region
+    here = [each for each in offered if region is None or region.casefold() == each.region.casefold()]
+    on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
+    price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
+    if price is None:
+        nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
+        raise SpecInvalid(
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
+            key=("report", "baseline"),
+        )
+    report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
+    return spec.model_copy(update={"report": report})

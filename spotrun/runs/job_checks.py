@@ -1,0 +1,191 @@
+"""Checks of a job that need no market: its script, its work folder, its bucket, and what this machine lacks."""
+
+from __future__ import annotations
+
+import ast
+import os
+import platform
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from spotrun import address
+from spotrun.clouds.registry import cloud_of
+from spotrun.doctor.machine import LIGHTNINGS, is_installed
+from spotrun.errors import (
+    AccessDenied,
+    CloudUnavailable,
+    NotInstalled,
+    SpecInvalid,
+    StoreError,
+    StoreUnavailable,
+    command_for,
+    installer,
+)
+from spotrun.folder.travelling import require_script, told, travelling
+from spotrun.secrets.values import require_variables
+from spotrun.spec.model import RunSpec
+from spotrun.spec.own_machine import this_host
+from spotrun.store.opening import open_store
+from spotrun.units import format_duration, to_the_cent
+
+SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
+"""What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
+
+
+def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> list[str]:
+    """
+    Check what a job needs besides its offerings, and return notes on what could not be checked.
+
+    `later`: it begins on another machine, so this one need not be able to train it, nor have its secrets.
+    `all_left_behind` names each file that does not travel.
+
+    Raises:
+        SpecInvalid, NotInstalled, SecretUnreadable, StoreError, CloudError: something is missing.
+    """
+    here = cloud_of(spec).here and not later
+    notes = [check_script(spec, here=here), left_behind(spec, all_of_them=all_left_behind), *unseen(spec)]
+    if here:
+        require_framework(spec)
+    if not later:
+        require_variables(spec.secret_references, os.environ)
+    return [each for each in notes if each is not None]
+
+
+def check_script(spec: RunSpec, *, here: bool) -> str | None:
+    """
+    What to say of a script that this Python cannot read. That of an instance elsewhere may be newer.
+
+    Raises:
+        SpecInvalid: the script would run `here`, with this Python.
+    """
+    script = spec.train.source(Path(spec.workdir))
+    if script is None:
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile((Path(spec.workdir) / script).read_bytes(), script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        at = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = f"{script}{at}: {error.msg if isinstance(error, SyntaxError) else error}"
+        if here:
+            raise SpecInvalid(reason, hint=f"correct {script}", key=spec.train.key) from None
+        return f"{reason}, says Python {platform.python_version()} of this machine"
+    return None
+
+
+def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
+    """
+    What to say of files of the work folder that do not travel: the first ones, or all of them.
+
+    Raises:
+        SpecInvalid: the script is one of them, or a file of rules cannot be read.
+    """
+    found = travelling(Path(spec.workdir), spec.checkpoint.uri)
+    if (source := spec.train.source(Path(spec.workdir))) is not None:
+        require_script(found, source)
+    return told(found, sys.maxsize) if all_of_them else told(found)
+
+
+def without_checkpoints(spec: RunSpec) -> str | None:
+    """What to say of a job that may have no checkpoints: only trainings by a framework and named state have any."""
+    if spec.train.state or _names(spec, SAVED):
+        return None
+    source = spec.train.source(Path(spec.workdir)) or spec.train.module
+    what = "The job is a plain command" if spec.train.run else f"{source} names none of these"
+    return (
+        f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
+        "and of files that a job names as state. Unless it starts one or writes into $SPOTRUN_STATE_DIR, it begins "
+        "anew after each interruption, and the time that it repeats is rework. To keep what it writes: "
+        "train: {state: [out/]}."
+    )
+
+
+def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
+    script = spec.train.source(Path(spec.workdir))
+    return script is not None and bool(words.search((Path(spec.workdir) / script).read_text(errors="replace")))
+
+
+def about_home(spec: RunSpec) -> str | None:
+    """What an hour on the user's own machine costs, and why; None for a job without one."""
+    name, home = spec.resources.home, spec.home
+    if home is None:
+        return None
+    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}: a runner on this machine rents."
+    return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
+
+
+def alone_at_home(spec: RunSpec) -> str | None:
+    """What a forecast leaves out: the same work on the user's own machine. None for a job without one."""
+    name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
+    if home is None:
+        return None
+    told = f"The forecast is of the cloud alone. {about_home(spec)}"
+    if work is None:
+        return told
+    takes = work / float(home.speed)
+    usd = to_the_cent(float(home.price_usd_per_hour) * (takes / timedelta(hours=1)))
+    return f"{told} On {name} alone the work takes {format_duration(takes)} and costs {usd}."
+
+
+def require_framework(spec: RunSpec) -> None:
+    """
+    Check that a training on this machine finds PyTorch and Lightning, if its script imports them and no `setup` might
+    bring them.
+
+    Raises:
+        NotInstalled: one of them is missing.
+    """
+    source = spec.train.source(Path(spec.workdir))
+    if source is None or spec.setup is not None or "PYTHONPATH" in spec.envs or spec.image is not None:
+        return
+    script = Path(spec.workdir, source)
+    for package in ("torch", *LIGHTNINGS):
+        own = any(script.with_name(name).exists() for name in (package, f"{package}.py"))
+        if package in _imports_of(script) and not own and not is_installed(package):
+            unified = shlex.join([*installer(), "lightning"])
+            raise NotInstalled(
+                f"{source} imports {package}, which is not installed for {sys.executable}",
+                hint=unified if package == "lightning" else command_for("lightning"),
+            )
+
+
+def _imports_of(script: Path) -> set[str]:
+    """The packages that a script cannot begin without; none where it is no Python that we can read."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    modules = [each.module or "" for each in tree.body if isinstance(each, ast.ImportFrom) and each.level == 0]
+    modules += [name.name for each in tree.body if isinstance(each, ast.Import) for name in each.names]
+    return {module.partition(".")[0] for module in modules}
+
+
+def unseen(spec: RunSpec) -> Iterator[str]:
+    """
+    Look, without changing anything, for what a launch needs beside its offerings: the bucket, and the identity that the
+    job names. Told is what could not be looked at.
+
+    Raises:
+        StoreError, CloudError: it is not there, or is not for this user; with the key of the job.
+    """
+    try:
+        _look_at_bucket(spec)
+        cloud_of(spec).require_identity(spec)
+    except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
+        yield f"not looked at: {error.one_line}"
+
+
+def _look_at_bucket(spec: RunSpec) -> None:
+    """A folder that is not there is made by the launch."""
+    uri = spec.checkpoint.uri
+    if isinstance(address.parse(uri), address.BucketAddress):
+        try:
+            open_store(uri).folders()
+        except StoreError as error:
+            error.key = error.key or ("checkpoint", "uri")
+            raise

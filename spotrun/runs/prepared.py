@@ -1,0 +1,146 @@
+"""Prepares a run: gathers what has to be known before it begins, and shows it. Nothing is written or rented."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun import address
+from spotrun.clock import system_clock
+from spotrun.clouds.registry import cloud_of
+from spotrun.creation import clock_of, deadline_at
+from spotrun.errors import SpecInvalid, needs_extra
+from spotrun.market.world import World
+from spotrun.notify.sinks import require_sinks
+from spotrun.offering import Offering
+from spotrun.policy.deadline import unreachable
+from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
+from spotrun.policy.throughput import works_of_hours
+from spotrun.report import offers
+from spotrun.report.folding import say
+from spotrun.report.tables import short_duration
+from spotrun.runs.container_image import with_image
+from spotrun.runs.earlier_runs import earlier_run
+from spotrun.runs.first_look import Market, look_at_market
+from spotrun.runs.job_checks import about_home, check_job, without_checkpoints
+from spotrun.spec.model import RunSpec
+
+
+class Prepared(NamedTuple):
+    """
+    A job that can begin: `spec` as it will be stored, the market that it meets, the offering that it asks for first,
+    and notes that a user should read before that. `later`: it does not begin now.
+    """
+
+    spec: RunSpec
+    market: Market
+    chosen: Offering
+    notes: tuple[str, ...]
+    later: bool
+
+    def show(self) -> None:
+        """Print the offerings that suit the run, with a tick at the first choice; then the notes."""
+        spec, asked = self.spec, self.market.offerings
+        work = works_of_hours(self.market.facts, asked)
+        offers.show(sorted(asked, key=work.__getitem__) if work else asked, self.chosen, work=work)
+        if spec.num_nodes > 1:
+            all_of_them = spec.num_nodes * self.chosen.price_usd_per_hour
+            say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
+        if (home := about_home(spec)) is not None:
+            say(home)
+        if self.chosen.simulated:
+            scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
+            say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
+        if (warning := without_checkpoints(spec)) is not None:
+            say(warning)
+        if (deadline := _deadline_in_words(spec, later=self.later)) is not None:
+            say(deadline)
+        for note in self.notes:
+            say(f"note: {note}")
+
+
+def prepare(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> Prepared:
+    """
+    Gather what has to be known before a run of `spec` begins.
+
+    `later`: it begins on another machine at another time, so the tag of its image and the secrets of this machine are
+    not looked at. `all_left_behind` names each file that does not travel, and not only the first ones.
+
+    Raises:
+        SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
+        SpotrunError: something that the run needs is missing here, in its store or on its cloud.
+    """
+    pinned, of_image = (spec, []) if later else with_image(spec, os.environ)
+    notes = check_job(pinned, later=later, all_left_behind=all_left_behind)
+    market = look_at_market(pinned)
+    _refuse_hopeless(pinned, market.world)
+    chosen = market.first_choice()
+    _require_reachable(pinned)
+    if not later:
+        require_sinks(pinned)
+    return Prepared(pinned, market, chosen, (*notes, *of_image), later)
+
+
+def billed(spec: RunSpec) -> bool:
+    """Return True if a launch costs real money: the instances may be simulated, and the bucket real."""
+    return not (cloud_of(spec).simulated and isinstance(address.parse(spec.checkpoint.uri), str))
+
+
+def show_start(path: Path) -> None:
+    """
+    Print which checkpoint a run will begin from.
+
+    Raises:
+        SpecInvalid: the file is not a Lightning checkpoint, or could run code.
+    """
+    with needs_extra("lightning", "a Lightning checkpoint"):
+        from spotrun.lightning.checkpoint_file import read_facts
+    facts = read_facts(path)
+    rest = "" if facts.has_optimizer else "; it has no optimizer state, so Lightning will refuse it"
+    say(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
+
+
+def _refuse_hopeless(spec: RunSpec, world: World) -> None:
+    """
+    Raises:
+        SpecInvalid: an earlier run of this name showed that on spot the run would never be done.
+    """
+    before = earlier_run(spec)
+    known = None if before is None else earlier(before, clock_of(spec).scale)
+    found = hopeless_on_spot(spec, known, median_life(world.observations))
+    if found is not None:
+        raise SpecInvalid(found.reason, hint=found.fix)
+
+
+def _who_bills(spec: RunSpec) -> str:
+    """For a simulated cloud."""
+    if not billed(spec):
+        return "Nobody is billed."
+    return f"Nobody bills the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."
+
+
+def _require_reachable(spec: RunSpec) -> None:
+    """
+    Raises:
+        SpecInvalid: not even on-demand could meet the deadline.
+    """
+    if spec.policy.deadline is None:
+        return
+    now = system_clock().now()
+    if (reason := unreachable(spec, deadline_at(spec.policy.deadline, now) - now)) is not None:
+        hint = "give a later policy.deadline, or correct policy.expected_work"
+        raise SpecInvalid(reason, hint=hint, key=("policy", "deadline"))
+
+
+def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:
+    """Name the deadline, and the strategy that keeps it."""
+    if spec.policy.deadline is None:
+        return None
+    now = system_clock().now()
+    at = deadline_at(spec.policy.deadline, now)
+    unknown = "; on demand until its work is measured, because expected_work is not given"
+    known = "" if spec.policy.expected_work else unknown
+    clock = " of run time" if clock_of(spec).scale != 1 else ""
+    until = f"within {short_duration(at - now)} of its beginning" if later else f"by {at.astimezone():%Y-%m-%d %H:%M}"
+    return f"To be done {until}{clock}, strategy {spec.policy.strategy}{known}."
