@@ -20,7 +20,6 @@ from spotrun.bench.result import Fate, Prices, Row, begins_s, fate_of
 from spotrun.bench.trials import Trial, spec_of, unnamed_arguments
 from spotrun.bench.turns import next_ones, shares
 from spotrun.bench.wish import Wish, about_types, base_of
-from spotrun.creation import create_run, new_uid
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
@@ -28,7 +27,8 @@ from spotrun.policy.changeovers import measured_starts
 from spotrun.run.events import BENCH
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
-from spotrun.runner import Tick
+from spotrun.runner.creation import create_run, new_uid
+from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
 from spotrun.runs.first_look import look_at_market
 from spotrun.runs.interrupts import request_stop, what_is_left

@@ -156,7 +156,7 @@ def import_checkpoint(
     `spotrun resume` then trains it.
     """
     from spotrun import address
-    from spotrun.creation import create_run
+    from spotrun.runner.creation import create_run
     from spotrun.runs.first_look import with_baseline_price
     from spotrun.runs.known import remember
     from spotrun.runs.open_run import default_store, open_run, who

@@ -13,7 +13,7 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     from spotrun.account.outcome import status_word
     from spotrun.report.tables import plain
-    from spotrun.runner import TICKS_MAX
+    from spotrun.runner.runner import TICKS_MAX
     from spotrun.runs.interrupts import told
     from spotrun.runs.known import require_known
     from spotrun.runs.notifying import notifying

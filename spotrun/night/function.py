@@ -29,7 +29,6 @@ from spotrun.account.summary import summarise
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.nights import Alarm
 from spotrun.clouds.registry import nights_of
-from spotrun.creation import create_run, new_uid
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
@@ -40,7 +39,9 @@ from spotrun.night.news import Addresses, NightNews
 from spotrun.notify.news import late_night, night
 from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
-from spotrun.runner import Runner, Tick
+from spotrun.runner.creation import create_run, new_uid
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from spotrun.runs.nightly import may_carry_on
 from spotrun.runs.open_run import OpenRun, attended, open_each, writer
 from spotrun.secrets.reference import Reference

@@ -30,7 +30,7 @@ from spotrun.report.watched import watched_line, worth_watching
 from spotrun.run.billing import ZERO
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.units import count_of
 

@@ -24,7 +24,7 @@ from spotrun.report.view import View
 from spotrun.run.owners import about_forged
 from spotrun.run.reasons import in_one_line, member_in
 from spotrun.run.state import RunState
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from spotrun.runs.background import say_that_it_attends
 from spotrun.runs.interrupts import Interrupts
 from spotrun.runs.notifying import notifying

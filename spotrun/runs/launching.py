@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotrun.clouds.registry import cloud_of
-from spotrun.creation import create_run
+from spotrun.runner.creation import create_run
 from spotrun.runs.asking import say
 from spotrun.runs.first_look import with_baseline_price
 from spotrun.runs.known import remember

@@ -37,7 +37,7 @@ from spotrun.folder.sweep_record import find_sweep
 from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.run.state import RunState
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store

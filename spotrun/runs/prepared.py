@@ -9,7 +9,6 @@ from typing import NamedTuple
 from spotrun import address
 from spotrun.clock import system_clock
 from spotrun.clouds.registry import cloud_of
-from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import SpecInvalid, needs_extra
 from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
@@ -20,6 +19,7 @@ from spotrun.policy.throughput import works_of_hours
 from spotrun.report import offers
 from spotrun.report.folding import say
 from spotrun.report.tables import short_duration
+from spotrun.runner.creation import clock_of, deadline_at
 from spotrun.runs.container_image import with_image
 from spotrun.runs.earlier_runs import earlier_run
 from spotrun.runs.first_look import Market, look_at_market

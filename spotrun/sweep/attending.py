@@ -19,14 +19,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from spotrun.account.summary import summarise
-from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.sweep_record import find_sweep
 from spotrun.run.events import SWEEP
-from spotrun.runner import Tick
+from spotrun.runner.creation import create_run
+from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
 from spotrun.runs.background import say_that_it_attends
 from spotrun.runs.interrupts import ANSWER_WITHIN_S, STOP_WITHIN_S, Interrupt, request_stop, stop_or_detach

@@ -14,7 +14,6 @@ import msgspec
 from spotrun.autoload import SEED_VARIABLE, STARTED_VARIABLE
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.creation import create_run
 from spotrun.errors import RunEnded, SpotrunError
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
@@ -26,7 +25,9 @@ from spotrun.run.events import Uncarried
 from spotrun.run.fold import begin
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
-from spotrun.runner import Runner, Tick
+from spotrun.runner.creation import create_run
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.spec.patterns import chooser
 from spotrun.store.opening import open_store

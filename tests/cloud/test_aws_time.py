@@ -10,7 +10,7 @@ import pytest
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.registry import cloud_of
-from spotrun.creation import run_created
+from spotrun.runner.creation import run_created
 from tests.support.aws_launches import CONFIG, launches, request
 from tests.support.decisions import spec
 from tests.support.ec2_run import Ec2Run

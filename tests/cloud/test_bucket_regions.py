@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from spotrun.clock import ScaledClock
-from spotrun.creation import region_of
+from spotrun.runner.creation import region_of
 from spotrun.store.opening import open_store
 from tests.support.ec2_server import Ec2Account
 from tests.support.histories import START

@@ -11,13 +11,13 @@ import pytest
 
 from spotrun.account.summary import summarise
 from spotrun.clouds.local.driver import LocalDriver
-from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
-from spotrun.runner import Runner
+from spotrun.runner.creation import run_created
+from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
 from tests.support import gang_events as gang
 from tests.support.eventually import eventually

@@ -17,10 +17,10 @@ from spotrun.cli.app import app
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import LATER, AwsGuards
 from spotrun.clouds.guards import AGAIN_AFTER, Guard
-from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
+from spotrun.runner.creation import create_run
 from spotrun.runs.open_run import open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import launches, request

@@ -25,10 +25,10 @@ from spotrun.clouds.aws.request import TOKEN
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.guards import Guard
 from spotrun.clouds.identities import TRIAL_LASTS, trial_uid
-from spotrun.creation import create_run
 from spotrun.errors import CloudError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
+from spotrun.runner.creation import create_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request

@@ -13,8 +13,8 @@ from spotrun.cli.reap import reap
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.clouds.gcp.run_accounts import RunAccounts
-from spotrun.creation import create_run
 from spotrun.run import events as ev
+from spotrun.runner.creation import create_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.gce_launches import CONFIG, offered, request, without_a_price_list

@@ -15,7 +15,7 @@ from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.report.live import PlainView
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from tests.support.bills import (

@@ -23,7 +23,7 @@ NEEDS_AN_EXTRA = (
         "checkpoint/staging.py",
         "checkpoint/accelerator.py",
     ),
-    *("simulation/", "forecast/planning.py"),
+    "forecast/",
     *("sweep/rungs.py", "sweep/attending.py", "sweep/starting.py", "sweep/shown.py", "sweep/report.py"),
     *("metrics/figures.py", "metrics/telemetry.py", "metrics/endpoint.py", "metrics/watched_runs.py"),
     *("container/ecr.py", "container/artifact_registry.py"),

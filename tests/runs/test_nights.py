@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spotrun.creation import create_run
 from spotrun.errors import NightUnderWay
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
 from spotrun.report.compare import trend
 from spotrun.run import events as ev
+from spotrun.runner.creation import create_run
 from spotrun.runs.known import remember
 from spotrun.runs.nightly import one_at_a_time
 from spotrun.runs.open_run import attended, open_run

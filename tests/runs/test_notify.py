@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from spotrun.account.summary import summarise
 from spotrun.agent.trainer_process import user_environment
-from spotrun.creation import new_uid
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night
@@ -33,6 +32,7 @@ from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report.why import decisions
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.runner.creation import new_uid
 from spotrun.secrets.redaction import PIECE, Redactor, secrets_in
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NEWS_KINDS

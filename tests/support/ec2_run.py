@@ -15,7 +15,7 @@ from spotrun.errors import StoreError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from spotrun.store.port import Store
 from tests.support.aws_launches import CONFIG
 from tests.support.decisions import spec

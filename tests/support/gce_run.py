@@ -11,7 +11,7 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.run import events as ev
 from spotrun.run.billing import gcp_rule
 from spotrun.run.state import RunState
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from tests.support.decisions import spec
 from tests.support.gce_launches import CONFIG, REGION
 from tests.support.gce_server import GceServer

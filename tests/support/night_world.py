@@ -22,7 +22,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from msgspec.structs import replace
 
-from spotrun import creation
 from spotrun.address import BucketAddress
 from spotrun.boot import upload
 from spotrun.boot.wheel import Wheel
@@ -39,6 +38,7 @@ from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.night.counts import CallCounter
 from spotrun.night.function import Answer, Attendant
 from spotrun.run.state import Launch, RunState
+from spotrun.runner import creation
 from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
 from spotrun.store import opening

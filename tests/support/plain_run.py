@@ -19,7 +19,8 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.market_record import MarketRecord
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
-from spotrun.runner import Runner, Tick
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from tests.support.histories import History
 from tests.support.manual_clock import AheadClock, ManualClock

@@ -10,7 +10,8 @@ from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
-from spotrun.runner import Runner, Tick
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from spotrun.store.port import Store
 from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec

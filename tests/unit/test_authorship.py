@@ -15,7 +15,7 @@ from spotrun.folder.ledger import FORGED, EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry, entry_json, parted, seal, signed
 from spotrun.run.owners import OF_OWNER, is_of_owner
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store
 from tests.support.attacked_world import AttackedWorld

@@ -14,10 +14,10 @@ from spotrun.account.summary import summarise
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.registry import cloud_named
-from spotrun.creation import run_created
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.run.billing import LOCAL_RULE, Meter, aws_rule
 from spotrun.run.events import BillingRule
+from spotrun.runner.creation import run_created
 from spotrun.spec.model import AwsSpec, RunSpec
 from tests.support.decisions import spec
 from tests.support.histories import AWS_RULE, FREE_STORAGE, ON_DEMAND, START, History

@@ -19,7 +19,7 @@ from spotrun.folder import keys
 from spotrun.folder.keys import KeyMissing, OwnersKey
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run.fold import fold
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store
 from tests.support.called_spotrun import Spotrun

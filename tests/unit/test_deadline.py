@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
 from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import EndedBy
@@ -24,6 +23,7 @@ from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.runner.creation import deadline_at
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import COMPARED_NAMES, STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES

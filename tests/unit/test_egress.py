@@ -15,7 +15,6 @@ from spotrun.account.gcs_prices import gcs_prices
 from spotrun.account.storage_prices import S3_STANDARD, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
-from spotrun.creation import newborn, region_of
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.forecast.measured import Measured
 from spotrun.forecast.plan import plan
@@ -28,6 +27,7 @@ from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
+from spotrun.runner.creation import newborn, region_of
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.strategies.history import MarketHistory

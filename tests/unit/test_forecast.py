@@ -15,7 +15,6 @@ import pytest
 from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.creation import newborn
 from spotrun.forecast.generator import generate
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
 from spotrun.forecast.lives_ahead import Asked, Doubt, Question, forecast, tick_for
@@ -33,6 +32,7 @@ from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.run.events import SetUp
+from spotrun.runner.creation import newborn
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE

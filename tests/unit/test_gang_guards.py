@@ -7,7 +7,7 @@ import pytest
 from spotrun.clouds.guards import Guard
 from spotrun.errors import CloudUnavailable
 from spotrun.run import events as ev
-from spotrun.runner import Runner
+from spotrun.runner.runner import Runner
 from tests.support.gang_worlds import SIZE, counted, gang_world
 from tests.support.small_worlds import STEADY
 from tests.support.world import SimulatedWorld

@@ -17,7 +17,6 @@ from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
 from spotrun.clock import ScaledClock
-from spotrun.creation import newborn
 from spotrun.folder.market_record import MarketRecord
 from spotrun.instance import EndedBy
 from spotrun.market.hazard import hazard_of, observed_hazard
@@ -30,6 +29,7 @@ from spotrun.run.billing import ZERO
 from spotrun.run.events import Cause, SetUp
 from spotrun.run.fold import apply, fold
 from spotrun.run.gang import MEMBERS_MAX, Gang, Layout, Meeting, MemberName
+from spotrun.runner.creation import newborn
 from spotrun.strategies.history import Past
 from tests.support import gang_events as gang
 from tests.support.decisions import spec

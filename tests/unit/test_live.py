@@ -16,7 +16,7 @@ from spotrun.folder.status_objects import AgentStatus, Gpu, Usage
 from spotrun.report.live import LiveView
 from spotrun.report.tables import dollars
 from spotrun.run.events import StopRequested
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from tests.support.decisions import spec
 from tests.support.gang_history import GangHistory
 from tests.support.histories import START, History

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
-from spotrun.creation import newborn
 from spotrun.forecast import kinds, plan
 from spotrun.forecast.kinds import Share, choice_of, lived_by
 from spotrun.forecast.lifetimes import Drawn, Generated
@@ -20,6 +19,7 @@ from spotrun.forecast.ticks import Standby
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import PRIOR_SPREAD
+from spotrun.runner.creation import newborn
 from spotrun.spec.model import RunSpec
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, START, offering

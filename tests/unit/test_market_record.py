@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
-from spotrun.creation import newborn
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.instance import EndedBy
@@ -21,6 +20,7 @@ from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.pools import TROUBLE_LASTS
 from spotrun.run.state import Launch
+from spotrun.runner.creation import newborn
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.support.decisions import MARKET, POOLS, asked, decided, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History

@@ -20,7 +20,7 @@ from spotrun.report.live import LiveView
 from spotrun.report.next_decision import next_decision
 from spotrun.report.why import decisions
 from spotrun.run.events import BudgetNearlySpent
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from tests.support.decisions import spec
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock

@@ -18,7 +18,8 @@ from spotrun.offering import CapacityType
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.run import events as ev
 from spotrun.run.fold import fold
-from spotrun.runner import Runner, Tick
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from tests.support.played_run import STEPS, PlayedRun
 from tests.support.world.faults import Killed
 from tests.support.worlds import MARKET, SPOT

@@ -23,7 +23,6 @@ from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.clouds.slurm.queue import LEFT_TO_SLURM, LIST
 from spotrun.clouds.slurm.start import LISTENER, UNENDED, Assignment, made, sweep
 from spotrun.clouds.slurm.submission import submission
-from spotrun.creation import create_run
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -37,6 +36,7 @@ from spotrun.errors import (
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.run import events as ev
+from spotrun.runner.creation import create_run
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from tests.support.decisions import decided, events_of
 from tests.support.histories import History

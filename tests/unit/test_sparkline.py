@@ -14,7 +14,7 @@ from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, sparkline
 from spotrun.run.events import InstanceGone
-from spotrun.runner import Tick
+from spotrun.runner.tick import Tick
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, History, random_runs
 from tests.support.manual_clock import ManualClock

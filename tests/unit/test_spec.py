@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from spotrun.agent.trainer_process import training_command
-from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
 from spotrun.folder import stored_files
+from spotrun.runner.creation import deadline_at
 from spotrun.spec import file as spec_file
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec

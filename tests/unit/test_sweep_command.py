@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun.creation import create_run
 from spotrun.errors import StoreError
 from spotrun.folder import keys, setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
+from spotrun.runner.creation import create_run
 from spotrun.runs.sweeps import NamedSweep
 from spotrun.spec.file import load_spec
 from spotrun.spec.trials import trial_spec

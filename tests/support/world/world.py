@@ -14,7 +14,6 @@ from math import ceil, inf
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
-from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import InstanceState
@@ -22,7 +21,9 @@ from spotrun.policy import decide
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S, look_s
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
-from spotrun.runner import Runner, Tick
+from spotrun.runner.creation import run_created
+from spotrun.runner.runner import Runner
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 from tests.support.manual_clock import ManualClock

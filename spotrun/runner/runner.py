@@ -7,11 +7,9 @@ that died: the ledger has each intention before it is carried out.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -32,61 +30,27 @@ from spotrun.errors import (
     RunGone,
     StoreUnavailable,
 )
-from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.final_status import write_final_status
-from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger, forged
-from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.pace import ALL_THE_TIME, Pace
-from spotrun.folder.pulse import Pulses
-from spotrun.folder.room import Room
-from spotrun.folder.status_objects import AgentStatus, Blindness
 from spotrun.instance import Instance, LaunchRequest
-from spotrun.market.world import World, suitable
-from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.market.world import World
+from spotrun.policy import Action, Append, Execute, Terminate, decide, finished
 from spotrun.policy.facts import Facts
 from spotrun.policy.housekeeping import strangers
 from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
-from spotrun.policy.stillness import is_still
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.run.gang import MemberName
 from spotrun.run.owners import about_forged
 from spotrun.run.state import RunState
+from spotrun.runner.observer import Observer
+from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
-LOOKS_LEFT_OUT = 4
-"""A look that fails has asked several times already, and a cloud that throttles an account needs fewer calls."""
 TICKS_MAX = 20
 """A decision may follow from the one before (intend, then execute); more ticks without a pause would be a fault."""
-
-
-class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What the runner saw and did in one tick. `blind` says why it could see nothing, and did nothing; `remark` says what
-    goes wrong beside the run without stopping it; `wrote` says that the tick added an entry to the ledger.
-    `epochs_total` is how many epochs the training has, as far as an agent knew; only a run with a budget asks.
-    """
-
-    state: RunState
-    instances: tuple[Instance, ...] = ()
-    actions: tuple[Action, ...] = ()
-    status: AgentStatus | None = None
-    epochs_total: int | None = None
-    blind: str | None = None
-    done: bool = False
-    remark: str | None = None
-    wrote: bool = False
-
-    @property
-    def waiting_for(self) -> str | None:
-        trouble = self.status.trouble if self.status is not None else ""
-        waits = (action.reason for action in self.actions if isinstance(action, Wait))
-        return self.blind or trouble or next(waits, None)
-
-
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
@@ -121,17 +85,9 @@ class Runner:
         self._spec = spec
         self._decide = decide
         self._uri = uri
-        self._heartbeats = Heartbeats(store, clock, erased=self._refuse_gone, pace=pace)
-        self._statuses = AgentStatuses(store)
-        self._room = Room(store, clock)
-        self._market = market
-        self._message = ""
-        self._has_seen_cloud = False
-        self._pulses = Pulses(clock)
-        self._lists = Looks(clock)
-        self._listed: tuple[Instance, ...] = ()
-        self._unlisted = ""
-        self._blind: Blindness | None = None
+        self._observer = Observer(
+            ledger, store, self._driver, self._forgiving, clock, spec, market, pace, self._refuse_gone
+        )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
         """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
@@ -187,33 +143,28 @@ class Runner:
             AccessDenied: the cloud has refused the credentials from the first look on; instances and agents go on
                 without a runner. Once it has answered, a refusal may pass.
         """
-        self._statuses.forget()
+        self._observer.statuses.forget()
         try:
             world, actions, wrote = self._see_and_act()
         except (CloudError, StoreUnavailable) as error:
-            if isinstance(error, AccessDenied) and not self._has_seen_cloud:
+            if isinstance(error, AccessDenied) and not self._observer.has_seen_cloud:
                 raise
             tick = Tick(state=self._ledger.state, blind=error.one_line)
-            self._message = error.one_line
-            self._show_signs_of_life()
+            self._observer.message = error.one_line
+            self._observer.show_signs_of_life()
         else:
             tick = self._told(world, actions, wrote=wrote)
             if tick.done:
                 write_final_status(self._store, self._ledger)
-                if left := self._identified.remove_identity(self._run_uid):
+                if left := self._identified.remove_identity(self._ledger.state.created.uid):
                     tick = replace(tick, remark=_joined([tick.remark or "", left]))
-        self._message = tick.waiting_for or tick.remark or ""
+        self._observer.message = tick.waiting_for or tick.remark or ""
         return tick
-
-    def _show_signs_of_life(self) -> None:
-        """A runner that is blind attends to its run all the same: no other one has to take its place."""
-        with contextlib.suppress(CloudError, StoreUnavailable):
-            self._heartbeats.silent(self._message, self._blind)
 
     def _see_and_act(self) -> tuple[World, list[Action], bool]:
         """What was seen and done, and whether an entry was written."""
         try:
-            world = self._observe()
+            world = self._observer.observe()
             read = self._ledger.state.next_number
             actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
@@ -231,7 +182,7 @@ class Runner:
             state=state,
             instances=world.instances,
             actions=tuple(actions),
-            status=self._statuses.current(state),
+            status=self._observer.statuses.current(state),
             epochs_total=world.epochs_total,
             done=finished(state, world) and not actions,
             remark=self._remark(world),
@@ -239,44 +190,9 @@ class Runner:
         )
 
     def _remark(self, world: World) -> str | None:
-        market = "" if self._market is None else self._market.trouble or ""
         unsigned = about_forged(forged(self._ledger.state), self._uri)
         foreign = strangers(Facts(self._ledger.state, self._spec, world, self._clock.now()))
-        return _joined([self._heartbeats.refused, market, self._unlisted, unsigned, *foreign, *self._driver.remarks])
-
-    # -- observe -----------------------------------------------------------------------------------------------------
-
-    def _observe(self) -> World:
-        """
-        The ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
-
-        Without the second look, a launch that another runner intended and executed between our two reads would be
-        taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
-        """
-        state = self._ledger.refresh()
-        occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
-        instances = self._instances(state, {offering.zone for offering in occupied})
-        promised = state.created.deadline_at is not None or state.created.budget_usd is not None
-        reckons = promised or self._spec.resources.is_choice or self._spec.home is not None
-        if any(instance.launch not in state.launches for instance in instances):
-            state = self._ledger.refresh()
-        offerings = tuple(
-            suitable(self._driver.offerings(must_see={offering.region for offering in occupied}), self._spec)
-        )
-        return World(
-            offerings=offerings,
-            instances=instances,
-            ready=self._statuses.ready(state),
-            silent=self._heartbeats.silent(self._message, self._blind),
-            open_for=self._heartbeats.open_for,
-            heard=self._statuses.heard(_unlisted(state, instances)),
-            no_room=self._heartbeats.refused or self._room.refused(state),
-            step_seen=self._statuses.step_seen(state) if reckons else None,
-            steps_total=self._statuses.steps_total(state) if reckons else None,
-            epochs_total=self._statuses.epochs_total(state),
-            unread=self._forgiving.unread,
-            observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
-        )
+        return _joined([*self._observer.remarks, unsigned, *foreign, *self._driver.remarks])
 
     def _refuse_gone(self) -> None:
         """
@@ -295,30 +211,6 @@ class Runner:
             self._driver.terminate(instance_id)
         raise RunGone(self._uri, living)
 
-    def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
-        """
-        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agents
-        go on writing: an end without an entry is seen when an agent falls silent, or at the next of those looks.
-        What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
-        """
-        goes_on = self._pulses.beat(self._statuses.all_current(state))
-        may_wait = self._has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self._listed)
-        if may_wait and not self._lists.due():
-            return self._listed
-        try:
-            self._listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
-        except CloudError as error:
-            since = self._clock.now() if self._blind is None else self._blind.since
-            self._blind = Blindness(since=since, why=error.one_line)
-            if not may_wait:
-                raise
-            self._unlisted = f"the instances are those known before: {error.one_line}"
-            self._lists.taken(lasts=LOOKS_LEFT_OUT)
-        else:
-            self._has_seen_cloud, self._unlisted, self._blind = True, "", None
-            self._lists.taken()
-        return self._listed
-
     # -- act ---------------------------------------------------------------------------------------------------------
 
     def _act(self, actions: list[Action]) -> None:
@@ -335,7 +227,7 @@ class Runner:
         """Write an event unless the run has changed since it was decided on."""
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
-            step = self._statuses.last_step(self._ledger.state, ev.name_of(event))
+            step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))
             event = event if step is None else replace(event, last_step_seen=step)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
@@ -386,10 +278,6 @@ class Runner:
     def _close(self, number: int, cause: Cause, detail: str, *, refused: bool = True) -> None:
         self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=refused))
 
-    @property
-    def _run_uid(self) -> str:
-        return self._ledger.state.created.uid
-
     def _request(self, number: int) -> LaunchRequest:
         state = self._ledger.state
         intent = state.launches[number].intent
@@ -403,13 +291,6 @@ class Runner:
             price_cap_usd_per_hour=state.created.price_cap_usd_per_hour,
             count=None if intent.count is UNSET else intent.count,
         )
-
-
-def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """The members that are not known to be gone, and are in the cloud's list no longer."""
-    listed = {instance.instance_id for instance in instances}
-    alive = (member.recorded for member in state.members() if member.gone is None)
-    return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]
 
 
 def _joined(words: Iterable[str]) -> str | None:

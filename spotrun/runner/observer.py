@@ -1,0 +1,143 @@
+"""Observes a run: the ledger first, the cloud second."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+from spotrun.clock import Clock
+from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.forgiving import ForgivingDriver
+from spotrun.errors import CloudError, StoreUnavailable
+from spotrun.folder.agent_statuses import AgentStatuses
+from spotrun.folder.heartbeats import Heartbeats
+from spotrun.folder.ledger import Ledger
+from spotrun.folder.looks import Looks
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.pace import Pace
+from spotrun.folder.pulse import Pulses
+from spotrun.folder.room import Room
+from spotrun.folder.status_objects import Blindness
+from spotrun.instance import Instance
+from spotrun.market.world import World, suitable
+from spotrun.policy.stillness import is_still
+from spotrun.run import events as ev
+from spotrun.run.gang import MemberName
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+
+LOOKS_LEFT_OUT = 4
+"""A look that fails has asked several times already, and a cloud that throttles an account needs fewer calls."""
+
+
+class Observer:
+    """
+    Sees what a decision needs. It remembers only what a later look would show again.
+
+    `message` is what the runner's sign of life says of the run. `has_seen_cloud` is true once the cloud has answered.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        driver: CloudDriver,
+        forgiving: ForgivingDriver,
+        clock: Clock,
+        spec: RunSpec,
+        market: MarketRecord | None,
+        pace: Pace,
+        erased: Callable[[], None],
+    ) -> None:
+        """`erased` is called when the run's folder may be gone; it raises if it is."""
+        self.message = ""
+        self.has_seen_cloud = False
+        self.statuses = AgentStatuses(store)
+        self._ledger = ledger
+        self._driver = driver
+        self._forgiving = forgiving
+        self._clock = clock
+        self._spec = spec
+        self._market = market
+        self._heartbeats = Heartbeats(store, clock, erased=erased, pace=pace)
+        self._room = Room(store, clock)
+        self._pulses = Pulses(clock)
+        self._lists = Looks(clock)
+        self._listed: tuple[Instance, ...] = ()
+        self._unlisted = ""
+        self._blind: Blindness | None = None
+
+    def show_signs_of_life(self) -> None:
+        """Say that this runner attends to its run although it sees nothing: no other one has to take its place."""
+        with contextlib.suppress(CloudError, StoreUnavailable):
+            self._heartbeats.silent(self.message, self._blind)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What goes wrong and stops no run; "" where nothing does."""
+        market = "" if self._market is None else self._market.trouble or ""
+        return [self._heartbeats.refused, market, self._unlisted]
+
+    def observe(self) -> World:
+        """
+        The ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
+
+        Without the second look, a launch that another runner intended and executed between our two reads would be
+        taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
+        """
+        state = self._ledger.refresh()
+        occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
+        instances = self._instances(state, {offering.zone for offering in occupied})
+        promised = state.created.deadline_at is not None or state.created.budget_usd is not None
+        reckons = promised or self._spec.resources.is_choice or self._spec.home is not None
+        if any(instance.launch not in state.launches for instance in instances):
+            state = self._ledger.refresh()
+        offerings = tuple(
+            suitable(self._driver.offerings(must_see={offering.region for offering in occupied}), self._spec)
+        )
+        return World(
+            offerings=offerings,
+            instances=instances,
+            ready=self.statuses.ready(state),
+            silent=self._heartbeats.silent(self.message, self._blind),
+            open_for=self._heartbeats.open_for,
+            heard=self.statuses.heard(_unlisted(state, instances)),
+            no_room=self._heartbeats.refused or self._room.refused(state),
+            step_seen=self.statuses.step_seen(state) if reckons else None,
+            steps_total=self.statuses.steps_total(state) if reckons else None,
+            epochs_total=self.statuses.epochs_total(state),
+            unread=self._forgiving.unread,
+            observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
+        )
+
+    def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
+        """
+        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agents
+        go on writing: an end without an entry is seen when an agent falls silent, or at the next of those looks.
+        What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
+        """
+        goes_on = self._pulses.beat(self.statuses.all_current(state))
+        may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self._listed)
+        if may_wait and not self._lists.due():
+            return self._listed
+        try:
+            self._listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
+        except CloudError as error:
+            since = self._clock.now() if self._blind is None else self._blind.since
+            self._blind = Blindness(since=since, why=error.one_line)
+            if not may_wait:
+                raise
+            self._unlisted = f"the instances are those known before: {error.one_line}"
+            self._lists.taken(lasts=LOOKS_LEFT_OUT)
+        else:
+            self.has_seen_cloud, self._unlisted, self._blind = True, "", None
+            self._lists.taken()
+        return self._listed
+
+
+def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
+    """The members that are not known to be gone, and are in the cloud's list no longer."""
+    listed = {instance.instance_id for instance in instances}
+    alive = (member.recorded for member in state.members() if member.gone is None)
+    return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

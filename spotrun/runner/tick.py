@@ -1,0 +1,34 @@
+"""One tick of a runner."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.folder.status_objects import AgentStatus
+from spotrun.instance import Instance
+from spotrun.policy import Action, Wait
+from spotrun.run.state import RunState
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the runner saw and did in one tick. `blind` says why it could see nothing, and did nothing; `remark` says what
+    goes wrong beside the run without stopping it; `wrote` says that the tick added an entry to the ledger.
+    `epochs_total` is how many epochs the training has, as far as an agent knew; only a run with a budget asks.
+    """
+
+    state: RunState
+    instances: tuple[Instance, ...] = ()
+    actions: tuple[Action, ...] = ()
+    status: AgentStatus | None = None
+    epochs_total: int | None = None
+    blind: str | None = None
+    done: bool = False
+    remark: str | None = None
+    wrote: bool = False
+
+    @property
+    def waiting_for(self) -> str | None:
+        trouble = self.status.trouble if self.status is not None else ""
+        waits = (action.reason for action in self.actions if isinstance(action, Wait))
+        return self.blind or trouble or next(waits, None)
