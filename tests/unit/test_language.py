@@ -1,0 +1,101 @@
+"""
+The prose of the project is plain English: rules that a program can count.
+
+A docstring begins with a verb in the imperative or with a noun phrase, and no text has the words below. `LEFT` has how
+many places break each rule today; a number may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.support.repository import ROOT
+
+HEADLESS = re.compile(r"(What|Whether|Who|Whoever|How|Where|When|Until|Of|Which|Why|That)\b")
+"""First words of a docstring whose subject is missing."""
+PHRASES = {
+    "is told": re.compile(r"\b(is|are|be|was|were|been) told\b"),
+    "beside": re.compile(r"\bbeside\b"),
+    "anew": re.compile(r"\banew\b"),
+    "somebody": re.compile(r"\b(some|no|every|any)body\b", re.IGNORECASE),
+    "whoever": re.compile(r"\bwhoever\b", re.IGNORECASE),
+    "so many": re.compile(r"\bso (many|long|much)\b(?! (as|that))", re.IGNORECASE),
+    "is asked": re.compile(r"\b(is|are|was|were) asked\b"),
+    "looks at": re.compile(r"\b(looks|looked|look) at\b"),
+}
+LEFT: dict[str, int] = {
+    "headless": 1509,
+    "somebody": 436,
+    "beside": 237,
+    "is asked": 195,
+    "looks at": 168,
+    "so many": 122,
+    "is told": 114,
+    "anew": 93,
+    "whoever": 76,
+}
+
+
+def _python() -> list[Path]:
+    return sorted(path for folder in ("spotrun", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+
+
+def _pages() -> list[Path]:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "infra").rglob("*.md")]
+    return sorted(path for path in pages if "decisions" not in path.parts)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node.body[0].lineno, text
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and value of each text: docstrings, messages and helps."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+@cache
+def broken() -> tuple[tuple[str, str], ...]:
+    """Each place that breaks a rule: the rule, and the place as `path:line: text`."""
+    found: list[tuple[str, str]] = []
+    for path in _python():
+        tree = ast.parse(path.read_text())
+        name = path.relative_to(ROOT)
+        for line, text in _docstrings(tree):
+            if HEADLESS.match(text):
+                found.append(("headless", f"{name}:{line}: {text.splitlines()[0]}"))
+        for line, text in _texts(tree):
+            found += [(rule, f"{name}:{line}: {text[:100]!r}") for rule, words in PHRASES.items() if words.search(text)]
+    for path in _pages():
+        for number, text in enumerate(path.read_text().splitlines(), 1):
+            where = f"{path.relative_to(ROOT)}:{number}: {text[:100]}"
+            found += [(rule, where) for rule, words in PHRASES.items() if words.search(text)]
+    return tuple(found)
+
+
+def test_no_rule_of_language_is_broken_more_often_than_before() -> None:
+    counts = Counter(rule for rule, _ in broken())
+    grown = {rule: count for rule, count in counts.items() if count > LEFT.get(rule, 0)}
+    assert not grown, "\n".join(place for rule, place in broken() if rule in grown)
+
+
+def test_what_was_rewritten_stays_so() -> None:
+    counts = Counter(rule for rule, _ in broken())
+    fallen = {rule: counts[rule] for rule, left in LEFT.items() if counts[rule] < left}
+    assert not fallen, f"write the smaller numbers into LEFT: {fallen}"
+
+
+if __name__ == "__main__":
+    for rule, place in broken():
+        print(f"{rule:10} {place}")
