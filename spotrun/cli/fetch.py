@@ -36,7 +36,9 @@ def fetch(
         typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that were changed here since.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace also files that are not as fetch has written them.")
+    ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,8 +52,9 @@ def fetch(
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files
     from spotrun.checkpoint.outputs import read_listing
+    from spotrun.cli.asking import say
+    from spotrun.cli.fetch_record import FetchRecord
     from spotrun.cli.runs import open_run
-    from spotrun.folder.stored_files import Outcome
     from spotrun.report import fetching as report
     from spotrun.spec.patterns import chooser
 
@@ -71,14 +74,17 @@ def fetch(
             raise damage
         return
     folder = Path(f"{opened.id}-files") if to is None else to
+    record = FetchRecord(folder)
     with progress_bar(quiet=as_json, doing="fetching") as shown:
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
-        found = list(fetch_files(opened.store, chosen, folder, told, force=force))
+        found = list(fetch_files(opened.store, chosen, folder, told, record, force=force))
+    if record.problem:
+        say(f"note: {record.path}: {record.problem}; the next fetch takes files for yours that this one has written")
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
         print(report.text(outputs, listing, folder, found, opened.clock, patterns or ()))
-    _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
+    _refuse_failures(found)
     if damage is not None:
         raise damage
 
@@ -130,20 +136,26 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
-def _refuse_failures(failed: Sequence[Fetched]) -> None:
+def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a file is not in the store as it was stored.
         SpotrunError: something here is in the way of a file.
     """
+    from spotrun.folder.stored_files import Outcome
+
+    failed = [each for each in found if each.outcome is Outcome.FAILED]
+    if failed:
+        message = _could_not(failed)
+        if any(each.damaged for each in failed):
+            raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
+        raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+
+
+def _could_not(failed: Sequence[Fetched]) -> str:
     from spotrun.report.tables import plain
     from spotrun.units import count_of
 
-    if not failed:
-        return
     named = "; ".join(f"{plain(each.file.path)}: {plain(each.problem)}" for each in failed[:FAILURES_NAMED_MAX])
     more = f"; and {len(failed) - FAILURES_NAMED_MAX:,} more" if len(failed) > FAILURES_NAMED_MAX else ""
-    message = f"{count_of(len(failed), 'file')} could not be fetched; {named}{more}"
-    if any(each.damaged for each in failed):
-        raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
-    raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+    return f"{count_of(len(failed), 'file')} could not be fetched; {named}{more}"

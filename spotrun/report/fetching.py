@@ -75,7 +75,8 @@ def text(
         if each.kept_as
     ]
     lines += [
-        f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed[:SHOWN_MAX]
+        f"{plain(file.path)} here is not as fetch has written it, and stays; --force replaces it"
+        for file in changed[:SHOWN_MAX]
     ]
     if len(changed) > SHOWN_MAX:
         lines.append(f"so do {len(changed) - SHOWN_MAX:,} more")
