@@ -18,6 +18,7 @@ from blake3 import blake3
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
+from spotrun.folder.paths import Unfetched, unfetched
 from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece
 from spotrun.store.port import Store
 
@@ -56,16 +57,24 @@ def fetch(
     """
     Write the files below a folder of the user, which is made if it is absent, and say of each what became of it.
 
-    Training code may have chosen each time and size. A file that is there already is left alone. One that is not as
-    fetch itself wrote it, by `record`, is the user's, and is kept unless `force`. One that is longer than the stored
-    one is kept under another name, unless `force`: a later attempt may have begun a log again. A link below `folder` is
-    never followed.
+    Training code may have chosen each name, time and size. A file with a name that tools obey stays in the store. A
+    file that is there already is left alone. One that is not as fetch itself wrote it, by `record`, is the user's, and
+    is kept unless `force`. One that is longer than the stored one is kept under another name, unless `force`: a later
+    attempt may have begun a log again. A link below `folder` is never followed.
 
     Raises:
         StoreError: the store cannot be read.
         SpotrunError: the folder cannot be written to.
     """
-    yield from _written(folder, files, lambda root: _ToUser(store, root, progressed, record, force=force))
+    wanted = []
+    for file in files:
+        reason = unfetched(file.path)
+        if reason is None:
+            wanted.append(file)
+        else:
+            progressed(file.size_bytes)
+            yield Fetched(file, Outcome.REFUSED if reason is Unfetched.NEVER else Outcome.LEFT, reason)
+    yield from _written(folder, wanted, lambda root: _ToUser(store, root, progressed, record, force=force))
 
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, progress_bar
-from spotrun.errors import CheckpointDamaged, RunNotFound, SpotrunError
+from spotrun.errors import CheckpointDamaged, RunNotFound, SpecInvalid, SpotrunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,8 @@ def fetch(
     Fetch the files that the script has written, during the run and after it.
 
     Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
+
+    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, pytest or make run.
     """
     from msgspec.structs import replace
 
@@ -58,6 +61,8 @@ def fetch(
     from spotrun.report import fetching as report
     from spotrun.spec.patterns import chooser
 
+    if to is not None:
+        _require_visible(to)
     opened = open_run(run, store)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
@@ -136,11 +141,29 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
+def _require_visible(folder: Path) -> None:
+    """
+    Raises:
+        SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
+    """
+    from spotrun.folder.paths import is_hidden
+
+    hint = "name a folder of its own for the files, such as --to results"
+    resolved = Path(os.path.realpath(folder))
+    for way in (os.path.relpath(folder), os.path.relpath(resolved)):
+        if any(is_hidden(name) for name in way.split("/") if name not in (".", "..")):
+            raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
+    for place in (resolved, *resolved.parents):
+        if os.path.isfile(place / "HEAD") and os.path.isdir(place / "objects") and os.path.isdir(place / "refs"):
+            raise SpecInvalid(f"--to {folder}: git runs and obeys what is in {place}", hint=hint)
+
+
 def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file.
+        SpotrunError: something here is in the way of a file, or no file may be fetched, or one has a name that no agent
+            stores of a script.
     """
     from spotrun.folder.stored_files import Outcome
 
@@ -150,6 +173,9 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
         if any(each.damaged for each in failed):
             raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
         raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+    refused = [each for each in found if each.outcome is Outcome.REFUSED]
+    if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):
+        raise SpotrunError(_could_not(refused or found), hint="let the script write what you need under another name")
 
 
 def _could_not(failed: Sequence[Fetched]) -> str:

@@ -164,12 +164,16 @@ class Outcome(StrEnum):
     """It was there already."""
     CHANGED_HERE = "changed_here"
     """Another file is at its place, which is not as fetch wrote one there; that one was kept."""
+    LEFT = "left"
+    """A tool may obey a file of its name. Scripts write such files, so fetch leaves them in the store."""
+    REFUSED = "refused"
+    """It has a name that no agent stores of a script, such as `.git`, and that is never fetched."""
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    `problem` says why a file could not be fetched; `damaged`, that the store is to blame.
+    `problem` says why a file could not be fetched, was left or refused; `damaged`, that the store is to blame.
     `kept_as` is the new name of a longer file that was at its place.
     """
 

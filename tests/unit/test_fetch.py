@@ -1,8 +1,9 @@
-"""`spotrun fetch` of a run whose training code chose each time and size: what the user wrote stays."""
+"""`spotrun fetch` of a run whose training code chose each name, time and size: it writes nothing that a tool obeys."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from tests.support.mortal_store import files_in
 
 NEVER_NS, FAR_NS = 0, 1 << 62
 """Times that only a hostile list has: before all others, and in the year 2116."""
+CANARY = "canary"
 
 
 class Run:
@@ -72,6 +74,125 @@ def read(folder: Path) -> dict[str, str]:
 
 def outcomes(said: Said) -> dict[str, str]:
     return {file["path"]: file["outcome"] for file in said.json["files"]}
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def repository(folder: str, canary: Path, worktree: str = "") -> dict[str, str]:
+    """The files of a repository of git that runs a command at the next `git status` in its work tree."""
+    config = f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = touch {canary};:\n"
+    return {
+        f"{folder}HEAD": "ref: refs/heads/main\n",
+        f"{folder}config": config + (f"\tworktree = {worktree}\n" if worktree else ""),
+        f"{folder}objects/info/packs": "\n",
+        f"{folder}refs/heads/x": "\n",
+    }
+
+
+def git_status(folder: Path) -> None:
+    plain = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "-C", folder, "status"], env={**os.environ, **plain}, capture_output=True, check=False)
+
+
+REPOSITORIES = {"hidden": (".git/", ""), "below": ("tables/.git/", ""), "bare": ("weights/", "../weights")}
+
+
+@pytest.mark.parametrize("kind", REPOSITORIES)
+def test_git_in_a_fetched_folder_runs_no_command_of_the_training(
+    kind: str, run: Run, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    folder, worktree = REPOSITORIES[kind]
+    canary = tmp_path / CANARY
+    planted = repository(folder, canary, worktree)
+    by_hand = tmp_path / "by-hand"
+    for path, text in planted.items():
+        (by_hand / path).parent.mkdir(parents=True, exist_ok=True)
+        (by_hand / path).write_text(text)
+    place = folder.removesuffix(".git/")
+    git_status(by_hand / place)
+    assert canary.exists(), "the payload is live"
+    canary.unlink()
+    run.lists({**planted, "weights/best.ckpt": "1", "tables/a.csv": "2"})
+    spotrun("fetch", "demo")
+    assert (run.folder / "weights/best.ckpt").read_text() == "1"
+    git_status(run.folder / place)
+    assert not canary.exists(), "a command of the training ran"
+
+
+@pytest.mark.parametrize("modified_ns", [NEVER_NS, FAR_NS])
+def test_a_repository_that_files_are_fetched_into_stays_as_it_is(
+    modified_ns: int, run: Run, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "own"], check=True)
+    (tmp_path / "own/train.py").write_text("mine")
+    before = read(tmp_path / "own")
+    hostile = {f"{name}/config": "[core]\n" for name in (".git", ".GIT", ".git.", "GIT~1")}
+    run.lists({**hostile, ".git/hooks/pre-commit": "exit", "train.py": "theirs", "loss.csv": "0.5"}, modified_ns)
+    said = spotrun("fetch", "demo", "--to", "own")
+    assert (said.code, ".git/hooks/pre-commit" in said.err) == (1, True)
+    assert read(tmp_path / "own") == {**before, "loss.csv": "0.5"}
+
+
+NAMES = (
+    *(".git/config", "a/b/.git/hooks/pre-commit", ".git", ".hg/hgrc", ".svn/x", ".jj/x", "x.git/hooks/update"),
+    *(".venv/bin/python", "venv/bin/activate", "__pycache__/train.cpython-311.pyc", "node_modules/a/index.js"),
+    *(".GIT/config", "a/.Git/config", "VENV/x", "Node_Modules/x", "__PyCache__/x.pyc", ".gIt /x", ".git./x"),
+    *(".git. . /x", ".git::$INDEX_ALLOCATION/config", "venv /x", "a/venv../x", " .git/x", ".git\u00a0/x"),
+    *(".g\u200cit/config", "\ufeff.git/config", ".gi\u00adt/x", ".g\u034fit/x", "\uff0e\uff47\uff49\uff54/config"),
+    *("ven\u200dv/x", "node_module\u017f/x", ".g\u0130t/config", "a\\.git\\config"),
+)
+LEFT = (
+    *(".bashrc", ".zshenv", ".envrc", ".vimrc", ".exrc", ".netrc", ".pdbrc", ".gitconfig", ".gitattributes"),
+    *(".vscode/settings.json", ".idea/x.iml", "a/.devcontainer/x", ".ssh/authorized_keys", ".config/fish/config.fish"),
+    *(".directory", ".dir-locals.el", "a/.hydra/config.yaml", ".\u017fsh/config", "\u200b.profile", "..."),
+    *("conftest.py", "a/CONFTEST.py", "conftest.py.", "test_all.py", "a/all_test.py", "pytest.ini"),
+    *("sitecustomize.py", "a/usercustomize.py ", "pyvenv.cfg", "GNUmakefile", "makefile", "Makefile", "HEAD", "a/head"),
+    *("GIT~1/config", "a/VSCODE~2/settings.json", "jupyter_server_config.py", "a/matplotlibrc"),
+    *("--checkpoint-action=exec=sh run.sh", "a/-rf", "a/\x1b[2J", "two\nlines.csv"),
+)
+FETCHED = (
+    *("best.ckpt", "lightning_logs/version_0/events.out.tfevents.1", "step-10/.metadata", "step-10/__0_0.distcp"),
+    *("a.zarr/.zarray", "head/weights.pt", "head.pt", "config.yaml", "train.py", "gitlog.txt", "venvs.txt"),
+    *("loss-1.csv", "log.~1~", "a~1.txt", "lr:.001/loss.csv", "na\u00efve.csv", "\u8868/\u5b8c.csv", "environment/x"),
+    *("latest.py", "test.py"),
+)
+
+
+def test_a_name_that_tools_obey_is_fetched_at_no_depth_and_in_no_spelling(run: Run, spotrun: Spotrun) -> None:
+    run.lists(dict.fromkeys((*NAMES, *LEFT, *FETCHED), "text"))
+    became = outcomes(said := spotrun("fetch", "demo", "--json"))
+    assert became == {
+        **dict.fromkeys(NAMES, "refused"),
+        **dict.fromkeys(LEFT, "left"),
+        **dict.fromkeys(FETCHED, "fetched"),
+    }
+    assert read(run.folder) == dict.fromkeys(FETCHED, "text")
+    assert said.code == 1, "no agent stores such a name of a script"
+
+
+def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: Run, spotrun: Spotrun) -> None:
+    run.lists({"out/.hydra/config.yaml": "lr: 1", "out/loss.csv": "0.5"})
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)) == (0, {"out/loss.csv": "0.5"})
+    line = "not fetched: out/.hydra/config.yaml: a shell, an editor or another tool may obey a file of that name\n"
+    assert line in said.out
+    assert line in spotrun("fetch", "demo", "--list").out
+    alone = spotrun("fetch", "demo", ".hydra/")
+    assert (alone.code, "1 file could not be fetched; out/.hydra/config.yaml: " in alone.err) == (1, True)
+
+
+def test_a_hidden_folder_or_one_of_git_takes_no_files(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+    for words in ([tmp_path], ["--bare", tmp_path / "bare"]):
+        subprocess.run(["git", "init", "-q", *words], check=True)
+    (tmp_path / "link").symlink_to(tmp_path / ".git" / "hooks")
+    run.lists({"pre-push": "exit"})
+    before = read(tmp_path)
+    for place in (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "\u200b.hidden"):
+        for typed in (place, tmp_path / place):
+            said = spotrun("fetch", "demo", "--to", typed)
+            assert (said.code, "--to results" in said.err) == (2, True), typed
+    assert read(tmp_path) == before
 
 
 # -- what was changed here -------------------------------------------------------------------------------------------
