@@ -18,7 +18,7 @@ from blake3 import blake3
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
-from spotrun.folder.paths import Unfetched, unfetched
+from spotrun.folder.fetched_names import Unfetched, unfetched
 from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece
 from spotrun.store.port import Store
 

@@ -146,7 +146,7 @@ def _require_visible(folder: Path) -> None:
     Raises:
         SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
     """
-    from spotrun.folder.paths import is_hidden
+    from spotrun.folder.fetched_names import is_hidden
 
     hint = "name a folder of its own for the files, such as --to results"
     resolved = Path(os.path.realpath(folder))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.clock import ScaledClock
-from spotrun.folder.paths import unfetched
+from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
 from spotrun.report.tables import plain

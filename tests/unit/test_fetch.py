@@ -141,6 +141,7 @@ NAMES = (
     *(".git. . /x", ".git::$INDEX_ALLOCATION/config", "venv /x", "a/venv../x", " .git/x", ".git\u00a0/x"),
     *(".g\u200cit/config", "\ufeff.git/config", ".gi\u00adt/x", ".g\u034fit/x", "\uff0e\uff47\uff49\uff54/config"),
     *("ven\u200dv/x", "node_module\u017f/x", ".g\u0130t/config", "a\\.git\\config"),
+    *(".cache/x", "a/.Ipynb_Checkpoints/x", "logs/.spotrun", ".spotrun.schema.json"),
 )
 LEFT = (
     *(".bashrc", ".zshenv", ".envrc", ".vimrc", ".exrc", ".netrc", ".pdbrc", ".gitconfig", ".gitattributes"),
