@@ -92,7 +92,7 @@ class FilesOfCommit:
             return False
 
     def _bring(self, files: list[OutputFile]) -> None:
-        for each in fetching.fetch(self._node.store, files, self._beside, lambda _: None, force=True):
+        for each in fetching.bring(self._node.store, files, self._beside):
             if each.outcome is Outcome.FAILED:
                 raise CheckpointDamaged(f"{each.file.path} of the checkpoint's files: {each.problem}")
 

@@ -95,7 +95,7 @@ class StateOfCommit:
         return False
 
     def _fetch(self, files: list[OutputFile]) -> None:
-        for each in fetching.fetch(self._node.store, files, self._beside, lambda _: None, force=True):
+        for each in fetching.bring(self._node.store, files, self._beside):
             if each.outcome is Outcome.FAILED:
                 raise CheckpointDamaged(f"{each.file.path} of the command's state: {each.problem}")
 

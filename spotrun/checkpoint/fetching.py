@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 from blake3 import blake3
 
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
-from spotrun.folder.stored_files import Fetched, Outcome, OutputFile, Piece
+from spotrun.folder.fetched_names import Unfetched, unfetched
+from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece
 from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
@@ -29,20 +31,64 @@ Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
 
+class Record(Protocol):
+    """
+    What earlier fetches wrote into a folder.
+
+    It lies where no instance writes, and says nothing of what the store says, such as times. Several threads use it.
+    """
+
+    def written(self, path: str) -> Sequence[Content] | None:
+        """Return what fetch last wrote at `path`, piece by piece; None if it has never written there."""
+
+    def add(self, path: str, contents: Sequence[Content]) -> None:
+        """Note what fetch has written at `path`."""
+
+
 def fetch(
-    store: Store, files: Sequence[OutputFile], folder: Path, progressed: Progressed, *, force: bool = False
+    store: Store,
+    files: Sequence[OutputFile],
+    folder: Path,
+    progressed: Progressed,
+    record: Record,
+    *,
+    force: bool = False,
 ) -> Iterator[Fetched]:
     """
-    Write the files below `folder`, which is made if it is absent, and say of each what became of it.
+    Write the files below a folder of the user, which is made if it is absent, and say of each what became of it.
 
-    A file that is there already is left alone, and so is one that was changed later than the stored one, unless
-    `force`. One that is longer than the stored one is kept under another name, unless `force`: a later attempt may have
-    begun a log anew. A link below `folder` is never followed.
+    Training code may have chosen each name, time and size. A file with a name that tools obey stays in the store. A
+    file that is there already is left alone. One that is not as fetch itself wrote it, by `record`, is the user's, and
+    is kept unless `force`. One that is longer than the stored one is kept under another name, unless `force`: a later
+    attempt may have begun a log again. A link below `folder` is never followed.
 
     Raises:
         StoreError: the store cannot be read.
         SpotrunError: the folder cannot be written to.
     """
+    wanted = []
+    for file in files:
+        reason = unfetched(file.path)
+        if reason is None:
+            wanted.append(file)
+        else:
+            progressed(file.size_bytes)
+            yield Fetched(file, Outcome.REFUSED if reason is Unfetched.NEVER else Outcome.LEFT, reason)
+    yield from _written(folder, wanted, lambda root: _ToUser(store, root, progressed, record, force=force))
+
+
+def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
+    """
+    Write the files below an agent's own folder, whatever their names are and whatever is there.
+
+    Raises:
+        StoreError: the store cannot be read.
+        SpotrunError: the folder cannot be written to.
+    """
+    yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
+
+
+def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int], _Writer]) -> Iterator[Fetched]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -50,15 +96,15 @@ def fetch(
         raise _cannot_write(folder, error) from error
     try:
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="fetch") as pool:
-            getting = _Getting(store, root, progressed, force=force)
+            writer = writer_in(root)
             small = [file for file in files if len(file.pieces) <= 1]
-            coming = [pool.submit(getting.file, file, map) for file in small]
+            coming = [pool.submit(writer.file, file, map) for file in small]
             try:
                 for future in coming:
                     yield future.result()
                 for file in files:
                     if len(file.pieces) > 1:
-                        yield getting.file(file, pool.map)
+                        yield writer.file(file, pool.map)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -84,23 +130,18 @@ _IN_ITS_WAY = {
 }
 
 
-class _Getting:
-    def __init__(self, store: Store, root: int, progressed: Progressed, *, force: bool) -> None:
+class _Writer:
+    """Writes each file below `root`, in place of what is there."""
+
+    def __init__(self, store: Store, root: int, progressed: Progressed) -> None:
         self._store = store
         self._root = root
         self._progressed = progressed
-        self._force = force
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
         """`each` gets the pieces, in any order."""
         try:
-            outcome = self._outcome(file)
-            kept_as = ""
-            if outcome is Outcome.FETCHED:
-                kept_as = self._write(file, each)
-            else:
-                self._progressed(file.size_bytes)
-            return Fetched(file, outcome, kept_as=kept_as)
+            return self._fetched(file, each)
         except CheckpointDamaged as damage:
             return Fetched(file, Outcome.FAILED, damage.message, damaged=True)
         except OSError as error:
@@ -108,28 +149,15 @@ class _Getting:
                 raise
             return Fetched(file, Outcome.FAILED, _IN_ITS_WAY[error.errno])
 
-    def _outcome(self, file: OutputFile) -> Outcome:
-        """What to do with the file, by what lies at its place."""
-        try:
-            with parent_of(self._root, file.path) as (parent, name):
-                facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            return Outcome.FETCHED
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, file.path)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.ELOOP, file.path)
-        if facts.st_size == file.size_bytes and self._holds(file):
-            return Outcome.SAME
-        later = facts.st_mtime_ns > file.modified_ns
-        return Outcome.CHANGED_HERE if later and not self._force else Outcome.FETCHED
+    def _fetched(self, file: OutputFile, each: Map) -> Fetched:
+        return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
-    def _holds(self, file: OutputFile) -> bool:
-        with open(open_for_reading(self._root, file.path), "rb") as here:
-            return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
+    def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
+        """Return the name under which what is at the place of the file is kept; "" if it is not."""
+        return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
-        """The name under which the file that was there is kept, if it is."""
+        """Return what `_make_room` returns."""
         with parent_of(self._root, file.path, make=True) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
             mode = 0o777 if file.executable else 0o666  # the umask takes what it takes
@@ -141,7 +169,7 @@ class _Getting:
                     os.utime(fd, ns=(file.modified_ns, file.modified_ns))
                 finally:
                     os.close(fd)
-                kept_as = "" if self._force else _kept_if_longer(parent, name, file.size_bytes)
+                kept_as = self._make_room(parent, name, file)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
                 return kept_as
             except BaseException:
@@ -163,8 +191,54 @@ class _Getting:
         self._progressed(piece.size_bytes)
 
 
+class _ToUser(_Writer):
+    """Writes where nothing of the user's is lost by it, unless `force`."""
+
+    def __init__(self, store: Store, root: int, progressed: Progressed, record: Record, *, force: bool) -> None:
+        super().__init__(store, root, progressed)
+        self._record = record
+        self._force = force
+
+    def _fetched(self, file: OutputFile, each: Map) -> Fetched:
+        contents = [piece.content for piece in file.pieces]
+        if (outcome := self._there(file, contents)) is not None:
+            self._progressed(file.size_bytes)
+            return Fetched(file, outcome)
+        found = super()._fetched(file, each)
+        self._record.add(file.path, contents)
+        return found
+
+    def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
+        """Return why what lies at the place of the file stays there; None if nothing does."""
+        try:
+            with parent_of(self._root, file.path) as (parent, name):
+                facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, file.path)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.ELOOP, file.path)
+        if self._holds(file.path, facts.st_size, contents):
+            return Outcome.SAME
+        if self._force:
+            return None
+        ours = self._record.written(file.path)
+        is_ours = ours is not None and self._holds(file.path, facts.st_size, ours)
+        return None if is_ours else Outcome.CHANGED_HERE
+
+    def _holds(self, path: str, size_bytes: int, contents: Sequence[Content]) -> bool:
+        if size_bytes != sum(size for _, size in contents):
+            return False
+        with open(open_for_reading(self._root, path), "rb") as here:
+            return all(blake3(here.read(size)).hexdigest() == digest for digest, size in contents)
+
+    def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
+        return "" if self._force else _kept_if_longer(parent, name, file.size_bytes)
+
+
 def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
-    """Give a file of more than so many bytes a name that is free, and return that; an empty text if it is none."""
+    """Give a file of more than `size_bytes` a name that is free, and return that; "" if it is not longer."""
     try:
         if os.stat(name, dir_fd=parent, follow_symlinks=False).st_size <= size_bytes:
             return ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, progress_bar
-from spotrun.errors import CheckpointDamaged, RunNotFound, SpotrunError
+from spotrun.errors import CheckpointDamaged, RunNotFound, SpecInvalid, SpotrunError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,22 +22,31 @@ NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
 
 
+PatternsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
+]
+ToOption = Annotated[
+    Path | None,
+    typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
+]
+StepOption = Annotated[
+    int | None,
+    typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
+]
+ListedOption = Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace also files that are not as fetch has written them.")
+]
+
+
 def fetch(
     run: RunArgument,
-    patterns: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that were changed here since.")] = False,
+    patterns: PatternsArgument = None,
+    to: ToOption = None,
+    step: StepOption = None,
+    listed: ListedOption = False,
+    force: ForceOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,17 +54,22 @@ def fetch(
     Fetch the files that the script has written, during the run and after it.
 
     Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
+
+    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, pytest or make run.
     """
     from msgspec.structs import replace
 
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files
     from spotrun.checkpoint.outputs import read_listing
-    from spotrun.folder.stored_files import Outcome
     from spotrun.report import fetching as report
+    from spotrun.runs.asking import say
+    from spotrun.runs.fetch_record import FetchRecord
     from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
+    if to is not None:
+        _require_visible(to)
     opened = open_run(run, store)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
@@ -71,14 +86,17 @@ def fetch(
             raise damage
         return
     folder = Path(f"{opened.id}-files") if to is None else to
+    record = FetchRecord(folder)
     with progress_bar(quiet=as_json, doing="fetching") as shown:
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
-        found = list(fetch_files(opened.store, chosen, folder, told, force=force))
+        found = list(fetch_files(opened.store, chosen, folder, told, record, force=force))
+    if record.problem:
+        say(f"note: {record.path}: {record.problem}; the next fetch takes files for yours that this one has written")
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
         print(report.text(outputs, listing, folder, found, opened.clock, patterns or ()))
-    _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
+    _refuse_failures(found)
     if damage is not None:
         raise damage
 
@@ -130,20 +148,47 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
-def _refuse_failures(failed: Sequence[Fetched]) -> None:
+def _require_visible(folder: Path) -> None:
+    """
+    Raises:
+        SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
+    """
+    from spotrun.folder.fetched_names import is_hidden
+
+    hint = "name a folder of its own for the files, such as --to results"
+    resolved = Path(os.path.realpath(folder))
+    for way in (os.path.relpath(folder), os.path.relpath(resolved)):
+        if any(is_hidden(name) for name in way.split("/") if name not in (".", "..")):
+            raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
+    for place in (resolved, *resolved.parents):
+        if os.path.isfile(place / "HEAD") and os.path.isdir(place / "objects") and os.path.isdir(place / "refs"):
+            raise SpecInvalid(f"--to {folder}: git runs and obeys what is in {place}", hint=hint)
+
+
+def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file.
+        SpotrunError: something here is in the way of a file, or no file may be fetched, or one has a name that no agent
+            stores of a script.
     """
+    from spotrun.folder.stored_files import Outcome
+
+    failed = [each for each in found if each.outcome is Outcome.FAILED]
+    if failed:
+        message = _could_not(failed)
+        if any(each.damaged for each in failed):
+            raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
+        raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+    refused = [each for each in found if each.outcome is Outcome.REFUSED]
+    if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):
+        raise SpotrunError(_could_not(refused or found), hint="let the script write what you need under another name")
+
+
+def _could_not(failed: Sequence[Fetched]) -> str:
     from spotrun.report.tables import plain
     from spotrun.units import count_of
 
-    if not failed:
-        return
     named = "; ".join(f"{plain(each.file.path)}: {plain(each.problem)}" for each in failed[:FAILURES_NAMED_MAX])
     more = f"; and {len(failed) - FAILURES_NAMED_MAX:,} more" if len(failed) > FAILURES_NAMED_MAX else ""
-    message = f"{count_of(len(failed), 'file')} could not be fetched; {named}{more}"
-    if any(each.damaged for each in failed):
-        raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
-    raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+    return f"{count_of(len(failed), 'file')} could not be fetched; {named}{more}"

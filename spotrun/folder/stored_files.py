@@ -37,6 +37,10 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 """Permissions, as chmod(2) takes them."""
 
 
+Content = tuple[str, int]
+"""The digest of some bytes, and how many they are."""
+
+
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Bytes of a file. `of` is the attempt that has sent them."""
 
@@ -47,6 +51,10 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     @property
     def key(self) -> str:
         return f"{FOLDER}{self.of}/{self.blake3}"
+
+    @property
+    def content(self) -> Content:
+        return self.blake3, self.size_bytes
 
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -155,14 +163,18 @@ class Outcome(StrEnum):
     SAME = "same"
     """It was there already."""
     CHANGED_HERE = "changed_here"
-    """It was kept as it is here, where it was changed later."""
+    """Another file is at its place, which is not as fetch wrote one there; that one was kept."""
+    LEFT = "left"
+    """A tool may obey a file of its name. Scripts write such files, so fetch leaves them in the store."""
+    REFUSED = "refused"
+    """It has a name that no agent stores of a script, such as `.git`, and that is never fetched."""
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    `problem` says why a file could not be fetched; `damaged`, that the store is to blame. `kept_as` is the new name of
-    a longer file that was at its place.
+    `problem` says why a file could not be fetched, was left or refused; `damaged`, that the store is to blame.
+    `kept_as` is the new name of a longer file that was at its place.
     """
 
     file: OutputFile

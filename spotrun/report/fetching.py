@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.clock import ScaledClock
+from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
 from spotrun.report.tables import plain
@@ -42,7 +43,8 @@ def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patte
         print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
     if not chosen:
         print(NONE_STORED)
-    for line in _left_out(outputs, listing, patterns):
+    kept_back = [Fetched(file, Outcome.LEFT, why) for file in chosen if (why := unfetched(file.path)) is not None]
+    for line in (*_not_fetched(kept_back), *_left_out(outputs, listing, patterns)):
         print(line)
 
 
@@ -75,10 +77,12 @@ def text(
         if each.kept_as
     ]
     lines += [
-        f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed[:SHOWN_MAX]
+        f"{plain(file.path)} here is not as fetch has written it, and stays; --force replaces it"
+        for file in changed[:SHOWN_MAX]
     ]
     if len(changed) > SHOWN_MAX:
         lines.append(f"so do {len(changed) - SHOWN_MAX:,} more")
+    lines += _not_fetched([each for each in found if each.outcome in (Outcome.LEFT, Outcome.REFUSED)])
     where = plain(str(folder))
     here = f"; {count_of(len(same), 'file')} already there" if same else ""
     told = f"fetched {_amount(fetched)} into {where}{here}"
@@ -89,6 +93,12 @@ def text(
     step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
     as_of = f"as of {step}{timestamp(clock.on_the_wall(outputs.event.looked_at))} UTC"
     return "\n".join([*lines, f"{told} ({as_of})", *_left_out(outputs, listing, patterns)])
+
+
+def _not_fetched(found: Sequence[Fetched]) -> list[str]:
+    """Files with names that tools obey."""
+    lines = [f"not fetched: {plain(each.file.path)}: {each.problem}" for each in found[:SHOWN_MAX]]
+    return [*lines, f"not fetched: {len(found) - SHOWN_MAX:,} more"] if len(found) > SHOWN_MAX else lines
 
 
 def _amount(files: Sequence[OutputFile]) -> str:

@@ -92,8 +92,13 @@ def _listed(lines: list[str]) -> str:
     return ", and to ".join(lines)
 
 
+def known_folder() -> Path:
+    """Return the folder of what this user's spotrun remembers."""
+    return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
+
+
 def _path(run: OpenRun) -> Path:
-    return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser() / run.created.uid
+    return known_folder() / run.created.uid
 
 
 def _first_sha256(run: OpenRun) -> str:

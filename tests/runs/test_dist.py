@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spotrun import __version__
 from spotrun.runs import installed
 from spotrun.runs.installed import commit_of
+from spotrun.version import __version__
 from tests.support.dist import dist
 from tests.support.repository import ROOT
 

@@ -11,13 +11,13 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from spotrun import __version__
 from spotrun.cli.app import HEADINGS, VERBS, app
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.records import Places, Record
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
 from spotrun.runs.completion import job_files
+from spotrun.version import __version__
 from tests.support.called_spotrun import Spotrun, call
 from tests.support.decisions import spec
 from tests.support.histories import START, History, offering

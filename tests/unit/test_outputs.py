@@ -35,6 +35,7 @@ from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, Outp
 from spotrun.report import fetching
 from spotrun.run import events as ev
 from spotrun.run.state import Outputs
+from spotrun.runs.fetch_record import FetchRecord
 from spotrun.runs.open_run import reference
 from spotrun.spec.model import CheckpointSpec, OutputsSpec
 from spotrun.spec.patterns import chooser
@@ -122,7 +123,7 @@ class Run:
         newest = outputs or self.history.state.outputs[-1]
         listing = read_listing(self.store, newest)
         to = self.folder / f"fetched-{len(list(self.folder.iterdir()))}"
-        found = list(fetch(self.store, listing.files, to, lambda _: None))
+        found = list(fetch(self.store, listing.files, to, lambda _: None, FetchRecord(to)))
         assert all(each.outcome is Outcome.FETCHED for each in found), found
         return files_in(to)
 
@@ -454,7 +455,8 @@ class Shelf:
         return file
 
     def fetch(self, to: Path, **options: Any) -> dict[str, Fetched]:
-        return {each.file.path: each for each in fetch(self.store, self.files, to, lambda _: None, **options)}
+        found = fetch(self.store, self.files, to, lambda _: None, FetchRecord(to), **options)
+        return {each.file.path: each for each in found}
 
 
 def test_a_fetch_writes_what_is_not_here_and_leaves_what_was_changed_here(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""`spotrun fetch` of a run whose training code chose each name, time and size: it writes nothing that a tool obeys."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from blake3 import blake3
+
+from spotrun.folder.ledger import key_of
+from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry
+from spotrun.store.local import LocalStore
+from tests.support.called_spotrun import Said, Spotrun
+from tests.support.decisions import spec
+from tests.support.histories import History
+from tests.support.mortal_store import files_in
+
+NEVER_NS, FAR_NS = 0, 1 << 62
+"""Times that only a hostile list has: before all others, and in the year 2116."""
+CANARY = "canary"
+
+
+class Run:
+    """A run on an instance whose training code writes the lists of its files by itself."""
+
+    def __init__(self, runs: Path, uid: str = "0123456789") -> None:
+        self._runs = runs
+        self._history = History(uid=uid, spec=spec().to_dict())
+        self._history.running()
+        self.folder = Path(f"demo-{uid}-files")
+
+    def lists(self, files: dict[str, str], modified_ns: int = 10**18) -> None:
+        history = self._history
+        store = LocalStore(self._runs / f"demo-{history.uid}")
+        pieces = {text: Piece(history.attempt, blake3(text.encode()).hexdigest(), len(text)) for text in files.values()}
+        for text, piece in pieces.items():
+            store.put(piece.key, text.encode())
+        listed = []
+        for path, text in files.items():
+            piece = pieces[text]
+            sizes = {"size_bytes": piece.size_bytes, "modified_ns": modified_ns, "attempt": history.attempt}
+            listed.append(OutputFile(path=path, pieces=(piece,), **sizes))
+        data = msgspec.json.encode(Listing(files=tuple(listed)))
+        key = list_key(history.attempt, digest := blake3(data).hexdigest())
+        store.put(key, data)
+        history.after(60).write(
+            ev.OutputsStored(
+                attempt=history.attempt,
+                key=key,
+                blake3=digest,
+                commit=None,
+                step=0,
+                looked_at=history.now,
+                **dict.fromkeys(("files", "size_bytes", "objects", "sent_bytes", "stored_bytes"), len(listed)),
+            )
+        )
+        for entry in history.entries:
+            store.put_if_absent(key_of(entry.number), encode_entry(entry))
+
+
+@pytest.fixture
+def run(runs: Path) -> Run:
+    return Run(runs)
+
+
+def read(folder: Path) -> dict[str, str]:
+    return {path: text for path, text in files_in(folder).items() if not path.endswith(".sample")}
+
+
+def outcomes(said: Said) -> dict[str, str]:
+    return {file["path"]: file["outcome"] for file in said.json["files"]}
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def repository(folder: str, canary: Path, worktree: str = "") -> dict[str, str]:
+    """The files of a repository of git that runs a command at the next `git status` in its work tree."""
+    config = f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = touch {canary};:\n"
+    return {
+        f"{folder}HEAD": "ref: refs/heads/main\n",
+        f"{folder}config": config + (f"\tworktree = {worktree}\n" if worktree else ""),
+        f"{folder}objects/info/packs": "\n",
+        f"{folder}refs/heads/x": "\n",
+    }
+
+
+def git_status(folder: Path) -> None:
+    plain = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "-C", folder, "status"], env={**os.environ, **plain}, capture_output=True, check=False)
+
+
+REPOSITORIES = {"hidden": (".git/", ""), "below": ("tables/.git/", ""), "bare": ("weights/", "../weights")}
+
+
+@pytest.mark.parametrize("kind", REPOSITORIES)
+def test_git_in_a_fetched_folder_runs_no_command_of_the_training(
+    kind: str, run: Run, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    folder, worktree = REPOSITORIES[kind]
+    canary = tmp_path / CANARY
+    planted = repository(folder, canary, worktree)
+    by_hand = tmp_path / "by-hand"
+    for path, text in planted.items():
+        (by_hand / path).parent.mkdir(parents=True, exist_ok=True)
+        (by_hand / path).write_text(text)
+    place = folder.removesuffix(".git/")
+    git_status(by_hand / place)
+    assert canary.exists(), "the payload is live"
+    canary.unlink()
+    run.lists({**planted, "weights/best.ckpt": "1", "tables/a.csv": "2"})
+    spotrun("fetch", "demo")
+    assert (run.folder / "weights/best.ckpt").read_text() == "1"
+    git_status(run.folder / place)
+    assert not canary.exists(), "a command of the training ran"
+
+
+@pytest.mark.parametrize("modified_ns", [NEVER_NS, FAR_NS])
+def test_a_repository_that_files_are_fetched_into_stays_as_it_is(
+    modified_ns: int, run: Run, tmp_path: Path, spotrun: Spotrun
+) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "own"], check=True)
+    (tmp_path / "own/train.py").write_text("mine")
+    before = read(tmp_path / "own")
+    hostile = {f"{name}/config": "[core]\n" for name in (".git", ".GIT", ".git.", "GIT~1")}
+    run.lists({**hostile, ".git/hooks/pre-commit": "exit", "train.py": "theirs", "loss.csv": "0.5"}, modified_ns)
+    said = spotrun("fetch", "demo", "--to", "own")
+    assert (said.code, ".git/hooks/pre-commit" in said.err) == (1, True)
+    assert read(tmp_path / "own") == {**before, "loss.csv": "0.5"}
+
+
+NAMES = (
+    *(".git/config", "a/b/.git/hooks/pre-commit", ".git", ".hg/hgrc", ".svn/x", ".jj/x", "x.git/hooks/update"),
+    *(".venv/bin/python", "venv/bin/activate", "__pycache__/train.cpython-311.pyc", "node_modules/a/index.js"),
+    *(".GIT/config", "a/.Git/config", "VENV/x", "Node_Modules/x", "__PyCache__/x.pyc", ".gIt /x", ".git./x"),
+    *(".git. . /x", ".git::$INDEX_ALLOCATION/config", "venv /x", "a/venv../x", " .git/x", ".git\u00a0/x"),
+    *(".g\u200cit/config", "\ufeff.git/config", ".gi\u00adt/x", ".g\u034fit/x", "\uff0e\uff47\uff49\uff54/config"),
+    *("ven\u200dv/x", "node_module\u017f/x", ".g\u0130t/config", "a\\.git\\config"),
+    *(".cache/x", "a/.Ipynb_Checkpoints/x", "logs/.spotrun", ".spotrun.schema.json"),
+)
+LEFT = (
+    *(".bashrc", ".zshenv", ".envrc", ".vimrc", ".exrc", ".netrc", ".pdbrc", ".gitconfig", ".gitattributes"),
+    *(".vscode/settings.json", ".idea/x.iml", "a/.devcontainer/x", ".ssh/authorized_keys", ".config/fish/config.fish"),
+    *(".directory", ".dir-locals.el", "a/.hydra/config.yaml", ".\u017fsh/config", "\u200b.profile", "..."),
+    *("conftest.py", "a/CONFTEST.py", "conftest.py.", "test_all.py", "a/all_test.py", "pytest.ini"),
+    *("sitecustomize.py", "a/usercustomize.py ", "pyvenv.cfg", "GNUmakefile", "makefile", "Makefile", "HEAD", "a/head"),
+    *("GIT~1/config", "a/VSCODE~2/settings.json", "jupyter_server_config.py", "a/matplotlibrc"),
+    *("--checkpoint-action=exec=sh run.sh", "a/-rf", "a/\x1b[2J", "two\nlines.csv"),
+)
+FETCHED = (
+    *("best.ckpt", "lightning_logs/version_0/events.out.tfevents.1", "step-10/.metadata", "step-10/__0_0.distcp"),
+    *("a.zarr/.zarray", "head/weights.pt", "head.pt", "config.yaml", "train.py", "gitlog.txt", "venvs.txt"),
+    *("loss-1.csv", "log.~1~", "a~1.txt", "lr:.001/loss.csv", "na\u00efve.csv", "\u8868/\u5b8c.csv", "environment/x"),
+    *("latest.py", "test.py"),
+)
+
+
+def test_a_name_that_tools_obey_is_fetched_at_no_depth_and_in_no_spelling(run: Run, spotrun: Spotrun) -> None:
+    run.lists(dict.fromkeys((*NAMES, *LEFT, *FETCHED), "text"))
+    became = outcomes(said := spotrun("fetch", "demo", "--json"))
+    assert became == {
+        **dict.fromkeys(NAMES, "refused"),
+        **dict.fromkeys(LEFT, "left"),
+        **dict.fromkeys(FETCHED, "fetched"),
+    }
+    assert read(run.folder) == dict.fromkeys(FETCHED, "text")
+    assert said.code == 1, "no agent stores such a name of a script"
+
+
+def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: Run, spotrun: Spotrun) -> None:
+    run.lists({"out/.hydra/config.yaml": "lr: 1", "out/loss.csv": "0.5"})
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)) == (0, {"out/loss.csv": "0.5"})
+    line = "not fetched: out/.hydra/config.yaml: a shell, an editor or another tool may obey a file of that name\n"
+    assert line in said.out
+    assert line in spotrun("fetch", "demo", "--list").out
+    alone = spotrun("fetch", "demo", ".hydra/")
+    assert (alone.code, "1 file could not be fetched; out/.hydra/config.yaml: " in alone.err) == (1, True)
+
+
+def test_a_hidden_folder_or_one_of_git_takes_no_files(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+    for words in ([tmp_path], ["--bare", tmp_path / "bare"]):
+        subprocess.run(["git", "init", "-q", *words], check=True)
+    (tmp_path / "link").symlink_to(tmp_path / ".git" / "hooks")
+    run.lists({"pre-push": "exit"})
+    before = read(tmp_path)
+    for place in (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "\u200b.hidden"):
+        for typed in (place, tmp_path / place):
+            said = spotrun("fetch", "demo", "--to", typed)
+            assert (said.code, "--to results" in said.err) == (2, True), typed
+    assert read(tmp_path) == before
+
+
+# -- what was changed here -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modified_ns", [NEVER_NS, 10**18, FAR_NS])
+def test_what_the_user_wrote_stays_and_what_fetch_wrote_is_replaced_whatever_the_times(
+    modified_ns: int, run: Run, spotrun: Spotrun
+) -> None:
+    folder = run.folder
+    run.lists(dict.fromkeys(("edited", "kept", "mine", "equal"), "v1") | {"long": "long"})
+    folder.mkdir()
+    for path, text in (("mine", "by hand"), ("equal", "v1")):
+        (folder / path).write_text(text)
+        os.utime(folder / path, ns=(1, 1))
+    first = outcomes(spotrun("fetch", "demo", "--json"))
+    assert first == {"edited": "fetched", "kept": "fetched", "mine": "changed_here", "equal": "same", "long": "fetched"}
+    (folder / "edited").write_text("by hand")
+    os.utime(folder / "edited", ns=(1, 1))
+    run.lists(dict.fromkeys(("edited", "kept", "mine", "equal", "long"), "v2"), modified_ns)
+    said = spotrun("fetch", "demo")
+    mine = {"edited": "by hand", "mine": "by hand", "equal": "v1"}
+    assert read(folder) == {**mine, "kept": "v2", "long": "v2", "long.~1~": "long"}
+    stays = "here is not as fetch has written it, and stays; --force replaces it"
+    assert all(f"{path} {stays}\n" in said.out for path in mine)
+    spotrun("fetch", "demo", "--force")
+    assert read(folder) == dict.fromkeys(("edited", "kept", "mine", "equal", "long"), "v2") | {"long.~1~": "long"}
+    run.lists({"mine": "v3"}, modified_ns)
+    assert outcomes(spotrun("fetch", "demo", "--json")) == {"mine": "fetched"}, "it is fetch's own since --force"
+
+
+def test_two_runs_in_one_folder_replace_what_fetch_wrote_and_nothing_else(runs: Path, spotrun: Spotrun) -> None:
+    one, other = Run(runs), Run(runs, uid="1123456789")
+    one.lists({"a": "one", "b": "one"})
+    other.lists({"a": "two", "b": "two"}, FAR_NS)
+    spotrun("fetch", "demo-0123456789", "--to", "results")
+    Path("results/b").write_text("by hand")
+    spotrun("fetch", "demo-1123456789", "--to", "results")
+    assert read(Path("results")) == {"a": "two", "b": "by hand"}
+
+
+@pytest.mark.parametrize("damage", ["cut off", "gone", "no text", "unreadable"])
+def test_without_a_readable_record_each_file_is_the_users(
+    damage: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    monkeypatch.setenv("SPOTRUN_KNOWN", str(tmp_path / "known"))
+    run.lists({"a": "v1"})
+    spotrun("fetch", "demo")
+    (record,) = (path for path in (tmp_path / "known").rglob("*") if path.is_file())
+    assert record.stat().st_mode & 0o077 == 0
+    whole = record.read_bytes()
+    record.unlink()
+    if damage == "unreadable":
+        record.mkdir()
+    elif damage != "gone":
+        record.write_bytes(whole[:-5] if damage == "cut off" else b"\xff\n[")
+    run.lists({"a": "v2"})
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)) == (0, {"a": "v1"})
+    assert (f"note: {record}: Is a directory; the next fetch takes files" in said.err) == (damage == "unreadable")
+    spotrun("fetch", "demo", "--force")
+    run.lists({"a": "v3"})
+    spotrun("fetch", "demo")
+    assert read(run.folder)["a"] == ("v2" if damage == "unreadable" else "v3")
