@@ -89,26 +89,27 @@ def alone(accelerators: str) -> dict[str, str]:
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables by which gloo and NCCL listen on no other network interface than that of the member's address;
-    "" is that of a run on one instance, which no other has to reach. Between members NCCL chooses for itself: the
-    fastest network may be another one, and it runs no code that it receives.
+    Return the variables by which gloo and NCCL listen at the network interface of a member's address alone. "" is the
+    address of a run on one instance, which no other machine has to reach.
+
+    Between machines NCCL chooses for itself: the fastest network may be another one, and it runs nothing that it reads.
     """
-    if not address:
-        return dict.fromkeys((GLOO_INTERFACE, NCCL_INTERFACE), LOOPBACK_INTERFACE)
-    named = _interface_at(address)
-    return {} if named is None else {GLOO_INTERFACE: named}
+    interface = _interface_at(address or LOOPBACK)
+    if interface == LOOPBACK_INTERFACE:
+        return {GLOO_INTERFACE: interface, NCCL_INTERFACE: interface}
+    return {} if interface is None else {GLOO_INTERFACE: interface}
 
 
 def _interface_at(address: str) -> str | None:
     """Return the name of the interface; None if the address is none of this machine's, where nobody reaches it."""
-    import psutil
-
     try:
         number = socket.gethostbyname(address)
     except OSError:
         return None
     if ip_address(number).is_loopback:  # all addresses of that net are this machine's
         return LOOPBACK_INTERFACE
+    import psutil  # only where a member has other machines to reach
+
     found = psutil.net_if_addrs().items()
     return next((name for name, has in found if any(each.address == number for each in has)), None)
 

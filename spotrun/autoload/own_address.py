@@ -45,10 +45,9 @@ def _narrowed(found: Any) -> Any:
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
                 # A port that is taken may be that of another store of this process, which torch then uses too.
-                with contextlib.suppress(OSError):
-                    with self.listens_at(host_name, port) as listener:
-                        port = listener.getsockname()[1]  # of 0, what the system has given
-                        named["master_listen_fd"] = listener.detach()
+                with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
+                    port = listener.getsockname()[1]  # of 0, what the system has given
+                    named["master_listen_fd"] = listener.detach()
             super().__init__(host_name, port, world_size, is_master, *rest, **named)
 
         @staticmethod

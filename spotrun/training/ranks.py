@@ -189,7 +189,7 @@ def _state_of(image: Tensor, rank: int) -> Any:
     Raises:
         Unsavable: the rank has said so.
     """
-    state, _ = read_image(memoryview(image.numpy()))
+    state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:
         where, what = state[_UNSAVABLE]
         raise Unsavable(("spotrun", "ranks", rank, where.removeprefix("own.")), what)

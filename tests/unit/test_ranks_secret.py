@@ -52,6 +52,8 @@ def test_gloo_listens_at_the_interface_of_the_member(
     monkeypatch: pytest.MonkeyPatch, address: str, interface: str | None
 ) -> None:
     here = {"lo": ["127.0.0.1"], "eth0": ["10.1.0.7", "fe80::1"], "ib0": ["fe80::2", "10.0.0.7"]}
-    found = {name: [SimpleNamespace(address=each) for each in addresses] for name, addresses in here.items()}
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
-    assert listens_on(address).get("GLOO_SOCKET_IFNAME") == interface
+    interfaces = {name: [SimpleNamespace(address=each) for each in addresses] for name, addresses in here.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: interfaces)
+    found = listens_on(address)
+    assert found.get("GLOO_SOCKET_IFNAME") == interface
+    assert ("NCCL_SOCKET_IFNAME" in found) == (interface == "lo")
