@@ -54,7 +54,8 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        The first thing that all ranks do together (protocol 37).
+        Make sure of all ranks, before anything else that they do together (protocol 37): in the group of ours, and in
+        that of all, by which frameworks exchange objects, where it is one of gloo.
 
         Each sends random bytes, and then proves with the random bytes of all that it knows the secret. What it is of,
         its gang, is part of the proof.
@@ -65,10 +66,14 @@ class Ranks:
         """
         if self._group is None:
             return
-        mine = os.environ.get(GANG, "").encode()
-        asked = b"".join(self._everywhere(secrets.token_bytes(_DIGEST_BYTES)))
-        gang = hashlib.sha256(mine).digest()
-        told = self._everywhere(gang + _proof(self.rank, gang, asked))
+        self._compare_in(self._group)
+        if distributed.get_backend() == "gloo":
+            self._compare_in(distributed.group.WORLD)
+
+    def _compare_in(self, group: Any) -> None:
+        gang = hashlib.sha256(os.environ.get(GANG, "").encode()).digest()
+        asked = b"".join(self._everywhere(secrets.token_bytes(_DIGEST_BYTES), group))
+        told = self._everywhere(gang + _proof(self.rank, gang, asked), group)
         gangs = [each[:_DIGEST_BYTES] for each in told]
         for rank, each in enumerate(told):
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
@@ -136,11 +141,11 @@ class Ranks:
         others = self._gathered(image)[1:]
         return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
 
-    def _everywhere(self, mine: bytes) -> list[bytes]:
+    def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
         """Return what each rank sent, on every rank. All send the same number of bytes."""
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
-        distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=self._group)
-        return [box.numpy().tobytes() for box in boxes]
+        distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
+        return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
 
     def _gathered(self, mine: Tensor) -> list[Tensor]:
         """Return each rank's bytes on rank 0, and an empty list on the others."""
