@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spotrun.autoload import FOLDER
 from spotrun.trainer_link import AGENT
 from tests.support.object_stores import free_ports
@@ -24,16 +22,17 @@ import json, sys
 import psutil
 from torch import distributed
 
-address, port = sys.argv[1], int(sys.argv[2])
-first = distributed.TCPStore(address, port, 1, True, multi_tenant=True)
-again = distributed.TCPStore(address, port, 1, True, multi_tenant=True)
-free = distributed.TCPStore("localhost", 0, 1, True, use_libuv=False)
+ports = {}
+for address, port in zip(sys.argv[1::2], map(int, sys.argv[2::2])):
+    first, again = (distributed.TCPStore(address, port, 1, True, multi_tenant=True) for _ in range(2))
+    first.set("said", "by the first")
+    assert again.get("said") == b"by the first" and isinstance(again, distributed.TCPStore)
+    free = distributed.TCPStore(address, 0, 1, True, use_libuv=False)
+    distributed.TCPStore(address, free.port, 1, False).set("to", "it")
+    ports |= {port: first, free.port: free}
 distributed.init_process_group("gloo", init_method=f"tcp://{address}:{port}", rank=0, world_size=1)
-first.set("said", "by the first")
-assert again.get("said") == b"by the first" and isinstance(again, distributed.TCPStore)
-distributed.TCPStore("localhost", free.port, 1, False).set("to", "it")
 found = [each.laddr for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN]
-print(json.dumps(sorted({each.ip for each in found if each.port in (port, free.port)})))
+print(json.dumps([len(ports), sorted(each.ip for each in found if each.port in ports), [each.ip for each in found]]))
 """
 
 
@@ -88,12 +87,12 @@ def test_ranks_of_one_training_share_and_gather_and_refuse_those_of_another(tmp_
     assert f"rank 0 of 2 {UNKNOWN}" in other["without"]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.77.1.2", "localhost"])
-def test_stores_of_torch_listen_at_their_own_address_alone(tmp_path: Path, address: str) -> None:
-    (port,) = free_ports(1)
+def test_stores_of_torch_listen_at_their_own_address_alone(tmp_path: Path) -> None:
+    addresses = ("127.0.0.1", "localhost", "127.77.1.2")
+    words = [word for pair in zip(addresses, map(str, free_ports(3)), strict=True) for word in pair]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": FOLDER, AGENT: str(tmp_path / "agent")}
     said = subprocess.run(
-        [sys.executable, "-c", LISTENS, address, str(port)],
+        [sys.executable, "-c", LISTENS, *words],
         env=environment | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -101,4 +100,7 @@ def test_stores_of_torch_listen_at_their_own_address_alone(tmp_path: Path, addre
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout) == sorted({"127.0.0.1" if address == "localhost" else address, "127.0.0.1"})
+    count, stores, everything = json.loads(said.stdout)
+    assert count == 6
+    assert stores == ["127.0.0.1"] * 4 + ["127.77.1.2"] * 2
+    assert {*everything} == {*stores}, "gloo listens too"
