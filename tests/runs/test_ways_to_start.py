@@ -51,8 +51,10 @@ def main(config):
 main()
 """
 DDP = """
+import os
 import psutil
 from fitted import train
+assert len(os.environ["SPOTRUN_RANKS_SECRET"]) == 64
 train(strategy="ddp", devices=2)
 found = [each for process in (psutil.Process(), *psutil.Process().parents()[:1]) for each in process.net_connections()]
 ports = [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
