@@ -50,6 +50,11 @@ from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 
+ONLY_WHERE_THE_NETWORK_IS_YOURS = (
+    "PyTorch on them runs what it receives from anyone who reaches its ports: train together only where the network is"
+    " yours (docs/gangs.md)."
+)
+
 
 def show_plan(spec: RunSpec, *, later: bool = False) -> None:
     """
@@ -69,6 +74,8 @@ def show_plan(spec: RunSpec, *, later: bool = False) -> None:
     if spec.num_nodes > 1:
         all_of_them = spec.num_nodes * chosen.price_usd_per_hour
         say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
+        if not chosen.simulated:
+            say(ONLY_WHERE_THE_NETWORK_IS_YOURS)
     if (home := about_home(spec)) is not None:
         say(home)
     if chosen.simulated:
