@@ -42,6 +42,11 @@ TAKEN = "taken:"
 """What `SPOTRUN_AGENT` begins with once a training has its link: what it starts from then on has no agent."""
 GANG = "SPOTRUN_GANG"
 """Of which run, attempt, incarnation and world the trainers of a gang are. They compare it when they have met."""
+RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
+"""
+The variable with what all processes of a training know, and no other process of the machine or the network. Its name
+sounds secret, so that its value is starred in what a training prints.
+"""
 WORK = "SPOTRUN_MEMBER_WORK"
 """The work folder of a gang's member that does not lead. No checkpoint has files of it."""
 ANSWERS_WITHIN_S = 60.0

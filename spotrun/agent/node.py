@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from spotrun.clock import Clock, clock_from_environment
 from spotrun.clouds.registry import cloud_of
 from spotrun.container.engine import FILE as CONTAINER
 from spotrun.container.engine import Container
+from spotrun.folder import ranks_secret
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import RunCreated, SetUp
 from spotrun.run.gang import MemberName
@@ -102,6 +103,7 @@ class Node:
     heartbeat: Heartbeat
     shipper: LogShipper
     watcher: NoticeWatcher
+    ranks_secret: str = field(repr=False)
     setup: SetUp | None = None
     container: Container | None = None
 
@@ -137,6 +139,7 @@ class Node:
             heartbeat=Heartbeat(store, clock, assignment.name, status, console, Gpus({**os.environ, **spec.envs})),
             shipper=LogShipper(store, clock, console, assignment.name.place),
             watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
+            ranks_secret=ranks_secret.new() if assignment.member is None else ranks_secret.of_gang(store),
         )
 
     def start(self) -> None:

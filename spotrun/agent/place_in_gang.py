@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from spotrun.agent.node import Node
 from spotrun.market.accelerators import count_in
@@ -15,6 +16,9 @@ from spotrun.trainer_link import GANG
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
 """Scripts that were written for SkyPilot find the names that they know."""
 LOOPBACK = "127.0.0.1"
+LOOPBACK_INTERFACE = "lo"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,33 @@ class PlaceInGang:
 def alone(accelerators: str) -> dict[str, str]:
     """What the trainer of a run on one instance finds, so that a script for several nodes trains on one too."""
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
+
+
+def listens_on(address: str) -> dict[str, str]:
+    """
+    Return the variables by which gloo and NCCL listen at the network interface of a member's address alone. "" is the
+    address of a run on one instance, which no other machine has to reach.
+
+    Between machines NCCL chooses for itself: the fastest network may be another one, and it runs nothing that it reads.
+    """
+    interface = _interface_at(address or LOOPBACK)
+    if interface == LOOPBACK_INTERFACE:
+        return {GLOO_INTERFACE: interface, NCCL_INTERFACE: interface}
+    return {} if interface is None else {GLOO_INTERFACE: interface}
+
+
+def _interface_at(address: str) -> str | None:
+    """Return the name of the interface; None if the address is none of this machine's, where nobody reaches it."""
+    try:
+        number = socket.gethostbyname(address)
+    except OSError:
+        return None
+    if ip_address(number).is_loopback:  # all addresses of that net are this machine's
+        return LOOPBACK_INTERFACE
+    import psutil  # only where a member has other machines to reach
+
+    found = psutil.net_if_addrs().items()
+    return next((name for name, has in found if any(each.address == number for each in has)), None)
 
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:

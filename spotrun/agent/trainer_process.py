@@ -22,7 +22,7 @@ from spotrun.agent.entrance import Entrance
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Assignment, Node
-from spotrun.agent.place_in_gang import alone
+from spotrun.agent.place_in_gang import alone, listens_on
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.agent.sigterm import Termination
 from spotrun.clock import Clock
@@ -31,7 +31,7 @@ from spotrun.folder import start_file
 from spotrun.spec.image import CREDENTIALS
 from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
-from spotrun.trainer_link import AGENT, TAKEN, Hello, LinkClosed, Message, TrainerLink
+from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
@@ -320,13 +320,14 @@ def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None 
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
-        environment = environment_of(node)
+        environment = listens_on(node.assignment.address) | environment_of(node)
         environment |= {name: value for name, value in node.secrets.values.items() if name not in CREDENTIALS}
         created_at = node.recorder.state.created_at
         environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid, created_at)
         environment[STATE_DIR] = str(_state_dir(node))
         launch = node.recorder.state.launches[node.assignment.launch]
         environment |= meets or alone(launch.intent.offering.accelerators)
+        environment[RANKS_SECRET] = node.ranks_secret
         process.start(_command(node), node.assignment, environment, output)
     finally:
         os.close(output)

@@ -7,7 +7,8 @@ Python imports this before the program's first line, as the agent puts this fold
 - Where SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
   them; what it seeds itself is later, and wins.
 - Where SPOTRUN_AGENT is set, `import spotrun` finds the agent's own, which this file is a part of, in a Python that has
-  none; so do its entry points, which Lightning reads. What INSTALLS names is called when a program imports its module.
+  none; so do its entry points, which Lightning reads. What INSTALLS names is called when a program imports its module:
+  training frameworks, and torch.distributed, whose stores then listen at one address alone.
 
 Nothing else happens. Then the `sitecustomize` that this one hides is run, as if it were the only one.
 
@@ -40,6 +41,7 @@ INSTALLS = {
     "hydra.core.utils": "spotrun.hydra.entry:install",
     "lightning.fabric.fabric": "spotrun.loop.entry:watch_fabric",
     "lightning_fabric.fabric": "spotrun.loop.entry:watch_fabric",
+    "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
 """By the module that a program imports: what is called with it then, `module:function`. Each may be called again."""

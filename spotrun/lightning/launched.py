@@ -2,19 +2,23 @@
 Refuses a fit() that hands its training to other processes: ddp_spawn, a notebook's strategies, a cluster's.
 
 The process that fit() is called in has the agent's socket and none of the steps; those that train have no socket. No
-callback is called before they start, so fit() itself is asked.
+callback is called before they start, so fit() itself is asked. Where it trains here too, its ranks compare their secret
+as soon as they have met: the first words that Lightning exchanges, before any callback, are pickled objects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from spotrun.training import unsupported
 from spotrun.training.by_name import is_a
 from spotrun.training.fit import claim
+from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 
 TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
@@ -31,10 +35,28 @@ def watch(package: str) -> None:
     @functools.wraps(original)
     def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         refuse_others(trainer)
-        return original(trainer, *args, **kwargs)
+        with comparing_first(trainer):
+            return original(trainer, *args, **kwargs)
 
     fit.asks_who_trains = True  # type: ignore[attr-defined]
     trainer_class.fit = fit
+
+
+@contextlib.contextmanager
+def comparing_first(trainer: Any) -> Iterator[None]:
+    """Compare the ranks when its strategy has made the process group."""
+    strategy = trainer.strategy
+    original = strategy.setup_environment
+
+    def setup_environment() -> None:
+        original()
+        Ranks(trainer.global_rank, trainer.world_size).compare()
+
+    strategy.setup_environment = setup_environment
+    try:
+        yield
+    finally:
+        vars(strategy).pop("setup_environment", None)
 
 
 def nodes_of_job() -> int:

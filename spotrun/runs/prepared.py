@@ -26,6 +26,11 @@ from spotrun.runs.first_look import Market, look_at_market
 from spotrun.runs.job_checks import about_home, check_job, without_checkpoints
 from spotrun.spec.model import RunSpec
 
+ONLY_WHERE_THE_NETWORK_IS_YOURS = (
+    "PyTorch on them runs what it receives from anyone who reaches its ports: train together only where the network is"
+    " yours (docs/gangs.md)."
+)
+
 
 class Prepared(NamedTuple):
     """
@@ -47,6 +52,8 @@ class Prepared(NamedTuple):
         if spec.num_nodes > 1:
             all_of_them = spec.num_nodes * self.chosen.price_usd_per_hour
             say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
+            if not self.chosen.simulated:
+                say(ONLY_WHERE_THE_NETWORK_IS_YOURS)
         if (home := about_home(spec)) is not None:
             say(home)
         if self.chosen.simulated:

@@ -161,7 +161,7 @@ class Fit:
             resume, own = agent.begin(f"{framework.name} {framework.version}")
         elif isinstance(agent, session.Alone):
             resume, own = agent.begin()
-        resume = ranks.share(resume)
+        resume = ranks.share(Resume, resume)
         assert resume is not None
         memory = ranks.share_image(own, resume.size_bytes) if resume.size_bytes else None
         return cls(framework, agent, ranks, resume, memory)

@@ -4,24 +4,38 @@ follow it.
 
 They meet in a gloo group of their own, on the training thread and at the same places of the loop, so that all take the
 same snapshot after the same step. A lone process does not communicate.
+
+Anybody who reaches the port can take the place of a rank. So each rank first proves that it knows the secret of the
+training, and later nothing is exchanged that code could be in: JSON, and images as of checkpoints.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import os
+import secrets
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
+from spotrun.checkpoint.snapshot import plan_image, read_image, write_header, write_pieces
+from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import SpotrunError
-from spotrun.trainer_link import GANG
+from spotrun.trainer_link import GANG, RANKS_SECRET
 from spotrun.training.image_memory import ImageMemory, Memory, Received
+from spotrun.training.revival import revived
+from spotrun.wire import plain
 
 LONGEST_FETCH = timedelta(hours=24)
 """The others wait in a collective call while rank 0 waits for the agent to fetch a checkpoint."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_UNSAVABLE = "unsavable"
 
+Json = Any
 T = TypeVar("T")
 
 
@@ -40,17 +54,35 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        The first thing that all ranks do together (protocol 37).
+        Make sure of all ranks, before anything else that they do together (protocol 37): in the group of ours, and in
+        that of all, by which frameworks exchange objects, where it is one of gloo.
+
+        Each sends random bytes, and then proves with the random bytes of all that it knows the secret. What it is of,
+        its gang, is part of the proof.
 
         Raises:
-            Strangers: a process that came late has met those of another attempt or incarnation.
+            Strangers: another process has taken the place of a rank, or a process that came late has met those of
+                another attempt or incarnation.
         """
-        mine = os.environ.get(GANG, "")
         if self._group is None:
             return
-        everywhere: list[Any] = [None] * self.size
-        distributed.all_gather_object(everywhere, mine, group=self._group)
-        if len(set(everywhere)) > 1:
+        self._compare_in(self._group)
+        if distributed.get_backend() == "gloo":
+            self._compare_in(distributed.group.WORLD)
+
+    def _compare_in(self, group: Any) -> None:
+        gang = hashlib.sha256(os.environ.get(GANG, "").encode()).digest()
+        asked = b"".join(self._everywhere(secrets.token_bytes(_DIGEST_BYTES), group))
+        told = self._everywhere(gang + _proof(self.rank, gang, asked), group)
+        gangs = [each[:_DIGEST_BYTES] for each in told]
+        for rank, each in enumerate(told):
+            if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
+                raise Strangers(
+                    f"the process that came as rank {rank} of {self.size} does not know the secret of this training",
+                    hint=f"pass {RANKS_SECRET} on to each rank as the job's command has it in its environment; if they"
+                    " all have it, another program has reached their port: see docs/gangs.md",
+                )
+        if len(set(gangs)) > 1:
             raise Strangers("the processes that met are of different attempts of a run: one of them came too late")
 
     @property
@@ -63,23 +95,26 @@ class Ranks:
         return f"the training's world is {self.size}, and with a process on each accelerator of its gang it is {world}"
 
     def agree(self, value: int) -> int:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value, on every rank."""
         if self._group is None:
             return value
         shared = torch.tensor([value])
         distributed.broadcast(shared, 0, group=self._group)
         return int(shared)
 
-    def share(self, value: T | None) -> T | None:
-        """Rank 0's value, any small object, on every rank."""
+    def share(self, kind: type[T], value: T | None) -> T | None:
+        """Return rank 0's value on every rank: None, or a `kind` of plain values."""
         if self._group is None:
             return value
-        box = [value]
-        distributed.broadcast_object_list(box, 0, group=self._group)
-        return box[0]
+        mine = _as_bytes(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        size_bytes = self.agree(len(mine))
+        shared = mine if self.rank == 0 else torch.empty(size_bytes, dtype=torch.uint8)
+        distributed.broadcast(shared, 0, group=self._group)
+        found = _read(shared)
+        return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Rank 0's checkpoint image of that size on every rank, each in memory of its own."""
+        """Return rank 0's checkpoint image of that size on every rank, each in memory of its own."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -87,10 +122,80 @@ class Ranks:
         distributed.broadcast(torch.frombuffer(mine.image, dtype=torch.uint8), 0, group=self._group)
         return mine
 
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value on rank 0; an empty list on the others."""
+    def gather(self, value: Json) -> list[Json]:
+        """Return every rank's value on rank 0, as JSON has it, and an empty list on the others."""
         if self._group is None:
             return [value]
-        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        distributed.gather_object(value, values, 0, group=self._group)
-        return values or []
+        return [_read(each) for each in self._gathered(_as_bytes(value))]
+
+    def gather_states(self, own: Any) -> list[Any]:
+        """
+        Return every rank's state on rank 0, and an empty list on the others. Tensors of other ranks are on the CPU.
+
+        Raises:
+            Unsavable: on rank 0: a rank's state holds what no image can hold.
+        """
+        if self._group is None:
+            return [own]
+        image = torch.empty(0, dtype=torch.uint8) if self.rank == 0 else _image_of(own)
+        others = self._gathered(image)[1:]
+        return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
+
+    def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
+        """Return what each rank sent, on every rank. All send the same number of bytes."""
+        boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
+        distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
+        return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
+
+    def _gathered(self, mine: Tensor) -> list[Tensor]:
+        """Return each rank's bytes on rank 0, and an empty list on the others."""
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        distributed.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
+        if self.rank != 0:
+            distributed.send(mine, 0, group=self._group)
+            return []
+        boxes = [mine]
+        for rank, size_bytes in enumerate(map(int, sizes[1:]), start=1):
+            boxes.append(torch.empty(size_bytes, dtype=torch.uint8))
+            distributed.recv(boxes[-1], rank, group=self._group)
+        return boxes
+
+
+def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
+    """Return what only a process with the secret can know: that of each rank is another one, and each time."""
+    return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
+
+
+def _as_bytes(value: Json) -> Tensor:
+    text = json.dumps(value, separators=(",", ":"), default=vars).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _read(data: Tensor) -> Json:
+    return json.loads(data.numpy().tobytes())
+
+
+def _image_of(own: Any) -> Tensor:
+    """Return the image of a rank's state, or one that names what no image can hold."""
+    try:
+        plan = plan_image({"own": own}, {})
+    except Unsavable as problem:
+        plan = plan_image({_UNSAVABLE: [problem.where, problem.what]}, {})
+    image = torch.empty(plan.size_bytes, dtype=torch.uint8)
+    write_header(plan, image)
+    write_pieces(plan.pieces, image)
+    return image
+
+
+def _state_of(image: Tensor, rank: int) -> Any:
+    """
+    Return the state that an image holds. Its tensors lie in the image.
+
+    Raises:
+        Unsavable: the rank has said so.
+    """
+    state, _ = read_image(image.numpy().data)
+    if _UNSAVABLE in state:
+        where, what = state[_UNSAVABLE]
+        raise Unsavable(("spotrun", "ranks", rank, where.removeprefix("own.")), what)
+    return revived(state["own"])

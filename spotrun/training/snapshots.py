@@ -262,8 +262,10 @@ class Snapshots:
         try:
             return plan_image(state, meta, lenient=LENIENT, standing=self._standing)
         except Unsavable as problem:
-            hint = f"leave {problem.where} out of the saved state"
-            unsupported.reject(self._agent, f"the state holds {problem}", hint)
+            self._reject(problem)
+
+    def _reject(self, problem: Unsavable) -> NoReturn:
+        unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Place, *, final: bool = False) -> Dump:
         """The state, and the files as they are now: what loggers and the script had in buffers is in them."""
@@ -290,7 +292,7 @@ class Snapshots:
             **framework.dump_rest(),
             "optimizers": optimizer_parts.described(framework.optimizers, framework.module),
             **every_kind.dump(framework.loggers),
-            "ranks": self._ranks.gather(self._own(place)),
+            "ranks": self._of_all_ranks(place),
         }
         if orders:
             state[KEY]["gradients"] = orders
@@ -304,6 +306,13 @@ class Snapshots:
     def _saved_elsewhere(self, value: object) -> bool:
         framework = self._framework
         return any(value is each for each in (*framework.optimizers, *framework.module.modules()))
+
+    def _of_all_ranks(self, place: Place) -> list[State]:
+        own = self._own(place)
+        try:
+            return self._ranks.gather_states(own)
+        except Unsavable as problem:
+            self._reject(problem)
 
     def _own(self, place: Place) -> State:
         """What each rank has for itself."""

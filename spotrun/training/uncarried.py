@@ -38,7 +38,8 @@ class Uncarried:
             TrainingUnsupported: the job requires that each resume is exact.
         """
         everywhere = chain.from_iterable(self._ranks.gather(list(found)))
-        new = {lost.path: lost for lost in everywhere if lost.path not in self._said}
+        named = (Lost(*lost) for lost in everywhere)
+        new = {lost.path: lost for lost in named if lost.path not in self._said}
         if not new:
             return
         self._said |= new.keys()

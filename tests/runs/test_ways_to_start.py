@@ -50,7 +50,16 @@ def main(config):
 
 main()
 """
-DDP = 'from fitted import train\ntrain(strategy="ddp", devices=2)\n'
+DDP = """
+import os
+import psutil
+from fitted import train
+assert len(os.environ["SPOTRUN_RANKS_SECRET"]) == 64
+train(strategy="ddp", devices=2)
+found = [each for process in (psutil.Process(), *psutil.Process().parents()[:1]) for each in process.net_connections()]
+ports = [each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN]
+assert ports and {*ports} == {"127.0.0.1"}, f"listens at {ports}"
+"""
 MAKES = 'python -c "print(1)"\ncd .\npython fitted.py\necho made\n'
 
 

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from agent_trainer import Trainer
 
-from spotrun.trainer_link import GANG
+from spotrun.trainer_link import GANG, RANKS_SECRET
 
 MEETS_WITHIN_S = 60.0
 RANK, SIZE = int(os.environ["SPOTRUN_NODE_RANK"]), int(os.environ["SPOTRUN_NUM_NODES"])
+KNOWN = f"{os.environ[GANG]} {os.environ[RANKS_SECRET]}"
 PLACE = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
@@ -48,7 +49,7 @@ class Lead(Trainer):
             server.settimeout(MEETS_WITHIN_S)
             self.others = tuple(server.accept()[0] for _ in range(SIZE - 1))
         for other in self.others:
-            assert other.recv(1000).decode() == os.environ[GANG], "not of this gang"
+            assert other.recv(1000).decode() == KNOWN, "not of this gang"
 
     def do_step(self) -> None:
         for other in self.others:
@@ -65,7 +66,7 @@ class Lead(Trainer):
 
 def follow(job: dict) -> None:
     lead = _connected()
-    lead.sendall(os.environ[GANG].encode())
+    lead.sendall(KNOWN.encode())
     for line in lead.makefile():
         if line == "end\n":
             return

@@ -393,6 +393,19 @@ def test_a_cluster_sends_no_bill_to_compare_with(
         assert "slurm sends none" in said.exception.message
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_plan_of_several_nodes_says_that_they_need_a_trusted_network(
+    queue: SlurmQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    queue.partitions["cheap"].nodes = 2
+    queue.partitions["cheap"].settings |= {"PreemptMode": "CANCEL", "GraceTime": "120"}
+    monkeypatch.setattr(Programs, "run", lambda _, words: queue.run(words))
+    path = job(tmp_path, f"{JOB}num_nodes: {nodes}\ncheckpoint: {{uri: '{tmp_path}/runs'}}\n")
+    said = CliRunner().invoke(app, ["launch", str(path), "--dry-run"])
+    assert said.exit_code == 0, said.output
+    assert ("only where the network is yours" in " ".join(said.output.split())) == (nodes > 1)
+
+
 # -- the notice -----------------------------------------------------------------------------------------------------
 
 

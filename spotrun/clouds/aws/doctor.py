@@ -123,7 +123,10 @@ class AwsDoctor:
         yield ok("network", f"security group {network.group}, with subnets in {zones}")
         rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
-            hint = "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none"
+            hint = (
+                "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none, and PyTorch runs what"
+                " comes to its ports"
+            )
             what = count_of(rules, "rule lets", "rules let")
             yield warned("ingress", f"{what} something into {network.group}", hint)
         else:

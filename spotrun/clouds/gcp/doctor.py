@@ -170,7 +170,10 @@ class GcpDoctor:
             return
         names = ", ".join(sorted(rule.name for rule in rules if not rule.is_of_iap))
         if names:
-            hint = "remove it with `gcloud compute firewall-rules delete`: spotrun needs none, but for ssh through IAP"
+            hint = (
+                "remove it with `gcloud compute firewall-rules delete`: spotrun needs none, but for ssh through IAP,"
+                " and PyTorch runs what comes to its ports"
+            )
             yield warned("ingress", f"something is let into the network {network}: {names}", hint)
         elif rules:
             yield ok("ingress", f"nothing is let into the network {network} but ssh through Identity-Aware Proxy")

@@ -291,13 +291,7 @@ class Supervisor:
 
     @staticmethod
     def _of_member(instance: Instance) -> dict[str, str]:
-        """Gloo and NCCL take the interface that they are told, and all members are on this machine's own net."""
-        return {
-            "SPOTRUN_MEMBER": str(instance.member),
-            "SPOTRUN_MEMBER_ADDRESS": instance.address,
-            "GLOO_SOCKET_IFNAME": "lo",
-            "NCCL_SOCKET_IFNAME": "lo",
-        }
+        return {"SPOTRUN_MEMBER": str(instance.member), "SPOTRUN_MEMBER_ADDRESS": instance.address}
 
     def _observer(self) -> Observer:
         seen = observer_of(self._record.instance, self._status)

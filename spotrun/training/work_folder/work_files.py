@@ -80,7 +80,7 @@ class WorkFiles:
         if isinstance(self._agent, Session):
             named = sorted({path for paths in everywhere for path in paths})
             problem = self._agent.want_files(FilesWanted(open=tuple(named)))
-        problem = self._ranks.share(problem)
+        problem = self._ranks.share(str, problem)
         if problem:
             raise SpotrunError(
                 f"the files of the checkpoint could not be put into the work folder: {problem}",

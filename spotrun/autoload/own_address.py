@@ -1,0 +1,65 @@
+"""
+Lets the stores by which ranks of torch find each other listen at their own address alone.
+
+torch listens at all addresses of the machine, whatever MASTER_ADDR says, so that each network that the machine is in
+reaches the port. Its ranks connect to that address and to no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from typing import Any
+
+BEFORE_THE_SOCKET = 3
+"""Positional arguments of a TCPStore between `is_master` and `master_listen_fd`."""
+BACKLOG = 2048
+
+
+def install(distributed: Any) -> None:
+    """Put a class that listens at one address in the place of torch.distributed's TCPStore. Idempotent."""
+    found = getattr(distributed, "TCPStore", None)  # a torch may have been built without
+    if found is None or hasattr(found, "listens_at"):
+        return
+    narrowed = _narrowed(found)
+    for module in ("torch.distributed", "torch.distributed.rendezvous", "torch.distributed.distributed_c10d"):
+        if getattr(sys.modules.get(module), "TCPStore", None) is found:
+            sys.modules[module].TCPStore = narrowed  # type: ignore[attr-defined]
+
+
+def _narrowed(found: Any) -> Any:
+    class TCPStore(found):  # type: ignore[misc]
+        """
+        The store of torch. One whose host is none of this machine's addresses, as behind NAT, listens as torch's does.
+        """
+
+        def __init__(
+            self,
+            host_name: str,
+            port: int,
+            world_size: int | None = None,
+            is_master: bool = False,
+            *rest: Any,
+            **named: Any,
+        ) -> None:
+            if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
+                # A port that is taken may be that of another store of this process, which torch then uses too.
+                with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
+                    port = listener.getsockname()[1]  # of 0, what the system has given
+                    named["master_listen_fd"] = listener.detach()
+            super().__init__(host_name, port, world_size, is_master, *rest, **named)
+
+        @staticmethod
+        def listens_at(host: str, port: int) -> socket.socket:
+            """
+            Return a socket that listens there.
+
+            Raises:
+                OSError: the port is taken, or the address is none of this machine's.
+            """
+            places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, *_, place = min(places, key=lambda each: each[0] != socket.AF_INET)
+            return socket.create_server(place[:2], family=family, backlog=BACKLOG)
+
+    return TCPStore
