@@ -29,7 +29,7 @@ READS_WITHOUT_RUNNING = {"exactness/pickled.py": "pickle.Unpickler"}
 """Its find_class makes a class of its own for each name."""
 LISTEN = frozenset({"bind", "create_server", "HTTPServer", "ThreadingHTTPServer", "TCPServer", "__init__"})
 ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})
-LISTENS_FOR_CLOUD_RUN = "cli/night_server.py"
+LISTENS_FOR_CLOUD_RUN = "night/server.py"
 """Runs in a container of its own, where Cloud Run alone reaches it and has asked who calls."""
 
 
