@@ -13,7 +13,7 @@ from spotrun.cli import sweep_start
 from spotrun.cli.sweeps import NamedSweep
 from spotrun.creation import create_run
 from spotrun.errors import StoreError
-from spotrun.folder import keys, setup_cache
+from spotrun.folder import setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
 from spotrun.spec.file import load_spec
 from spotrun.spec.trials import trial_spec
@@ -116,11 +116,6 @@ def test_the_runs_of_two_sweeps_have_ids_of_their_own_that_anybody_can_compute()
     assert len(folders) == 8
     assert RECORD.folder_of(3).startswith("net-sweep-3-")
     assert not folders & {replace(RECORD, uid="another").folder_of(number) for number in range(1, 9)}
-
-
-def test_a_run_whose_creation_was_cut_off_keeps_its_key(store: MemoryStore) -> None:
-    assert keys.make(store, "0123456789") == keys.make(store, "0123456789")
-    assert keys.make(store, "0123456789") != keys.make(store, "9876543210")
 
 
 def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -> None:
