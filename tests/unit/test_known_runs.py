@@ -94,7 +94,11 @@ def nightly_job(runs: Path) -> RunSpec:
     (runs.parent / "work").mkdir()
     (runs.parent / "work" / "train.py").write_text("print()")
     written = job("demo", "aws") | {"checkpoint": {"uri": str(runs)}, "workdir": str(runs.parent / "work")}
-    return RunSpec.from_dict(written | {"budget": {"max_usd": "15"}})
+    return RunSpec.from_dict(written | {"budget": {"max_usd": "15"}, "resources": in_image("docker:team/it:1")})
+
+
+def in_image(name: str) -> dict[str, str]:
+    return {"cloud": "aws", "image_id": name}
 
 
 def last_night(runs: Path, created: RunCreated) -> OpenRun:
@@ -134,7 +138,7 @@ def test_night_carries_on_no_strangers_run_of_another_entry_0(
     theirs = {
         "budget": {"budget": {"max_usd": "100000"}},
         "notify": {"notify": [{"command": "touch theirs"}]},
-        "image": {"resources": {"cloud": "aws", "image_id": "docker:them/it@sha256:" + "f" * 64}},
+        "image": {"resources": in_image("docker:team/it:1@sha256:" + "f" * 64)},
         "setup": {"setup": "touch theirs"},
     }.get(part, {})
     written = would_be_created(RunSpec.from_dict({**nightly_job.to_dict(), **theirs}), "0123456789")
