@@ -34,12 +34,9 @@ class KeyMissing(SpotrunError):
     """The run can be read here, and nobody can act for its owner."""
 
 
-def key_of(run_uid: str, public_key: str) -> str:
-    return f"{_old_key_of(run_uid)}-{public_key}"
-
-
-def _old_key_of(run_uid: str) -> str:
-    return f"{FOLDER}/{run_uid}"
+def key_of(run_uid: str, public_key: str = "") -> str:
+    """The name of a run's key. Without a public half it is that of a run of an earlier version."""
+    return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
 def make(runs: Store, run_uid: str) -> str:
@@ -63,7 +60,7 @@ def make(runs: Store, run_uid: str) -> str:
 
 def remove(runs: Store, run_uid: str) -> None:
     """Delete the key of a run, and those of processes that failed to create it."""
-    old = _old_key_of(run_uid)
+    old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
             persist(partial(runs.delete, stored.key))
@@ -100,7 +97,7 @@ class OwnersKey:
 
     def _read(self) -> Callable[[bytes], bytes]:
         store, missing = self._runs(), True
-        for key in (key_of(self._uid, self._public_key), _old_key_of(self._uid)):
+        for key in (key_of(self._uid, self._public_key), key_of(self._uid)):
             with suppress(ObjectMissing):
                 private = _private(persist(partial(store.get, key, 0, KEY_SIZE + 1)))
                 if private is not None and private.public_key().public_bytes_raw().hex() == self._public_key:
