@@ -71,7 +71,7 @@ def forget(run_uid: str) -> None:
 
 
 def is_known(run: OpenRun) -> bool:
-    """Whether this user has created this very run here, or has said that it is theirs."""
+    """Return whether this user created this run here, or said that it is theirs."""
     try:
         return _path(run.created.uid).read_text() == run.first_sha256
     except (OSError, UnicodeDecodeError):

@@ -90,8 +90,8 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Whether nobody has to be asked first: the run is known here, or its code runs elsewhere and its entry 0 says in all
-    what it would say if it was created now.
+    Return whether the user need not be asked first: the run is known here, or its code runs elsewhere and its entry 0
+    says in all what it would say if it was created now.
 
     A scheduler may begin each night on a new machine, which knows no run, in another folder. Such a run is compared
     again each time, and never remembered: what it equals may change.

@@ -93,7 +93,7 @@ def attended(
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
-    if (sweep := _found(asked)) is None or not sweep.folders():
+    if (sweep := _found(asked)) is None or sweep.run(1) is None:
         plan = _checked(spec_path, asked, deadline_s)
         count = count_of(len(asked.wanted.params), "trial")
         default = not attend.billed(asked.wanted.spec)

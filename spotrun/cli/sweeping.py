@@ -305,7 +305,7 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        False if it cannot begin just now.
+        Begin a trial. Return False if that cannot be done just now.
 
         Raises:
             LedgerDamaged: another process has put a run where this one belongs.

@@ -37,7 +37,7 @@ class NamedSweep:
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
     def folders(self) -> set[str]:
-        """Those of the runs of all trials that have begun."""
+        """Return the folders of the runs of all trials that have begun."""
         numbers = range(1, self.record.trials + 1)
         uids = takewhile(bool, (run_of_trial(self.store, self.record, number) for number in numbers))
         return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}

@@ -207,7 +207,8 @@ def test_sweep_takes_no_more_than_a_stop_from_its_record(sweep: Sweeping, spec: 
 def test_sweep_whose_record_was_put_there_before_asks_as_a_new_one_does(
     spec: RunSpec, spotrun: Spotrun, job: Path, sweep: Sweeping
 ) -> None:
-    replace_sweep(named(spec).store, replace(named(spec).record, time_scale=1e-3, trials=99, deadline_s=9e7))
+    planted = replace(named(spec).record, time_scale=1e-3, trials=99, deadline_s=9e7, recorded=False)
+    replace_sweep(named(spec).store, planted)
     said = spotrun("sweep", job, *RIGHT)
     assert said.code == 2, "there is no terminal to ask on"
     assert "net: 2 trials" in said.out
