@@ -20,10 +20,10 @@ from spotrun.cli.asking import say
 from spotrun.cli.before_launch import suitable_for
 from spotrun.cli.down import end_instances, take_down
 from spotrun.cli.interrupts import request_stop, what_is_left
-from spotrun.cli.known import remember
-from spotrun.cli.runs import OpenRun, open_run, who, writer
+from spotrun.cli.known import create_known
+from spotrun.cli.runs import OpenRun, who, writer
 from spotrun.cli.signals import Signalled, undisturbed
-from spotrun.creation import create_run, new_uid
+from spotrun.creation import new_uid, prepare_run
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.bench_record import Benched, digest_of, keep
 from spotrun.folder.status_objects import AgentStatus
@@ -316,9 +316,7 @@ def _created(spec: RunSpec) -> OpenRun:
     """A new run, of which nothing is left if a signal comes meanwhile."""
     uid = new_uid()
     try:
-        run = open_run(create_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH), None, "runner")
-        remember(run)
-        return run
+        return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))
     except (KeyboardInterrupt, Signalled):
         with undisturbed(), suppress(SpotrunError):
             _leave_nothing(OpenRun(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}", writer("runner")))

@@ -158,9 +158,9 @@ def import_checkpoint(
     from spotrun import address
     from spotrun.cli import attend
     from spotrun.cli.before_launch import with_baseline_price
-    from spotrun.cli.known import remember
-    from spotrun.cli.runs import default_store, open_run, who
-    from spotrun.creation import create_run
+    from spotrun.cli.known import create_known
+    from spotrun.cli.runs import default_store, who
+    from spotrun.creation import prepare_run
     from spotrun.spec.file import load_spec, placed
 
     uri = None if store is None else address.absolute(store)
@@ -168,8 +168,7 @@ def import_checkpoint(
     with placed(spec_path, overrides):
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
     attend.show_start(file)
-    run = open_run(create_run(spec, f"cli:{who()}", file), None)
-    remember(run)
+    run = create_known(prepare_run(spec, f"cli:{who()}", file), "cli")
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.typed}` trains it")
 
 

@@ -65,13 +65,14 @@ def launch(
         with_baseline_price,
         with_image,
     )
-    from spotrun.cli.known import remember
+    from spotrun.cli.known import create_known
     from spotrun.cli.nightly import attend_tonight
-    from spotrun.cli.runs import OpenRun, default_store, open_run, who
+    from spotrun.cli.runs import OpenRun, default_store, who
     from spotrun.cli.signals import Signalled
     from spotrun.clouds.registry import cloud_of
-    from spotrun.creation import create_run
+    from spotrun.creation import prepare_run, would_be_created
     from spotrun.notify.sinks import require_sinks
+    from spotrun.run.events import RunCreated
     from spotrun.secrets.values import require_variables
     from spotrun.spec.file import load_spec, placed
 
@@ -100,12 +101,13 @@ def launch(
 
     def create() -> OpenRun:
         try:
-            run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
-            remember(run)
-            return run
+            return create_known(prepare_run(spec, f"cli:{who()}", start))
         except (KeyboardInterrupt, Signalled):
             say("nothing was rented; `spotrun status` shows whether there is a run already")
             raise
+
+    def as_now(last: OpenRun) -> RunCreated:
+        return would_be_created(with_image(spec, os.environ)[0], last.created.uid, start)
 
     def show() -> None:
         nonlocal spec
@@ -128,7 +130,7 @@ def launch(
             attend.show_start(start)
 
     if nightly and not dry_run:
-        attend_tonight(spec, show, create)
+        attend_tonight(spec, show, create, as_now)
         return
     show()
     if dry_run:

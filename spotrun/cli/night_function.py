@@ -19,7 +19,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ from spotrun.cli.runs import OpenRun, attended, open_each, writer
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.nights import Alarm
 from spotrun.clouds.registry import nights_of
-from spotrun.creation import create_run, new_uid
+from spotrun.creation import create_run, new_uid, would_be_created
 from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.notify.news import late_night, night
-from spotrun.run.events import NoticeSeen
+from spotrun.run.events import NoticeSeen, RunCreated
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.secrets.reference import Reference
@@ -206,11 +206,12 @@ class Attendant:
         if state.terminal is None and not state.stop_requested:
             if is_own:
                 return uid
-            if attended(last) or not may_carry_on(last, self._spec()):
+            if attended(last) or not self._may_carry_on(last):
                 hint = f"`spotrun down {last.typed}` ends it, if it is to go on no more"
                 raise NightUnderWay(f"{last.id} is not finished, and no night has begun it", hint=hint)
             return uid
-        if _may_be_billed(state) and not last.runner_at(BY_THE_MINUTE).tick().done:
+        may_tick = _may_be_billed(state) and (is_own or self._may_carry_on(last))
+        if may_tick and not last.runner_at(BY_THE_MINUTE).tick().done:
             raise NightUnderWay(f"{last.id} has ended, and its instances not yet", hint="call it again in some minutes")
         return None
 
@@ -221,12 +222,23 @@ class Attendant:
         return runs
 
     def _create(self, uid: str) -> OpenRun:
-        spec = self._spec()
+        with self._job_here() as spec:
+            uri = create_run(spec, f"night:{self._name}", uid=uid, shared=True)
+        return OpenRun(uri, writer("night"))
+
+    def _may_carry_on(self, run: OpenRun) -> bool:
+        def as_now() -> RunCreated:
+            with self._job_here() as spec:
+                return would_be_created(spec, run.created.uid)
+
+        return may_carry_on(run, as_now)
+
+    @contextlib.contextmanager
+    def _job_here(self) -> Iterator[RunSpec]:
+        """The job, with its work folder on this machine for as long as the block lasts."""
         with tempfile.TemporaryDirectory(prefix="work-") as folder:
             self._record.fetch(self._installed, Path(folder))
-            here = spec.model_copy(update={"workdir": folder})
-            uri = create_run(here, f"night:{self._name}", uid=uid, shared=True)
-        return OpenRun(uri, writer("night"))
+            yield self._spec().model_copy(update={"workdir": folder})
 
     def _spec(self) -> RunSpec:
         return RunSpec.from_dict(self._installed.spec)

@@ -105,8 +105,13 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
+    """Entry 0 of a run, which says which clock, cloud and rules apply to the rest. Raises as `first_object`."""
+    return first_object(store)[0]
+
+
+def first_object(store: Store) -> tuple[Entry, bytes]:
     """
-    Entry 0 of a run. It says which clock, cloud and rules apply to the rest.
+    Entry 0 of a run, and the bytes of its object.
 
     Raises:
         RunNotFound: there is none, or it creates no run.
@@ -118,11 +123,11 @@ def first_entry(store: Store) -> Entry:
     if data is None:
         # A folder with later entries held a run once. That is damage, and not a mistyped name.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
-    return _creating(store, data)
+    return _creating(store, data), data
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Entry 0 from its bytes. It raises what `first_entry` raises."""
+    """Entry 0 from its bytes. It raises what `first_object` raises."""
     if not is_whole(data):
         raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
     entry = decode_entry(data)
@@ -184,6 +189,7 @@ class Ledger:
         self._state: RunState | None = None
         self._newest = b""
         self._sizes: list[int | None] = []
+        self._first: Entry | None = None
         self._cold = True
         if first is not None:
             self._begin(first)
@@ -228,17 +234,26 @@ class Ledger:
             self._read_all()
             return self.state
 
+    def first(self, event: RunCreated) -> Entry:
+        """Entry 0 as `create` writes it. All calls return the same one."""
+        with self._lock:
+            if self._first is None:
+                self._first = self._entry(event)
+            return self._first
+
     def create(self, event: RunCreated) -> Entry:
         """
-        Write entry 0.
+        Write entry 0. Where the answer was lost, a repeated call finds what the first one wrote.
 
         Raises:
-            EntryRefused: another run was created here.
+            EntryRefused: another run was created here; `state` is the one of that run.
             StoreUnavailable: as in `refresh`; whether it was written is then unknown.
         """
         with self._lock:
-            entry = self._entry(event)
-            if entry.number or not self._propose(entry):
+            entry = self.first(event)
+            if self._state is None:
+                self._propose(entry)
+            if self._entries[0].nonce != entry.nonce:
                 raise EntryRefused(f"there is a run in {self._store.uri} already")
             return entry
 
