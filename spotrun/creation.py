@@ -25,7 +25,7 @@ from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
 from spotrun.run import fold
-from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, encode_entry, version_for
+from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.conditional_put_probe import race
@@ -49,6 +49,7 @@ def create_run(
     *,
     shared: bool = False,
     part_of: str = "",
+    signer: keys.Signer | None = None,
 ) -> str:
     """
     Prepare a run and create it. The parameters are those of `prepare_run`.
@@ -60,7 +61,7 @@ def create_run(
         LedgerDamaged: another run has its folder.
         StoreError, SpecInvalid, CloudError: as in `prepare_run`.
     """
-    new = prepare_run(spec, writer, start, uid, shared=shared, part_of=part_of)
+    new = prepare_run(spec, writer, start, uid, shared=shared, part_of=part_of, signer=signer)
     new.create(shared=shared)
     return new.uri
 
@@ -84,7 +85,7 @@ class NewRun:
     @property
     def first_sha256(self) -> str:
         """The digest of the object that entry 0 will be."""
-        return hashlib.sha256(encode_entry(self._ledger.first(self.created))).hexdigest()
+        return self._ledger.first_sha256(self.created)
 
     def create(self, *, shared: bool = False) -> None:
         """
@@ -117,13 +118,14 @@ def prepare_run(
     *,
     shared: bool = False,
     part_of: str = "",
+    signer: keys.Signer | None = None,
 ) -> NewRun:
     """
     Put into the store everything that an instance needs, except for entry 0.
 
     `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
     `shared`: several processes may create the run at once. The store is not tried out then, because they would disturb
-    one another. `part_of` is what alone can carry it on: see RunCreated.
+    one another. `part_of` is what alone can carry it on: see RunCreated. `signer` signs entry 0.
 
     Raises:
         StoreError: the store cannot hold a run.
@@ -143,7 +145,7 @@ def prepare_run(
     start_sha256 = None if start is None else start_file.upload(store, start)
     created = _first_event(spec, uid, clock, work_sha256, start_sha256, part_of)
     created = replace(created, public_key=keys.make(runs, uid))
-    return NewRun(store, created, Ledger(store, uid, writer, clock))
+    return NewRun(store, created, Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign))
 
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:

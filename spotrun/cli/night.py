@@ -53,13 +53,14 @@ def install(
     from spotrun.cli import attend
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.before_launch import check_script, left_behind, unseen, with_baseline_price
-    from spotrun.cli.night_rows import HOURS, NIGHTS_A_MONTH
+    from spotrun.cli.night_rows import HOURS, NIGHTS_A_MONTH, left_alone
     from spotrun.cli.night_times import next_due, read_at, read_days, shortest_gap, winter_offset_s
     from spotrun.cli.runs import default_store
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_of
     from spotrun.errors import CloudUnavailable, SpotrunError
-    from spotrun.folder.night_record import Night, NightRecord
+    from spotrun.folder.night_pin import pin_for
+    from spotrun.folder.night_record import Night, NightRecord, names
     from spotrun.report.tables import dollars
     from spotrun.spec.file import load_spec, placed
 
@@ -81,10 +82,12 @@ def install(
         _refuse_what_needs_a_machine(spec)
         _require_webhooks(spec, nights)
         nights.require(spec.name, spec.checkpoint.uri)
+        before = nights.pinned(spec.name)
+        left = left_alone(spec.checkpoint.uri, spec.name) if before is None else None
         unread = check_script(spec, here=False)
         staying = left_behind(spec)
         attend.show_plan(spec, later=True)
-    for line in [*(each for each in (unread, staying) if each is not None), *unseen(spec)]:
+    for line in [*(each for each in (unread, staying, left) if each is not None), *unseen(spec)]:
         say(f"note: {line}")
     now = datetime.now(UTC)
     limit = spec.policy.deadline
@@ -114,15 +117,18 @@ def install(
         spotrun=__version__,
         webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})),
     )
-    before = record.known()
-    record.install(night)
+    is_new = night.name not in names(spec.checkpoint.uri)
+    if is_new:
+        record.install(night)  # so that `night ls` and `night rm` find what is deployed, whenever that is cut off
     try:
-        nights.install(night, spec.checkpoint.uri, function, say)
+        nights.install(pin_for(night, before), spec.checkpoint.uri, function, say)
     except CloudUnavailable:
         raise  # it may still come about
     except SpotrunError:
-        record.put_back(before)
+        if is_new:
+            record.remove()
         raise
+    record.install(night)  # not earlier: until now the function that is there has refused it
     nights.look(night.name)
     due = next_due(night, now)
     print(f"installed {night.name}" + ("" if due is None else f"; the next night is due at {due:%Y-%m-%d %H:%M} UTC"))
@@ -179,15 +185,15 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     from spotrun.cli.night_rows import Row, row_of, show
     from spotrun.cli.runs import default_store
-    from spotrun.errors import StoreError
+    from spotrun.errors import SpotrunError
     from spotrun.folder.night_record import names
 
     folder, now = store or default_store(), datetime.now(UTC)
-    rows, unread = list[Row](), list[StoreError]()
+    rows, unread = list[Row](), list[SpotrunError]()
     for name in names(folder):
         try:
             rows.append(row_of(folder, name, now))
-        except StoreError as error:
+        except SpotrunError as error:
             unread.append(error)
     if as_json:
         print_json(to_builtins(rows))
@@ -203,10 +209,12 @@ def run(name: NightArgument, store: StoreOption = None) -> None:
     """Begin a night now, as if it were due; a run that goes on is carried on."""
     from datetime import UTC, datetime
 
+    from spotrun.report.tables import plain
+
     night, nights = _installed(name, store)
     answer = nights.begin(night.name, datetime.now(UTC))
     trouble = f" ({answer['trouble']})" if answer.get("trouble") else ""
-    print(f"{answer.get('run')}: {answer.get('state')}{trouble}")
+    print(plain(f"{answer.get('run')}: {answer.get('state')}{trouble}"))
 
 
 def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = False) -> None:
@@ -218,7 +226,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
 
     night, nights = _installed(name, store)
     folder = store or default_store()
-    last = newest_run(folder, name)
+    last = newest_run(folder, name, nights.pinned(name))
     if last is not None and last.ledger.refresh().terminal is None:
         say(
             f"note: {last.id} goes on without a runner, and its instance ends by itself when its time is over. "

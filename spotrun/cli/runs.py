@@ -61,9 +61,9 @@ class OpenRun:
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
         self.uri = self.store.uri
-        first, data = first_object(self.store)
+        first, self.first = first_object(self.store)
         self.created: RunCreated = begin(first).created
-        self.first_sha256 = hashlib.sha256(data).hexdigest()
+        self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)

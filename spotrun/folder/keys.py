@@ -9,13 +9,15 @@ of its run alone. Ed25519 is RFC 8032's.
     keys/UID            the same, of a run that an earlier spotrun created
 
 So each process that creates a run stores the key that it made itself, and signs with no key that was there before.
+
+A `Signer` has a key that no store holds. The function of a night has one, and recognizes what it has made by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from spotrun.errors import ObjectMissing, SpotrunError
@@ -64,6 +66,30 @@ def remove(runs: Store, run_uid: str) -> None:
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
             persist(partial(runs.delete, stored.key))
+
+
+class Signer:
+    """Signs what one creator of runs makes, and recognizes it later. `key` is an Ed25519 private key in hex."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def sign(self, body: bytes) -> str:
+        """Return the signature of these bytes, in hex."""
+        return self._private.sign(body).hex()
+
+    def has_signed(self, signature: str, body: bytes) -> bool:
+        return is_signed(self._public, signature, body)
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self._key))
+
+    @cached_property
+    def _public(self) -> str:
+        return self._private.public_key().public_bytes_raw().hex()
 
 
 class OwnersKey:

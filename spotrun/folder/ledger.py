@@ -241,6 +241,11 @@ class Ledger:
                 self._first = self._entry(event)
             return self._first
 
+    def first_sha256(self, event: RunCreated) -> str:
+        """The digest of the object that `create` writes."""
+        entry = self.first(event)
+        return hashlib.sha256(encode_entry(entry, self._signer_of(entry))).hexdigest()
+
     def create(self, event: RunCreated) -> Entry:
         """
         Write entry 0. Where the answer was lost, a repeated call finds what the first one wrote.
@@ -363,7 +368,9 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """Who signs it; None if nobody has to."""
+        """The function that signs it; None if no signature is needed. Entry 0 is signed if this writer can sign."""
+        if isinstance(entry.event, RunCreated):
+            return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:
             return None
         if self._sign is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.cli.night_times import DAYS, next_due, read_at, read_days, shortest_gap
+from spotrun.cli.night_times import next_due, read_at, read_days, shortest_gap
 from spotrun.cli.runs import open_run
 from spotrun.clouds.aws.control_plane import prices, usd_of, usd_of_a_night
 from spotrun.clouds.aws.night_alarm import WARNING
@@ -17,6 +17,7 @@ from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.creation import create_run
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
+from spotrun.folder.night_record import DAYS
 from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
 from spotrun.policy.housekeeping import SILENCE
@@ -155,14 +156,6 @@ def test_night_neither_carries_on_nor_ticks_a_strangers_run_with_other_files_or_
     assert world.account.alive == []
     assert "is not finished, and no night has begun it" in world.said[-1]
     assert len(open_run(f"{world.store}/{NAME}-{theirs}", None).ledger.refresh().launches) == 0
-
-
-def test_night_carries_on_a_run_whose_entry_0_is_what_it_would_write(world: NightWorld) -> None:
-    to_the_evening(world)
-    theirs = by_another(world, world.folder)
-    world.passes(200)
-    (night,) = world.nights()
-    assert (night.run, night.carried) == (theirs, True)
 
 
 def test_a_night_that_is_wanted_by_hand_is_one_of_its_own(world: NightWorld) -> None:
