@@ -89,7 +89,8 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
     """Return the loggers of a Fabric, which are as Lightning's, or the trackers of an Accelerator."""
     if launcher is None:
         return ()
-    return launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
+    loggers: Sequence[Any] = launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
+    return loggers
 
 
 def counters(launcher: Any) -> dict[str, int]:
