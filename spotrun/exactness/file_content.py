@@ -145,10 +145,13 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
-    """A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's."""
+    """
+    A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's. A table whose first row
+    has numbers names no columns.
+    """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    if not rows or any(None in row or None in row.values() for row in rows):
+    if not rows or any(None in row or None in row.values() for row in rows) or any(map(_is_number, rows[0])):
         yield from _of_text(content, clean)
         return
     number = 0

@@ -21,8 +21,8 @@ def family(place: str) -> str:
     return _COUNTED.sub(r"\1 #", _INDEX.sub("[]", place))
 
 
-def family_of_name(name: str) -> str:
-    """Return the name of a file without what has digits in it, such as a process number or a date."""
+def unnumbered(name: str) -> str:
+    """Return the name of a file or a place without what has digits in it, such as a process number or a date."""
     return _NUMBERED.sub("#", name)
 
 
@@ -45,7 +45,7 @@ class Varying:
         for place in {**one, **other}:
             here, there = one.get(place), other.get(place)
             if here is None or there is None:
-                self._absent.add(family(place))
+                self._absent.add(unnumbered(family(place)))
             elif here != there:
                 self._note(place, here, there)
         self.is_whole = not self._leaves_something(one)
@@ -66,7 +66,8 @@ class Varying:
     def steady(self, parts: Parts) -> Parts:
         """Give the parts of this file, of any training, without what varies."""
         for place, text in parts:
-            if (kind := family(place)) not in self._absent:
+            kind = family(place)
+            if not self._absent or unnumbered(kind) not in self._absent:
                 yield place, LEFT_OUT if place in self._places or kind in self._fields else self._masked(kind, text)
 
     def _masked(self, kind: str, text: str) -> str:

@@ -9,7 +9,7 @@ from spotrun.exactness import folders
 from spotrun.exactness.difference import Difference, DifferenceKind, difference
 from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.scope import VARIES_AGAIN, Compared, NotCompared
-from spotrun.exactness.varying import Varying, family_of_name
+from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import Rehearsed
 
 NAMED_MAX = 20
@@ -46,7 +46,7 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """The differences that are left without what varies."""
-        coming = {family_of_name(name) for name in folders.names_of(straight.work.paths ^ again.work.paths)}
+        coming = {unnumbered(name) for name in folders.names_of(straight.work.paths ^ again.work.paths)}
         differing = [each.path for each in found]
         for name in differing:
             if straight.work.has(name) and interrupted.work.has(name) and again.work.has(name):
@@ -55,7 +55,7 @@ class LeftFiles:
                     self._why[name] = VARIES_AGAIN
                 elif varying:
                     self._varying[name] = varying
-            elif family_of_name(name) in coming:
+            elif unnumbered(name) in coming:
                 self._why[name] = VARIES_AGAIN
         left = [name for name in differing if name not in self._why]
         return list(folders.differences(straight.work, interrupted.work, left, clean, self._varying))
