@@ -31,8 +31,9 @@ class Varying:
     What of one file differs in two trainings that nothing interrupts.
 
     A field of a record, such as a column of a table, varies in all records. A word of a line varies in all lines that
-    have the same words and separators, whatever their numbers. A line of which only one training has the words varies
-    alone. What only one of the two trainings has, of whatever number, is left out.
+    have the same words and separators, whatever their numbers. If it has a number in one training alone, it varies in
+    this line alone; and so does a line with other separators. What only one of the two trainings has, of whatever
+    number, is left out.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
@@ -41,7 +42,8 @@ class Varying:
         self._fields: set[str] = set()
         self._words: dict[tuple[str, str], set[int]] = {}
         """Numbers of words, by the family and the shape of the text."""
-        self._places: set[str] = set()
+        self._places: dict[str, set[int]] = {}
+        """Numbers of words by place, none for the whole text."""
         for place in {**one, **other}:
             here, there = one.get(place), other.get(place)
             if here is None or there is None:
@@ -51,14 +53,17 @@ class Varying:
         self.is_whole = not self._leaves_something(one)
 
     def _note(self, place: str, here: str, there: str) -> None:
-        words = list(zip(_words(here), _words(there), strict=False))
-        if not _LINE.search(place) and len(words) < 2:
+        if not _LINE.search(place) and (_is_one_word(here) or _is_one_word(there)):
             self._fields.add(family(place))
-        elif (shape := _shape(here)) == _shape(there):
-            differing = {number for number, (one, other) in enumerate(words) if one != other}
-            self._words.setdefault((family(place), shape), set()).update(differing)
+        elif _WORD.sub("", here) != _WORD.sub("", there):
+            self._places[place] = set()
         else:
-            self._places.add(place)
+            words = zip(_WORD.findall(here), _WORD.findall(there), strict=True)
+            differing = {number for number, (one, other) in enumerate(words) if one != other}
+            if (shape := _shape(here)) == _shape(there):
+                self._words.setdefault((family(place), shape), set()).update(differing)
+            else:
+                self._places[place] = differing
 
     def __bool__(self) -> bool:
         return bool(self._absent or self._fields or self._words or self._places)
@@ -68,11 +73,14 @@ class Varying:
         for place, text in parts:
             kind = family(place)
             if not self._absent or unnumbered(kind) not in self._absent:
-                yield place, LEFT_OUT if place in self._places or kind in self._fields else self._masked(kind, text)
+                yield place, LEFT_OUT if kind in self._fields else self._masked(place, kind, text)
 
-    def _masked(self, kind: str, text: str) -> str:
-        numbers = self._words.get((kind, _shape(text))) if self._words else None
-        return _replaced(text, numbers) if numbers else text
+    def _masked(self, place: str, kind: str, text: str) -> str:
+        of_line = self._places.get(place, set())
+        if place in self._places and not of_line:
+            return LEFT_OUT
+        of_shape = self._words.get((kind, _shape(text)), set()) if self._words else set[int]()
+        return _replaced(text, of_line | of_shape) if of_line or of_shape else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """How many rows there are is something, too."""
@@ -87,8 +95,8 @@ class Varying:
         yield from sorted(self._places)
 
 
-def _words(text: str) -> list[str]:
-    return [text] if _DIGEST.search(text) else _WORD.findall(text)
+def _is_one_word(text: str) -> bool:
+    return _DIGEST.search(text) is not None or len(_WORD.findall(text)) < 2
 
 
 def _shape(text: str) -> str:

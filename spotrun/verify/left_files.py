@@ -46,7 +46,8 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """The differences that are left without what varies."""
-        coming = {unnumbered(name) for name in folders.names_of(straight.work.paths ^ again.work.paths)}
+        two = [folders.names_of(each.work.paths) for each in (straight, again)]
+        coming = {unnumbered(name) for name in two[0] ^ two[1]}
         differing = [each.path for each in found]
         for name in differing:
             if straight.work.has(name) and interrupted.work.has(name) and again.work.has(name):

@@ -353,6 +353,12 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_of_a_line_with_a_digest_the_other_words_are_compared(tmp_path: Path) -> None:
+    one, again, other = (f"key {name * 64} of run 7\nend\n".encode() for name in "abc")
+    assert third(tmp_path, one, again, other, "train.log") is None
+    assert third(tmp_path, one, again, other.replace(b"run 7", b"run 8"), "train.log") is not None
+
+
 def test_a_line_with_a_random_name_is_left_out_and_the_lines_around_it_are_not(tmp_path: Path) -> None:
     one, again, other = (f"loss 0.5\ninto /tmp/{name}/x\nloss 0.4\n".encode() for name in ("qwer", "ty1", "uiop"))
     assert third(tmp_path, one, again, other, "train.log") is None
