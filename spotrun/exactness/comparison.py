@@ -29,7 +29,7 @@ MAY_VARY = frozenset(
         DifferenceKind.FILES,
     }
 )
-"""What may hold a time or a name of the process in two trainings whose steps and weights are the same."""
+"""Kinds that may hold a time or a name of the process in two trainings whose steps and weights are the same."""
 
 
 def differences(
@@ -49,7 +49,7 @@ def differences(
 def varying_names(
     straight: Mapping[int, Trace], again: Mapping[int, Trace] | None
 ) -> Iterator[tuple[DifferenceKind, str]]:
-    """What of `MAY_VARY` differs in two straight trainings, by its name without numbers."""
+    """Name the differences of two straight trainings that are of `MAY_VARY`, without numbers."""
     for found in () if again is None else _all(straight, again):
         if found.kind in MAY_VARY:
             yield found.kind, _name_of(found)

@@ -99,7 +99,7 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Lines; of one that is an object of JSON its fields."""
+    """Give the lines, or the fields of a line that is an object of JSON."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith("{") else None
         if isinstance(fields, dict):
@@ -118,7 +118,7 @@ def _of_json(content: bytes, clean: Clean) -> Parts:
 
 
 def _read_json(text: str) -> Any:
-    """The numbers stay texts, so that each digit counts. None if it is no JSON."""
+    """Return the value, its numbers as texts so that each digit counts; None if it is no JSON."""
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     except (ValueError, RecursionError):

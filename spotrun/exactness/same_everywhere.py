@@ -21,7 +21,7 @@ _DURATION = re.compile(
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
     r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
 )
-"""How a name ends that says that its number is a time or follows from one."""
+"""Ends of names that say that the number is a time or follows from one."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WITH_UNIT = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"
@@ -47,5 +47,5 @@ def without_times(text: str) -> str:
 
 
 def is_duration(name: str) -> bool:
-    """A column or field of this name holds a time, such as `epoch_time`, `elapsed_s` or `samples_per_second`."""
+    """Return True for the name of a field that holds a time, such as `epoch_time`, `elapsed_s` or `fps`."""
     return _DURATION.search(_CAPITAL.sub("_", name).lower()) is not None

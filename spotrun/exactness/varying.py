@@ -1,4 +1,4 @@
-"""Finds what of a file differs in two trainings that nothing interrupts, and leaves that out of a comparison."""
+"""Finds the parts of a file that differ in two trainings without interruptions, and leaves them out of a comparison."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def unnumbered(name: str) -> str:
 
 class Varying:
     """
-    What of one file differs in two trainings that nothing interrupts.
+    The parts of one file that differ in two trainings that nothing interrupts.
 
     A field of a record, such as a column of a table, varies in all records. A word of a line varies in all lines that
     have the same words and separators, whatever their numbers. If it has a number in one training alone, it varies in

@@ -71,7 +71,7 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Those whose class a module of the script has defined."""
+        """Return those whose class a module of the script has defined."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:

@@ -102,7 +102,7 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Stop at those of libraries, and name each whose files are not known."""
+        """Stop at those of libraries, and name each that is not of a framework."""
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
