@@ -27,14 +27,14 @@ from spotrun.policy.changeovers import measured_starts
 from spotrun.run.events import BENCH
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
-from spotrun.runner.creation import create_run, new_uid
+from spotrun.runner.creation import new_uid, prepare_run
 from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
 from spotrun.runs.first_look import look_at_market
 from spotrun.runs.interrupts import request_stop, what_is_left
 from spotrun.runs.job_checks import check_job
-from spotrun.runs.known import remember
-from spotrun.runs.open_run import OpenRun, default_store, open_run, who, writer
+from spotrun.runs.known import create_known
+from spotrun.runs.open_run import OpenRun, default_store, who, writer
 from spotrun.runs.signals import Signalled, undisturbed
 from spotrun.runs.termination import end_instances, take_down
 from spotrun.spec.arguments import Script
@@ -355,9 +355,7 @@ def _created(spec: RunSpec) -> OpenRun:
     """A new run, of which nothing is left if a signal comes meanwhile."""
     uid = new_uid()
     try:
-        run = open_run(create_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH), None, "runner")
-        remember(run)
-        return run
+        return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))
     except (KeyboardInterrupt, Signalled):
         with undisturbed(), suppress(SpotrunError):
             _leave_nothing(OpenRun(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}", writer("runner")))

@@ -156,10 +156,10 @@ def import_checkpoint(
     `spotrun resume` then trains it.
     """
     from spotrun import address
-    from spotrun.runner.creation import create_run
+    from spotrun.runner.creation import prepare_run
     from spotrun.runs.first_look import with_baseline_price
-    from spotrun.runs.known import remember
-    from spotrun.runs.open_run import default_store, open_run, who
+    from spotrun.runs.known import create_known
+    from spotrun.runs.open_run import default_store, who
     from spotrun.runs.prepared import show_start
     from spotrun.spec.file import load_spec, placed
 
@@ -168,8 +168,7 @@ def import_checkpoint(
     with placed(spec_path, overrides):
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
     show_start(file)
-    run = open_run(create_run(spec, f"cli:{who()}", file), None)
-    remember(run)
+    run = create_known(prepare_run(spec, f"cli:{who()}", file), "cli")
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.typed}` trains it")
 
 

@@ -87,7 +87,7 @@ def launch(
     begun = Launch(spec_path, overrides, arguments or (), start)
     _say_what_is_not_used(spec_path)
     if nightly and not dry_run:
-        attend_tonight(begun.spec, begun.show, begun.create)
+        attend_tonight(begun.spec, begun.show, begun.create, begun.as_now)
         return
     others = [] if nightly else going_on(begun.spec)
     begun.show(others, dry_run=dry_run)

@@ -70,7 +70,8 @@ def status(
         raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
     sweep = None if name is None else sweep_named(name, store)
-    named = _named(runs, name) if sweep is None else [run for run in runs if run.id in sweep.folders]
+    trials = set[str]() if sweep is None else sweep.folders()
+    named = _named(runs, name) if sweep is None else [run for run in runs if run.id in trials]
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"

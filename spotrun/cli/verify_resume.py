@@ -37,8 +37,9 @@ def verify_resume(
     """
     Check that a resumed training ends with the same bits as an undisturbed one.
 
-    Trains the script twice on this machine, once with kills, and compares. Exits with 9 if anything differs. Epochs,
-    batches and steps count from 1, in JSON too.
+    Trains the script twice on this machine, once with kills, and compares. If a metric, an object or a file differs and
+    no step does, it trains once more without kills, to see what differs by itself. Exits with 9 if anything else
+    differs. Epochs, batches and steps count from 1, in JSON too.
 
     Of a command that keeps its state in files, these are compared by content.
     """

@@ -7,10 +7,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from spotrun.folder.night_record import Night
+from spotrun.folder.night_pin import Pin
+from spotrun.folder.night_record import DAYS, Night
 from spotrun.secrets.reference import Reference
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 AGAIN_EVERY_MIN = 15
 ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the rest"
 """What can be done where a part of a night is missing."""
@@ -101,10 +101,14 @@ class Nights(Protocol):
     def put_address(self, place: Reference) -> str:
         """What to type for another address in the place of the one that is there."""
 
-    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
+    def pinned(self, name: str) -> Pin | None:
+        """Read the pin of a night's runner; None if there is no runner, or an earlier spotrun installed it."""
+
+    def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
-        Make all that calls the runner of `night`, or change what is there. What is there and is not whole is removed
-        before, and what another installation has begun is waited for.
+        Make all that calls the runner of a night, or change what is there, and put the pin into the runner's
+        environment. What is there and is not whole is removed before, and what another installation has begun is waited
+        for. The runner is `function`, compared by its digest, whatever the store holds.
         """
 
     def look(self, name: str) -> None:

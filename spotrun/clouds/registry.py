@@ -40,5 +40,5 @@ def cloud_of(spec: RunSpec) -> Cloud:
 
 
 def nights_of(night: Night) -> Nights:
-    """What calls the runner of a night that is installed."""
+    """What calls the runner of a night."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

@@ -12,12 +12,14 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     What is known beside the difference: how many trainers went on from a checkpoint, what the run itself named as
-    changed and in no checkpoint, and which files the training wrote outside of its work folder.
+    changed and in no checkpoint, and which files the training wrote outside of its work folder. `varies`: two straight
+    trainings may differ there too, as nothing has shown that they do not.
     """
 
     resumes: int
     not_carried: Sequence[str] = ()
     written_outside: Sequence[str] = ()
+    varies: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ _CAUSES = {
     ),
     DifferenceKind.FILES: _Causes(
         "the training was the same and this file is not",
-        "it is copied from outside of the work folder, or another process writes it",
+        "what writes it keeps rows that no checkpoint holds, it is copied from outside of the work folder, or another "
+        "process writes it",
         "it holds a time, a name of the process or how often something was done again",
     ),
 }
@@ -127,9 +130,10 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     named = _named(evidence)
     if not evidence.resumes:
         left = named or ["the second start found what the first one had left"]
-        return f"{causes.seen}, and no trainer began at a checkpoint: {'; '.join(left)}; or {by_itself}"
-    if found.trained_before:
-        seen = f"{causes.seen}, though it was before the kill"
+        end = f"; or {by_itself}" if evidence.varies else ""
+        return f"{causes.seen}, and no trainer began at a checkpoint: {'; '.join(left)}{end}"
+    if found.trained_before or not evidence.varies:
+        seen = f"{causes.seen}, though it was before the kill" if found.trained_before else causes.seen
         parts = [*named, causes.after_resume]
     else:
         seen, parts = causes.seen, [*named, causes.after_resume, f"or {by_itself}"]

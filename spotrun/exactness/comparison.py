@@ -4,7 +4,6 @@ Compares two trainings of one script bit for bit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -13,20 +12,54 @@ from msgspec.structs import replace
 
 from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
 from spotrun.exactness.trace import BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
+from spotrun.exactness.varying import family
 
 Place = tuple[BatchPosition, int]
 """Where in a training something comes: a batch, and what comes after it."""
 OF_BATCH, OF_VALIDATION = 0, 1
-_NUMBER = re.compile(r"\[\d+\]")
 
 
-def differences(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Iterator[Difference]:
+MAY_VARY = frozenset(
+    {
+        DifferenceKind.VALIDATION,
+        DifferenceKind.OPTIMIZER,
+        DifferenceKind.METRICS,
+        DifferenceKind.STATE,
+        DifferenceKind.RESULTS,
+        DifferenceKind.FILES,
+    }
+)
+"""Kinds that may hold a time or a name of the process in two trainings whose steps and weights are the same."""
+
+
+def differences(
+    straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
+) -> Iterator[Difference]:
     """
     All of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own trace.
 
     Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of the passes over
-    one batch, the first one that differs in something counts.
+    one batch, the first one that differs in something counts. Where a second straight training, `again`, differs from
+    the first one, no difference counts.
     """
+    varying = frozenset(varying_names(straight, again))
+    yield from (found for found in _all(straight, interrupted) if (found.kind, _name_of(found)) not in varying)
+
+
+def varying_names(
+    straight: Mapping[int, Trace], again: Mapping[int, Trace] | None
+) -> Iterator[tuple[DifferenceKind, str]]:
+    """Name the differences of two straight trainings that are of `MAY_VARY`, without numbers."""
+    for found in () if again is None else _all(straight, again):
+        if found.kind in MAY_VARY:
+            yield found.kind, _name_of(found)
+
+
+def _name_of(found: Difference) -> str:
+    return family(found.name or "")
+
+
+def _all(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Iterator[Difference]:
     if straight.keys() != interrupted.keys():
         sizes = [f"{len(traces)} processes" for traces in (straight, interrupted)]
         yield difference(DifferenceKind.STEPS, *sizes)
@@ -168,30 +201,13 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -
     return kept[0], kept[1]
 
 
-def family(place: str) -> str:
-    """The place without numbers of items: what one item of a list holds, others hold too."""
-    return _NUMBER.sub("[]", place)
-
-
 def varying_places(straight: Trace, interrupted: Trace) -> frozenset[str]:
     """Families of places that differed before anything was interrupted: a time, a name of the process."""
-    return _varying({moment: noted.places for moment, noted in straight.noted().items()},
-                    {moment: noted.places for moment, noted in interrupted.noted().items()})  # fmt: skip
-
-
-def varying_files(straight: Trace, interrupted: Trace) -> frozenset[str]:
-    """Files that differed, or were there in one of the two only, before anything was interrupted."""
-    return _varying({moment: noted.files for moment, noted in straight.noted().items()},
-                    {moment: noted.files for moment, noted in interrupted.noted().items()}, named=str)  # fmt: skip
-
-
-def _varying(
-    straight: Mapping[str, Mapping[str, str]], interrupted: Mapping[str, Mapping[str, str]], named: Any = family
-) -> frozenset[str]:
     found = set()
-    for moment in straight.keys() & interrupted.keys():
-        one, other = straight[moment], interrupted[moment]
-        found |= {named(name) for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    here, there = straight.noted(), interrupted.noted()
+    for moment in here.keys() & there.keys():
+        one, other = here[moment].places, there[moment].places
+        found |= {family(place) for place in one.keys() | other.keys() if one.get(place) != other.get(place)}
     return frozenset(found)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import sqlite3
 import struct
 import zipfile
@@ -16,10 +17,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from spotrun.exactness.pickled import PROTO, SHOWN_MAX, Parts, digest_of_items, no_memory, parts_of_pickle
-from spotrun.exactness.same_everywhere import TIMES, Clean, without_times
+from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, parts_of_pickle
+from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
 OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
 """Metrics that spotrun logs beside those of the script: `Figures.metrics` of spotrun/trainer_link.py."""
@@ -55,17 +56,10 @@ def parts_of_file(path: Path, clean: Clean) -> Parts:
             yield "", _digest(file)
         elif path.suffix == ".csv":
             yield from _of_table(file.read(), clean)
+        elif path.suffix == ".json":
+            yield from _of_json(file.read(), clean)
         else:
             yield from _of_text(file.read(), clean)
-
-
-def is_text(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b"\0" not in file.read(LOOK_BYTES)
-
-
-def digest_of_file(path: Path, clean: Clean) -> str:
-    return digest_of_parts(parts_of_file(path, clean))
 
 
 def digest_of_parts(parts: Parts) -> str:
@@ -105,22 +99,59 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
+    """Give the lines, or the fields of a line that is an object of JSON."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
-        yield f"line {number}", _short(without_times(clean(line)))
+        fields = _read_json(line) if line.startswith("{") else None
+        if isinstance(fields, dict):
+            yield from _of_value(fields, f"line {number}", clean)
+        else:
+            yield f"line {number}", _line(line, clean)
 
 
-def _short(line: str) -> str:
-    text = repr(line)
-    if len(text) <= SHOWN_MAX:
-        return text
-    return f"{text[: SHOWN_MAX // 2]}… sha256 {sha256(line.encode(errors='surrogatepass')).hexdigest()}"
+def _line(text: str, clean: Clean) -> str:
+    return repr(without_times(clean(text)))
+
+
+def _of_json(content: bytes, clean: Clean) -> Parts:
+    value = _read_json(content.decode(errors="surrogateescape"))
+    yield from _of_text(content, clean) if value is None else _of_value(value, "", clean)
+
+
+def _read_json(text: str) -> Any:
+    """Return the value, its numbers as texts so that each digit counts; None if it is no JSON."""
+    try:
+        return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Number(str):
+    """A number as a file has it."""
+
+
+def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
+    if isinstance(value, dict):
+        yield path, f"object of {len(value)}"
+        for key, part in value.items():
+            yield from _of_value(part, f"{path}[{clean(key)!r}]", clean, key)
+    elif isinstance(value, list):
+        yield path, f"list of {len(value)}"
+        for number, part in enumerate(value):
+            yield from _of_value(part, f"{path}[{number}]", clean, name)
+    elif isinstance(value, _Number):
+        yield path, "<time>" if is_duration(name) else str(value)
+    else:
+        yield path, _line(value, clean) if isinstance(value, str) else repr(value)
 
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
-    """A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's."""
+    """
+    A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's. A table whose first row
+    has numbers names no columns.
+    """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    if not rows or any(None in row or None in row.values() for row in rows):
+    if not rows or any(None in row or None in row.values() for row in rows) or any(map(_is_number, rows[0])):
         yield from _of_text(content, clean)
         return
     number = 0
@@ -129,7 +160,18 @@ def _of_table(content: bytes, clean: Clean) -> Parts:
         if kept.keys() <= BESIDE_ROW and any(row.get(name) for name in OURS):
             continue  # a row of spotrun's
         number += 1
-        yield from ((f"row {number}, {name}", _short(without_times(clean(kept[name])))) for name in sorted(kept))
+        for name in sorted(kept):
+            is_time = is_duration(name) and _is_number(kept[name])
+            yield f"row {number}, {name}", "<time>" if is_time else _line(kept[name], clean)
+    yield "rows", str(number)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # -- what other programs write ---------------------------------------------------------------------------------------
@@ -171,7 +213,7 @@ def _of_database(path: Path, clean: Clean) -> Parts:
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         for number, line in enumerate(database.iterdump(), 1):
-            yield f"statement {number}", _short(without_times(clean(line)))
+            yield f"statement {number}", _line(line, clean)
     finally:
         database.close()
 
@@ -194,6 +236,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
                 if number == 5 and isinstance(value, bytes):
                     for tag, text in _values(value):
                         if tag not in OURS and not tag.replace("/", "_").endswith(TIMES):
+                            text = "<time>" if is_duration(tag) else text
                             found.setdefault(f"{tag}, step {step!r}", []).append(text)
     for name in sorted(found):
         yield clean(name), digest_of_items(iter(sorted(set(found[name]))))

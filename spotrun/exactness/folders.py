@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import escape
-from itertools import islice, zip_longest
+from hashlib import sha256
+from itertools import zip_longest
 from pathlib import Path
 
-from spotrun.exactness.file_content import EVENTS, digest_of_file, is_text, parts_of_events, parts_of_file
+from spotrun.exactness.file_content import EVENTS, parts_of_events, parts_of_file
 from spotrun.exactness.pickled import Parts
 from spotrun.exactness.same_everywhere import Clean
+from spotrun.exactness.varying import Varying
 
-NOTED_MAX_BYTES = 1 << 20
-"""At an early moment only files that are smaller are looked into."""
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
 """Folders of programs that name each run, and write down when it was."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
 """Folders that TensorBoard's writers name by the time at which they begin and by the machine: Nov25_09-59-23_host."""
-NOTED_MAX = 2_000
-"""Files."""
-MARK = ".spotrun"
-"""Of a run's own, in a folder of logs."""
 ABSENT, THERE = "absent", "there"
+TEXT_MAX = 160
+"""A longer text in a difference is its first letters and a digest."""
 
 
 @dataclass(frozen=True)
@@ -91,42 +89,33 @@ def first_difference(
 
 
 def differences(
-    straight: Folder, interrupted: Folder, names: Collection[str], clean: Clean
+    straight: Folder,
+    interrupted: Folder,
+    names: Collection[str],
+    clean: Clean,
+    varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """The first one of each file that has any."""
+    """The first one of each file that has any, without what is `varying` in it."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:
             yield FileDifference(name, "", *(THERE if each else ABSENT for each in (here, there)))
         elif here:
-            pairs = zip_longest(straight.parts_of(name, clean), interrupted.parts_of(name, clean))
-            if (found := next(((one, other) for one, other in pairs if one != other), None)) is not None:
+            two = [each.parts_of(name, clean) for each in (straight, interrupted)]
+            if varying is not None and name in varying:
+                two = [varying[name].steady(each) for each in two]
+            if (found := next(((one, other) for one, other in zip_longest(*two) if one != other), None)) is not None:
                 one, other = found
                 yield FileDifference(name, (one or other or ("", ""))[0], *_texts(one, other))
 
 
 def _texts(one: tuple[str, str] | None, other: tuple[str, str] | None) -> tuple[str, str]:
     if one is not None and other is not None and one[0] != other[0]:
-        return ": ".join(filter(None, one)), ": ".join(filter(None, other))
-    return one[1] if one else ABSENT, other[1] if other else ABSENT
+        return _short(": ".join(filter(None, one))), _short(": ".join(filter(None, other)))
+    return _short(one[1]) if one else ABSENT, _short(other[1]) if other else ABSENT
 
 
-def note(root: Path, clean: Clean) -> dict[str, str]:
-    """Digests of texts that are small, by name; of other files only that they are there."""
-    found = {}
-    for name in names_of(islice(_paths(root), NOTED_MAX)):
-        path = root / name
-        try:
-            small = path.stat().st_size <= NOTED_MAX_BYTES and is_text(path)
-            found[name] = digest_of_file(path, clean) if small else THERE
-        except OSError:
-            found[name] = THERE
-    return found
-
-
-def _paths(root: Path) -> Iterator[str]:
-    """Without those of hidden folders and caches."""
-    for folder, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
-        own = sorted(name for name in files if name != MARK)
-        yield from (os.path.relpath(os.path.join(folder, name), root) for name in own)
+def _short(text: str) -> str:
+    if len(text) <= TEXT_MAX:
+        return text
+    return f"{text[: TEXT_MAX // 4]}… sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

@@ -16,6 +16,18 @@ _TIME = re.compile(
 """A date with a time of day, or a time of day."""
 TIMES = ("_runtime", "_per_second", "_preparation_time")
 """How names of metrics end in which transformers logs how long something took."""
+_DURATION = re.compile(
+    r"(?:^|[^a-z0-9])(?:(?:wall_?|run)?time|timestamp|elapsed|duration|took|secs?|seconds|throughput|fps)"
+    r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
+    r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
+)
+"""Ends of names that say that the number is a time or follows from one."""
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WITH_UNIT = re.compile(
+    r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"
+    r"(?:s|ms|us|µs|secs?|seconds?|mins?|minutes?|it/s|s/it|(?:samples|tokens|steps|batches|images)/s(?:ec)?)(?![\w/])"
+)
+"""A number with a unit of time: `0.53s`, `12 it/s`."""
 _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
@@ -31,4 +43,9 @@ def without_instances(folder: str) -> Clean:
 
 def without_times(text: str) -> str:
     """For lines of logs."""
-    return _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text))
+    return _WITH_UNIT.sub("<time>", _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text)))
+
+
+def is_duration(name: str) -> bool:
+    """Return True for the name of a field that holds a time, such as `epoch_time`, `elapsed_s` or `fps`."""
+    return _DURATION.search(_CAPITAL.sub("_", name).lower()) is not None

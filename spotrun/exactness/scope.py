@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from spotrun.exactness.comparison import varying_places
+from spotrun.exactness.comparison import varying_names, varying_places
+from spotrun.exactness.difference import DifferenceKind
 from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
 
 
@@ -28,6 +29,7 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 VARIES = "two trainings differ there before anything is interrupted"
+VARIES_AGAIN = "two runs that nothing interrupts differ there too"
 OLDER = "the trace is of an earlier spotrun"
 
 
@@ -54,9 +56,11 @@ def _validations(trace: Trace) -> int:
     return len({one.position for one in trace.all_of(Validated)})
 
 
-def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> list[NotCompared]:
-    """Objects, by their names."""
-    found: dict[str, str] = {}
+def not_compared(
+    straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
+) -> list[NotCompared]:
+    """Objects and metrics, by their names; `again` is a second straight training."""
+    found = {_in_words(kind, name): VARIES_AGAIN for kind, name in sorted(varying_names(straight, again))}
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(sorted(varying_places(one, other)), VARIES)
@@ -67,6 +71,10 @@ def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]
                     found["objects of the script"] = OLDER
                 found |= {place: f"{name} cannot be looked into" for place, name in (record.unread or {}).items()}
     return [NotCompared(name, why) for name, why in found.items()]
+
+
+def _in_words(kind: DifferenceKind, name: str) -> str:
+    return name if kind is DifferenceKind.STATE else f"{kind} {name}".strip()
 
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:

@@ -78,11 +78,10 @@ class Improved:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """What was where at an early `moment`. What differs there in two trainings differs without an interruption."""
+    """What objects held at an early `moment`. What differs there in two trainings differs without an interruption."""
 
     moment: str
     places: dict[str, str]
-    files: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

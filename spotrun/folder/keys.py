@@ -1,18 +1,26 @@
 """
 The key of a run: what its owner signs with (protocol 31).
 
-The public half is in entry 0. The private half is an object beside the runs of the store, `keys/UID`, because every
-place where a runner may work reaches that store: this machine, another one, a scheduler. The role of an instance
-reaches the folder of its run alone. Ed25519 is RFC 8032's.
+The public half is in entry 0. The private half is an object next to the runs of the store, because every place where a
+runner may work reaches that store: this machine, another one, a scheduler. The role of an instance reaches the folder
+of its run alone. Ed25519 is RFC 8032's.
+
+    keys/UID-PUBLIC     the private half, under the public one in hex
+    keys/UID            the same, of a run that an earlier spotrun created
+
+So each process that creates a run stores the key that it made itself, and signs with no key that was there before.
+
+A `Signer` has a key that no store holds. The function of a night has one, and recognizes what it has made by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from spotrun.errors import ObjectMissing, SpotrunError, StoreError
+from spotrun.errors import ObjectMissing, SpotrunError
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
@@ -28,14 +36,14 @@ class KeyMissing(SpotrunError):
     """The run can be read here, and nobody can act for its owner."""
 
 
-def key_of(run_uid: str) -> str:
-    return f"{FOLDER}/{run_uid}"
+def key_of(run_uid: str, public_key: str = "") -> str:
+    """The name of a run's key. Without a public half it is that of a run of an earlier version."""
+    return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
 def make(runs: Store, run_uid: str) -> str:
     """
-    Make the key of a new run, and keep it in the store of runs. One that is there already is the run's: another process
-    that creates the same run, or an earlier try of this one, has made it.
+    Make a key for a new run, and keep it in the store of runs.
 
     Returns:
         The public half.
@@ -46,17 +54,42 @@ def make(runs: Store, run_uid: str) -> str:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = Ed25519PrivateKey.generate()
+    public_key = private.public_key().public_bytes_raw().hex()
     made = private.private_bytes_raw().hex().encode()
-    if not persist(lambda: runs.put_if_absent(key_of(run_uid), made)):  # of a creation that was cut off, or our own try
-        found = _private(persist(lambda: runs.get(key_of(run_uid), 0, KEY_SIZE + 1)))
-        if found is None:
-            raise StoreError(f"{key_of(run_uid)} is no key", hint="delete it: nothing was signed with it")
-        private = found
-    return private.public_key().public_bytes_raw().hex()
+    persist(lambda: runs.put_if_absent(key_of(run_uid, public_key), made))  # if it is there, a repeated call put it
+    return public_key
 
 
 def remove(runs: Store, run_uid: str) -> None:
-    persist(lambda: runs.delete(key_of(run_uid)))
+    """Delete the key of a run, and those of processes that failed to create it."""
+    old = key_of(run_uid)
+    for stored in persist(lambda: runs.list(old)):
+        if stored.key == old or stored.key.startswith(f"{old}-"):
+            persist(partial(runs.delete, stored.key))
+
+
+class Signer:
+    """Signs what one creator of runs makes, and recognizes it later. `key` is an Ed25519 private key in hex."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def sign(self, body: bytes) -> str:
+        """Return the signature of these bytes, in hex."""
+        return self._private.sign(body).hex()
+
+    def has_signed(self, signature: str, body: bytes) -> bool:
+        return is_signed(self._public, signature, body)
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self._key))
+
+    @cached_property
+    def _public(self) -> str:
+        return self._private.public_key().public_bytes_raw().hex()
 
 
 class OwnersKey:
@@ -89,18 +122,20 @@ class OwnersKey:
         self._signs = self._read()
 
     def _read(self) -> Callable[[bytes], bytes]:
-        store, key = self._runs(), key_of(self._uid)
-        try:
-            data = persist(lambda: store.get(key, 0, KEY_SIZE + 1))
-        except ObjectMissing:
+        store, missing = self._runs(), True
+        for key in (key_of(self._uid, self._public_key), key_of(self._uid)):
+            with suppress(ObjectMissing):
+                private = _private(persist(partial(store.get, key, 0, KEY_SIZE + 1)))
+                if private is not None and private.public_key().public_bytes_raw().hex() == self._public_key:
+                    return private.sign
+                missing = False
+        where = f"{store.uri}/{key_of(self._uid, self._public_key)}"
+        if missing:
             raise KeyMissing(
-                f"{store.uri}/{key} is missing, so nobody can act for the owner of this run",
+                f"{where} is missing, so nobody can act for the owner of this run",
                 hint="restore the key from a backup; a copy of a run has none, and can only be read",
-            ) from None
-        private = _private(data)
-        if private is None or private.public_key().public_bytes_raw().hex() != self._public_key:
-            raise KeyMissing(f"{store.uri}/{key} is not the key of this run", hint="restore the key from a backup")
-        return private.sign
+            )
+        raise KeyMissing(f"{where} is not the key of this run", hint="restore the key from a backup")
 
 
 def _private(data: bytes) -> Ed25519PrivateKey | None:

@@ -105,8 +105,13 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
+    """Entry 0 of a run, which says which clock, cloud and rules apply to the rest. Raises as `first_object`."""
+    return first_object(store)[0]
+
+
+def first_object(store: Store) -> tuple[Entry, bytes]:
     """
-    Entry 0 of a run. It says which clock, cloud and rules apply to the rest.
+    Entry 0 of a run, and the bytes of its object.
 
     Raises:
         RunNotFound: there is none, or it creates no run.
@@ -118,11 +123,11 @@ def first_entry(store: Store) -> Entry:
     if data is None:
         # A folder with later entries held a run once. That is damage, and not a mistyped name.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
-    return _creating(store, data)
+    return _creating(store, data), data
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Entry 0 from its bytes. It raises what `first_entry` raises."""
+    """Entry 0 from its bytes. It raises what `first_object` raises."""
     if not is_whole(data):
         raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
     entry = decode_entry(data)
@@ -184,6 +189,7 @@ class Ledger:
         self._state: RunState | None = None
         self._newest = b""
         self._sizes: list[int | None] = []
+        self._first: Entry | None = None
         self._cold = True
         if first is not None:
             self._begin(first)
@@ -228,17 +234,31 @@ class Ledger:
             self._read_all()
             return self.state
 
+    def first(self, event: RunCreated) -> Entry:
+        """Entry 0 as `create` writes it. All calls return the same one."""
+        with self._lock:
+            if self._first is None:
+                self._first = self._entry(event)
+            return self._first
+
+    def first_sha256(self, event: RunCreated) -> str:
+        """The digest of the object that `create` writes."""
+        entry = self.first(event)
+        return hashlib.sha256(encode_entry(entry, self._signer_of(entry))).hexdigest()
+
     def create(self, event: RunCreated) -> Entry:
         """
-        Write entry 0.
+        Write entry 0. Where the answer was lost, a repeated call finds what the first one wrote.
 
         Raises:
-            EntryRefused: another run was created here.
+            EntryRefused: another run was created here; `state` is the one of that run.
             StoreUnavailable: as in `refresh`; whether it was written is then unknown.
         """
         with self._lock:
-            entry = self._entry(event)
-            if entry.number or not self._propose(entry):
+            entry = self.first(event)
+            if self._state is None:
+                self._propose(entry)
+            if self._entries[0].nonce != entry.nonce:
                 raise EntryRefused(f"there is a run in {self._store.uri} already")
             return entry
 
@@ -348,7 +368,9 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """Who signs it; None if nobody has to."""
+        """The function that signs it; None if no signature is needed. Entry 0 is signed if this writer can sign."""
+        if isinstance(entry.event, RunCreated):
+            return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:
             return None
         if self._sign is None:

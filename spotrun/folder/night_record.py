@@ -9,22 +9,29 @@ The nights of a job that need no machine of the user: what is trained, when, and
 A night is begun by the next number, with put-if-absent, and only by a process that has read the numbers before it. So
 of two processes that begin a night at once one does, and the other finds the run in its record; and a night that is
 due while the run of the last one goes on gets no second run. The folder lies beside the runs of the store, so no
-instance may read or write it.
+instance may read or write it. A stranger who can write there decides nothing: a reader with a pin (night_pin.py)
+refuses any night.json and work folder but those that were installed, and passes over each number that the function of
+the night has not signed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import date, datetime, timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
-from spotrun.errors import ObjectMissing, RunNotFound, StoreError
+from spotrun.errors import ObjectMissing, RunNotFound, SpotrunError, StoreError
 from spotrun.folder import workdir
+from spotrun.folder.keys import Signer
 from spotrun.run.bounds import Count, Moment, OutOfBounds, decode
+from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
@@ -40,7 +47,18 @@ _LATE = timedelta(hours=6)
 """Calls for a night come up to two hours after its time, and clocks in summer differ by one."""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
-T = TypeVar("T")
+AGAIN = "install the night again: spotrun night install"
+SEE_WHO = f"{AGAIN}; then see who may write in that store"
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+TimeOfDay = Annotated[str, msgspec.Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+Zone = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
+Day = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(DAYS)})$")]
+Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
+
+
+class NightStrange(StoreError):
+    """An object of a night is not what was installed."""
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +71,12 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     spec: dict[str, Any]
     workdir_sha256: str
-    at: str
-    zone: str
-    days: tuple[str, ...]
-    winter_offset_s: int
-    cloud: str
-    region: str
+    at: TimeOfDay
+    zone: Zone
+    days: tuple[Day, ...]
+    winter_offset_s: Offset
+    cloud: _Name
+    region: _Name
     installed_at: Moment
     spotrun: str
     webhooks: tuple[str, ...] = ()
@@ -75,12 +93,16 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A night that began: its run has this uid. One that is `carried` on was begun by an earlier night."""
+    """
+    A night that began: its run has this uid. One that is `carried` on was begun by an earlier night. The function of
+    the night has signed it with the key of its pin.
+    """
 
     due: str
     run: str
     at: Moment
     carried: bool = False
+    signature: str = ""
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -89,44 +111,56 @@ class Numbered(msgspec.Struct, frozen=True):
     number: Count
     begun: Begun
 
+    @property
+    def signed_text(self) -> bytes:
+        """The bytes that are signed. No later version may change them: a run may outlast an installation."""
+        begun = self.begun
+        facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
+        return "\n".join(("begun", *facts)).encode()
+
 
 class NightRecord:
-    """The nights of one name in a store of runs."""
+    """
+    The nights of one name in a store of runs. With the `sha256` and the `signer` of its pin, only what was installed
+    is read, and only what its function has signed.
+    """
 
-    def __init__(self, runs_uri: str, name: str) -> None:
+    def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
         self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
         """Its folder."""
         self._name = name
+        self._sha256, self._signer = sha256, signer
+        self.passed_over: tuple[int, ...] = ()
+        """The numbers after the newest record whose objects count for nothing, as `newest` found them."""
+        self.next_number = 0
+        """The first number after the newest record that had no object when `newest` looked."""
 
     def install(self, night: Night) -> None:
         """Its work folder is there already: see `upload`."""
-        persist(lambda: self.store.put(_NIGHT, msgspec.json.encode(night)))
-
-    def known(self) -> Night | None:
-        """What is installed, if that can be read."""
-        try:
-            return self.read()
-        except (RunNotFound, StoreError):
-            return None
-
-    def put_back(self, night: Night | None) -> None:
-        """What was `known` before is installed again."""
-        if night is None:
-            self.remove()
-        else:
-            self.install(night)
+        persist(lambda: self.store.put(_NIGHT, encoded(night)))
 
     def upload(self, folder: Path) -> str:
         """Keep a work folder for the nights to come; its sha256."""
         return persist(lambda: workdir.upload(self.store, folder))
 
     def fetch(self, night: Night, folder: Path) -> None:
-        persist(lambda: workdir.fetch(self.store, night.workdir_sha256, folder))
+        """
+        Raises:
+            NightStrange: what is there is not what was uploaded.
+        """
+        try:
+            persist(lambda: workdir.fetch(self.store, night.workdir_sha256, folder))
+        except StoreError:
+            raise
+        except SpotrunError as error:
+            what = f"{self.store.uri}/{workdir.key_of(night.workdir_sha256)} is not what was installed"
+            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO) from error
 
     def read(self) -> Night:
         """
         Raises:
             RunNotFound: none of this name is installed.
+            NightStrange: it is not what was installed.
             StoreError: what is stored is no night.
         """
         try:
@@ -136,27 +170,56 @@ class NightRecord:
                 f"no night {self._name!r} is installed in {self.store.uri.rpartition('/')[0]}",
                 hint="see `spotrun night ls`, or name another store by --store",
             ) from None
-        return self._decoded(data, Night)
+        if self._sha256 not in (None, found := sha256_of(data)):
+            what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"
+            raise NightStrange(f"{what}, so nothing is begun", hint=SEE_WHO)
+        try:
+            return decode(data, Night)
+        except OutOfBounds as error:
+            raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
         """The newest records, the newest last; at most as many as are searched for a night that is due again."""
         listed = persist(lambda: self.store.list("begun/"))
-        numbers = [int(found[1]) for each in listed if (found := _BEGUN.fullmatch(each.key))]
-        records = (self.numbered(number) for number in numbers[-DUE_AGAIN:])
-        return [each for each in records if each is not None]
+        numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
+        found = list[Numbered]()
+        for number in reversed(numbers):
+            if len(found) < DUE_AGAIN and (numbered := self.numbered(number)) is not None:
+                found.insert(0, numbered)
+        newest = found[-1].number if found else -1
+        self.passed_over = tuple(number for number in numbers if number > newest)
+        taken = {*self.passed_over}
+        self.next_number = next(number for number in count(newest + 1) if number not in taken)
+        return found
 
-    def numbered(self, number: int) -> Numbered | None:
-        """The record of this number, if there is one."""
-        try:
-            data = persist(lambda: self.store.get(_key(number), 0, BYTES_MAX))
-        except ObjectMissing:
+    def later(self, than: Numbered) -> Numbered | None:
+        """The newest record, if there is one after this."""
+        if not self._is_taken(than.number + 1):
             return None
-        return Numbered(number, self._decoded(data, Begun))
+        found = self.newest()
+        return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: Numbered) -> bool:
         """False: another process was first with that number, or an earlier try of this one."""
-        data = msgspec.json.encode(numbered.begun)
+        signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
+        data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
+
+    def _is_taken(self, number: int) -> bool:
+        try:
+            persist(lambda: self.store.get(_key(number), 0, 1))
+        except ObjectMissing:
+            return False
+        return True
+
+    def numbered(self, number: int) -> Numbered | None:
+        """The record of this number; None if there is none, or one that counts for nothing."""
+        try:
+            found = Numbered(number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), Begun))
+        except (ObjectMissing, OutOfBounds):
+            return None
+        is_ours = self._signer is None or self._signer.has_signed(found.begun.signature, found.signed_text)
+        return found if is_ours else None
 
     def remove(self) -> None:
         """Forget what is installed first, so that what is left is no night any more."""
@@ -164,20 +227,22 @@ class NightRecord:
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))
 
-    def _decoded(self, data: bytes, kind: type[T]) -> T:
-        try:
-            return decode(data, kind)
-        except OutOfBounds as error:
-            raise StoreError(
-                f"{self.store.uri} holds what is no night: {error}", hint="install it anew: spotrun night install"
-            ) from error
+
+def encoded(night: Night) -> bytes:
+    """The record of a night, as it is stored."""
+    return msgspec.json.encode(night)
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def names(runs_uri: str) -> list[str]:
     """Of the nights that are installed in a store of runs."""
     store = open_store(runs_uri)
     listed = persist(lambda: store.list(f"{FOLDER}/"))
-    return sorted({parts[1] for each in listed if (parts := each.key.split("/"))[2:] == [_NIGHT]})
+    found = {parts[1] for each in listed if (parts := each.key.split("/"))[2:] == [_NIGHT]}
+    return sorted(name for name in found if re.fullmatch(NAME_PATTERN, name, re.ASCII))
 
 
 def _key(number: int) -> str:

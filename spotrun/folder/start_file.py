@@ -22,6 +22,12 @@ def key_of(sha256: str) -> str:
     return f"start/{sha256}.ckpt"
 
 
+def digest_of(path: Path) -> str:
+    """The sha256 under which `upload` would store a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def upload(store: Store, path: Path) -> str:
     """Store a file under its sha256. Returns the sha256."""
     with path.open("rb") as file:

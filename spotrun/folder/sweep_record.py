@@ -1,15 +1,19 @@
 """
-What a sweep was asked for, kept beside its runs in the store: sweeps/NAME.json.
+What a sweep was asked for, and which runs its trials have, kept next to these runs in the store.
 
-All else of a sweep is in the ledgers of its runs. A trial's run has the uid that follows from the sweep's and from its
-number: so a command that was killed finds them again, and two commands cannot begin one trial twice.
+    sweeps/NAME.json        what was asked for
+    sweeps/NAME/UID/3       the uid of the run of trial 3 of the sweep of this uid
+
+All else of a sweep is in the ledgers of its runs. A run's uid is random, and the record of its trial is written once
+the run is there, with put-if-absent. So a command that was killed finds the runs again, two commands do not train one
+trial twice, and no other process can put a run or a key where the next trial will have its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +33,8 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     `wanted` is what makes it this sweep: flags by their names, and the digest of the job. It began at `began_at`, and
     has `deadline_s` of run time from then on, which passes `time_scale` times as fast as the wall clock; `deadline` is
     how that was typed. `trials` is how many it has. `stopped_by` is who has asked the whole sweep to stop, or "".
+    `recorded`: each trial that has begun has a record; in a sweep of an earlier version, uids follow from that of the
+    sweep.
     """
 
     name: str
@@ -44,16 +50,20 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     metric: str | None = None
     maximize: bool = False
     judged_from: Count | None = None
+    recorded: bool = False
 
     def run_name(self, number: int) -> str:
         return f"{self.name}-{number}"
 
-    def run_uid(self, number: int) -> str:
-        return hashlib.sha256(f"{self.uid}/{number}".encode()).hexdigest()[:UID_LENGTH]
-
-    def folder_of(self, number: int) -> str:
+    def folder_of(self, number: int, uid: str) -> str:
         """Of a trial's run, in the store."""
-        return f"{self.run_name(number)}-{self.run_uid(number)}"
+        return f"{self.run_name(number)}-{uid}"
+
+
+class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The uid of a trial's run."""
+
+    run: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{1,32}$")]
 
 
 def key_of(name: str) -> str:
@@ -78,6 +88,39 @@ def find_sweep(store: Store, name: str) -> SweepRecord | None:
         hint = "name another sweep by --name, or delete that object"
         raise StoreError(f"{store.uri}/{key} does not describe a sweep", hint=hint) from error
     return record if record.name == name else None
+
+
+def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
+    """
+    The uid of the run of that trial; None if none has begun.
+
+    Raises:
+        StoreError: its record is not what a spotrun writes there, or cannot be read.
+    """
+    key = _trial_key(sweep, number)
+    try:
+        return decode(persist(lambda: store.get(key, 0, SMALL_BYTES)), TrialRecord).run
+    except ObjectMissing:
+        return None if sweep.recorded else _uid_of_old(sweep, number)
+    except OutOfBounds as error:
+        raise StoreError(f"{store.uri}/{key} does not name a run", hint="delete that object") from error
+
+
+def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
+    """Write down the run of a trial. False if the trial has one; `anyway`: it was deleted."""
+    key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
+    if anyway:
+        persist(lambda: store.put(key, data))
+        return True
+    return persist(lambda: store.put_if_absent(key, data)) or run_of_trial(store, sweep, number) == run_uid
+
+
+def _trial_key(sweep: SweepRecord, number: int) -> str:
+    return f"{FOLDER}/{sweep.name}/{sweep.uid}/{number}"
+
+
+def _uid_of_old(sweep: SweepRecord, number: int) -> str:
+    return hashlib.sha256(f"{sweep.uid}/{number}".encode()).hexdigest()[:UID_LENGTH]
 
 
 def create_sweep(store: Store, record: SweepRecord) -> bool:

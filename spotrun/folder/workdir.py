@@ -51,6 +51,11 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
+def digest_of(folder: Path, runs: str) -> str:
+    """The sha256 under which `upload` would store a folder."""
+    return hashlib.sha256(pack(folder, runs)).hexdigest()
+
+
 def upload(store: Store, folder: Path) -> str:
     """Pack a folder and store it under its sha256. Returns the sha256."""
     data = pack(folder, store.uri.rpartition("/")[0])

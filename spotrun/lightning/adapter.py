@@ -22,7 +22,7 @@ from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, S
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.python_state.encoding import Lost
-from spotrun.training.python_state.script import set_by
+from spotrun.training.python_state.script import Script, set_by
 from spotrun.training.weights import Weights
 
 WAY_OUT = (
@@ -47,6 +47,7 @@ class LightningFramework(Position, Loaders):
         self._sanity_steps: int | float | None = None
         self._rest: State = {}
         self._place: Place
+        self._script = Script.of_this_process()
         self.name = names.package(trainer)
         self.version = names.version(trainer)
         self.rank: int = trainer.global_rank
@@ -114,13 +115,15 @@ class LightningFramework(Position, Loaders):
 
     def roots(self) -> Mapping[str, object]:
         """
-        Callbacks and the data module, without those of Lightning, which say themselves what their state is; and the
-        hyper-parameters that Lightning keeps for the script.
+        Callbacks and the data module, without those of Lightning, which say themselves what their state is; loggers
+        and a profiler of the script's classes; and the hyper-parameters that Lightning keeps for the script.
         """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
         own = {name: one for name, one in found.items() if one is not None and not _is_ours(type(one))}
-        return own | dict(self._hyper_parameters())
+        writing = {f"loggers[{number}]": logger for number, logger in enumerate(self._trainer.loggers)}
+        writing["profiler"] = self._trainer.profiler
+        return own | self._script.own_of(writing) | dict(self._hyper_parameters())
 
     def _hyper_parameters(self) -> Iterator[tuple[str, object]]:
         for name, one in (("module", self.module), ("datamodule", self._trainer.datamodule)):
@@ -147,8 +150,9 @@ class LightningFramework(Position, Loaders):
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
         for logger in self._trainer.loggers:
-            logger.log_metrics(metrics=metrics, step=self.logged_step)
-            logger.save()
+            if _is_ours(type(logger)):
+                logger.log_metrics(metrics=metrics, step=self.logged_step)
+                logger.save()
 
     # --- its state
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-from spotrun.exactness import folders
 from spotrun.exactness.trace import Begun, Ended, Evaluated, Improved, Left, Noted, Trained, Validated
 from spotrun.exactness.trace_file import FILE_VARIABLE, TraceFile, path_of_rank
 from spotrun.lightning.adapter import LightningFramework
@@ -26,8 +25,8 @@ from spotrun.lightning.connectors.state import last_metrics
 from spotrun.training.data import data_order
 from spotrun.training.python_state.script import Script
 from spotrun.training.trace import places as trace_places
-from spotrun.training.trace.digests import clean, digest, digests, generators, metrics
-from spotrun.training.trace.of_framework import EARLY_BATCHES, Holds, exact_loss, learning_rates, work_folder
+from spotrun.training.trace.digests import digest, digests, generators, metrics
+from spotrun.training.trace.of_framework import EARLY_BATCHES, Holds, exact_loss, learning_rates
 from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
@@ -179,18 +178,17 @@ class TraceCallback:
     # -- objects -----------------------------------------------------------------------------------------------------
 
     def _note(self, trainer: Any, moment: str) -> None:
-        if not self._is_first_pass:
-            return
-        files = folders.note(work_folder(), clean)
-        self._file.append(Noted(moment=moment, places=self._places(trainer).found, files=files))
+        if self._is_first_pass:
+            self._file.append(Noted(moment=moment, places=self._places(trainer).found))
 
     def _places(self, trainer: Any) -> Places:
         framework = self._framework = self._framework or LightningFramework(trainer)
         self._loaders = framework.loaders("train") or self._loaders
         module = framework.module
         weights = (*module.parameters(), *module.buffers())
-        stops = (*framework.optimizers, *trainer.loggers, *self._loaders, *weights)
+        stops = (*framework.optimizers, *self._loaders, *weights)
         places = Places(self._script, stops, framework.own_attributes)
+        places.loggers(trainer.loggers)
         places.add("module", module)
         for path, root in framework.roots().items():
             places.add(path, root)

@@ -18,6 +18,7 @@ from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.python_state.asked import load_scaler
 from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.script import Script
 from spotrun.training.revival import revived
 from spotrun.training.tensors import owned
 from spotrun.training.weights import Weights
@@ -48,7 +49,6 @@ class LoopFramework:
         self.rank = distributed.get_rank() if met else 0
         self.ranks = distributed.get_world_size() if met else 1
         self.given, self.frames = given, frames
-        self.loggers: Sequence[Any] = () if self.rank else prepared.loggers_of(given.launcher)
         self.module: nn.Module = given.module
         self.optimizers = list(given.optimizers.values())
         self.seed = seed
@@ -61,6 +61,7 @@ class LoopFramework:
         self.entering: Place | None = None
         self.entering_pass = self.entering_batches = 0
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
+        self._script = Script.of_this_process()
         self._loaded: State | None = None
         self._saved_figures: dict[str, Any] = {}
         self._misfit = ""
@@ -75,8 +76,13 @@ class LoopFramework:
     def problems(self) -> Sequence[Problem]:
         return list(self.given.problems())
 
+    @property
+    def loggers(self) -> Sequence[Any]:
+        return () if self.rank else prepared.loggers_of(self.given.launcher)
+
     def roots(self) -> Mapping[str, object]:
-        return self._roots
+        writing = {f"loggers[{number}]": one for number, one in enumerate(prepared.loggers_of(self.given.launcher))}
+        return self._roots | self._script.own_of(writing)
 
     def lost(self) -> Sequence[Lost]:
         return list(self.frames.lost(ended=self.ends_epoch or self.is_done))

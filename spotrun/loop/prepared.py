@@ -86,8 +86,11 @@ def kept_by(launcher: Any) -> dict[str, Any]:
 
 
 def loggers_of(launcher: Any) -> Sequence[Any]:
-    """Those of a Fabric, which are as Lightning's. What accelerate calls trackers are wrappers of its own."""
-    return () if launcher is None or is_of(launcher, "accelerate") else launcher.loggers
+    """Return the loggers of a Fabric, which are as Lightning's, or the trackers of an Accelerator."""
+    if launcher is None:
+        return ()
+    loggers: Sequence[Any] = launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
+    return loggers
 
 
 def counters(launcher: Any) -> dict[str, int]:

@@ -11,6 +11,9 @@ The function that attends to the nights of one name: a runner that is called, in
 
 It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two of it may act at once. What it
 keeps in memory between two calls only saves requests.
+
+It believes the store as far as the pin in its environment goes (night_pin.py): it begins only the job that was
+installed, and attends only to runs that it has made itself.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,21 +32,21 @@ from spotrun.account.summary import summarise
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.nights import Alarm
 from spotrun.clouds.registry import nights_of
-from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError
+from spotrun.errors import CloudError, LedgerDamaged, NightUnderWay, RunNotFound, SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import EntryRefused, Ledger
-from spotrun.folder.night_record import BY_HAND, Begun, Night, NightRecord, Numbered
+from spotrun.folder.night_pin import Pin, record_of, require_pin
+from spotrun.folder.night_record import BY_HAND, Begun, Numbered
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.night.news import Addresses, NightNews
 from spotrun.notify.news import late_night, night
-from spotrun.run.events import NoticeSeen
+from spotrun.run.events import NoticeSeen, parted
 from spotrun.run.state import RunState
 from spotrun.runner.creation import create_run, new_uid
 from spotrun.runner.runner import Runner
 from spotrun.runner.tick import Tick
-from spotrun.runs.nightly import may_carry_on
-from spotrun.runs.open_run import OpenRun, attended, open_each, writer
+from spotrun.runs.open_run import OpenRun, open_each, writer
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -56,6 +59,8 @@ WATCH_S = 20.0
 NOTICE = timedelta(minutes=2)
 """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
 RACES_MAX = 5
+PASSED_OVER_MAX = 3
+"""Maximum number of strange records that an answer names."""
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
@@ -88,7 +93,7 @@ def _memory_mb() -> int:
 
 def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
     if name not in _attendants:
-        _attendants[name] = Attendant(store, name)
+        _attendants[name] = Attendant(store, name, require_pin(os.environ))
     try:
         return _attendants[name].answer(event)
     except BaseException:
@@ -108,12 +113,12 @@ class _Attended:
 class Attendant:
     """Attends to the newest run of a night's name. `alarm` is the cloud's unless a test has one."""
 
-    def __init__(self, store: str, name: str, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, store: str, name: str, pin: Pin, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
         self._uri, self._name = store, name
         self._clock = clock or system_clock()
         self._troubles: list[str] = []
-        self._record = NightRecord(store, name)
-        self._night: Night | None = None
+        self._pin, self._signer = pin, pin.signer
+        self._record = record_of(store, name, pin)
         self._own_alarm = alarm
         self._newest: Numbered | None = None
         self._attended: _Attended | None = None
@@ -140,7 +145,7 @@ class Attendant:
             return self._attend(again=event.get("kind") == "look")
         except SpotrunError as error:
             self._attended = None
-            if isinstance(error, LedgerDamaged | KeyMissing):  # nobody can go on, however often it is tried
+            if isinstance(error, LedgerDamaged | KeyMissing | RunStrange):  # however often it is tried, nothing changes
                 self._set(self._alarm.off)
             return {"trouble": "; ".join([error.one_line, *self._troubles])}
 
@@ -162,8 +167,9 @@ class Attendant:
         """
         now = self._clock.now()
         try:
-            news = late_night(self._name, self._installed.due(_moment(event.get("due"), now)), now, error.one_line)
-            unheard = NightNews(self._spec(), self._record.store, self._addresses).tell((), news)
+            due = self._pin.night.due(_moment(event.get("due"), now))
+            news, told = late_night(self._name, due, now, error.one_line), RunSpec.from_dict(self._pin.night.spec)
+            unheard = NightNews(told, self._record.store, self._addresses).tell((), news)
         except SpotrunError as failure:
             unheard = [failure.one_line]
         if unheard:
@@ -171,20 +177,21 @@ class Attendant:
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """Record the night, unless that has been done; which one it is."""
-        self._night = None  # it may have been installed anew
-        installed, now = self._installed, self._clock.now()
-        by_hand = event.get("by_hand")
-        due = f"{BY_HAND}{by_hand}" if by_hand else installed.due(_moment(event.get("due"), now))
+        now, by_hand = self._clock.now(), event.get("by_hand")
+        due = f"{BY_HAND}{by_hand}" if by_hand else self._pin.night.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
             known = self._record.newest()
             self._newest = known[-1] if known else None
             if any(each.begun.due == due for each in known):
                 return due
-            number = self._newest.number + 1 if self._newest is not None else 0
             unfinished = self._unfinished(self._newest)
+            if unfinished is None:
+                with self._job():
+                    pass  # the record tells a stranger where the run will be, so nothing may keep that from being there
             begun = Begun(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
-            if self._record.add(Numbered(number, begun)):
-                self._newest = Numbered(number, begun)
+            numbered = Numbered(self._record.next_number, begun)
+            if self._record.add(numbered):
+                self._newest = numbered
                 return due
         raise NightUnderWay(f"others begin nights of {self._name} faster", hint="call it again")
 
@@ -199,21 +206,24 @@ class Attendant:
         there = {run.created.uid for run in runs}
         if newest is not None and newest.begun.run not in there and self._is_recent(newest):
             return newest.begun.run  # it was recorded, and its beginner was killed before it was created
-        if not runs:
-            return None
-        last = max(runs, key=lambda run: run.created.clock_epoch)
-        uid, state = last.created.uid, last.ledger.refresh()
-        is_own = newest is not None and newest.begun.run == uid
-        if state.terminal is None and not state.stop_requested:
-            if is_own:
-                return uid
-            if attended(last) or not may_carry_on(last, self._spec()):
-                hint = f"`spotrun down {last.typed}` ends it, if it is to go on no more"
-                raise NightUnderWay(f"{last.id} is not finished, and no night has begun it", hint=hint)
-            return uid
-        if _may_be_billed(state) and not last.runner_at(BY_THE_MINUTE).tick().done:
-            raise NightUnderWay(f"{last.id} has ended, and its instances not yet", hint="call it again in some minutes")
+        own = _last(run for run in runs if self._has_made(run))
+        if own is not None:
+            state = own.ledger.refresh()
+            if _goes_on(state):
+                return own.created.uid
+            if _may_be_billed(state) and not own.runner_at(BY_THE_MINUTE).tick().done:
+                what = f"{own.id} has ended, and its instances not yet"
+                raise NightUnderWay(what, hint="call it again in some minutes")
+        strange = _last(run for run in runs if not self._has_made(run))
+        if strange is not None and _goes_on(strange.ledger.refresh()):
+            typed = strange.typed
+            hint = f"`spotrun resume {typed}` carries it on if it is yours, `spotrun down {typed}` ends it"
+            raise NightUnderWay(f"{strange.id} is not finished, and no night has begun it", hint=hint)
         return None
+
+    def _has_made(self, run: OpenRun) -> bool:
+        """Compare the signature of entry 0 with the key of this night: only its function signs by that."""
+        return self._signer.has_signed(*parted(run.first))
 
     def _runs_of_the_name(self) -> list[OpenRun]:
         store = open_store(self._uri)
@@ -222,21 +232,22 @@ class Attendant:
         return runs
 
     def _create(self, uid: str) -> OpenRun:
-        spec = self._spec()
-        with tempfile.TemporaryDirectory(prefix="work-") as folder:
-            self._record.fetch(self._installed, Path(folder))
-            here = spec.model_copy(update={"workdir": folder})
-            uri = create_run(here, f"night:{self._name}", uid=uid, shared=True)
+        with self._job() as spec:
+            uri = create_run(spec, f"night:{self._name}", uid=uid, shared=True, signer=self._signer)
         return OpenRun(uri, writer("night"))
 
-    def _spec(self) -> RunSpec:
-        return RunSpec.from_dict(self._installed.spec)
+    @contextlib.contextmanager
+    def _job(self) -> Iterator[RunSpec]:
+        """
+        The installed job, with its work folder on this machine for as long as the block lasts.
 
-    @property
-    def _installed(self) -> Night:
-        if self._night is None:
-            self._night = self._record.read()
-        return self._night
+        Raises:
+            NightStrange: one of them is not what was installed.
+        """
+        installed = self._record.read()
+        with tempfile.TemporaryDirectory(prefix="work-") as folder:
+            self._record.fetch(installed, Path(folder))
+            yield RunSpec.from_dict(installed.spec).model_copy(update={"workdir": folder})
 
     # -- to attend ---------------------------------------------------------------------------------------------------
 
@@ -271,7 +282,7 @@ class Attendant:
         return attended.news.tell(attended.run.ledger.entries, over)
 
     def _addresses(self, places: Mapping[str, Reference]) -> Mapping[str, str]:
-        return nights_of(self._installed).addresses(places)
+        return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
         """The alarm is set if that can be done: a run is looked after without it too, as long as somebody calls."""
@@ -314,17 +325,15 @@ class Attendant:
         """Whether this process attends to a run in whose place no night begins another one: see `_unfinished`."""
         if self._attended is None:
             return False
-        state = self._attended.run.ledger.state
-        return state.terminal is None and not state.stop_requested
+        return _goes_on(self._attended.run.ledger.state)
 
     def _is_known(self) -> bool:
         """Read which night is the newest: all records at first, then only whether there is another one."""
         if self._newest is None:
             known = self._record.newest()
             self._newest = known[-1] if known else None
-        elif (later := self._record.numbered(self._newest.number + 1)) is not None:
+        elif (later := self._record.later(self._newest)) is not None:
             self._newest = later
-            return self._is_known()
         return self._newest is not None
 
     def _leave(self) -> None:
@@ -339,7 +348,12 @@ class Attendant:
             self._set(lambda: self._alarm.on(again=True))
 
     def _opened(self) -> _Attended | None:
-        """The newest run, which is created if whoever recorded it did not come to that. None if it was deleted."""
+        """
+        The newest run, which is created if the process that recorded it did not come to that. None if it was deleted.
+
+        Raises:
+            RunStrange: another run lies in its place.
+        """
         assert self._newest is not None
         uid = self._newest.begun.run
         if self._attended is not None and self._attended.run.created.uid == uid:
@@ -351,6 +365,11 @@ class Attendant:
             if not self._is_recent(self._newest):
                 return None
             run = self._create(uid)
+        if not self._has_made(run):
+            raise RunStrange(
+                f"{run.uri} is not the run that this night has begun: another process has put it there",
+                hint="delete that folder, and see who may write in that store; the next night begins another run",
+            )
         self._attended = _Attended(run, self._addresses)
         return self._attended
 
@@ -360,6 +379,9 @@ class Attendant:
         if last is not None:
             answer |= {"state": status_word(last.state), "done": last.done}
             troubles += [each for each in (last.blind or last.remark,) if each]
+        if self._record.passed_over:
+            named = ", ".join(f"begun/{number:08d}.json" for number in self._record.passed_over[-PASSED_OVER_MAX:])
+            troubles.append(f"in {self._record.store.uri} {named} counts for nothing: no night has written it")
         if wrote:
             answer["wrote"] = True
         if troubles:
@@ -372,8 +394,20 @@ class Attendant:
     @property
     def _alarm(self) -> Alarm:
         if self._own_alarm is None:
-            self._own_alarm = nights_of(self._installed).alarm(self._name)
+            self._own_alarm = nights_of(self._pin.night).alarm(self._name)
         return self._own_alarm
+
+
+class RunStrange(StoreError):
+    """Another process has put a run in the place of one that a night has begun."""
+
+
+def _last(runs: Iterable[OpenRun]) -> OpenRun | None:
+    return max(runs, key=lambda run: run.created.clock_epoch, default=None)
+
+
+def _goes_on(state: RunState) -> bool:
+    return state.terminal is None and not state.stop_requested
 
 
 def _may_be_billed(state: RunState) -> bool:

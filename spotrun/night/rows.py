@@ -13,10 +13,11 @@ from spotrun.account.summary import summarise
 from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import nights_of
 from spotrun.errors import CloudError, RunNotFound, StoreError
-from spotrun.folder.night_record import BY_HAND, Night, NightRecord
+from spotrun.folder.night_pin import NotPinned, Pin, record_of
+from spotrun.folder.night_record import AGAIN, BY_HAND, DAYS, Night, NightRecord, NightStrange, names
 from spotrun.folder.run_calls import read_calls
-from spotrun.night.times import DAYS, next_due
-from spotrun.report.tables import NOTHING, FiguresTable, dollars, print_table
+from spotrun.night.times import next_due
+from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
 from spotrun.runs.open_run import OpenRun
 
 NIGHTS_A_MONTH = 22
@@ -49,12 +50,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row_of(folder: str, name: str, now: datetime) -> Row:
-    record = NightRecord(folder, name)
-    night, newest = record.read(), record.newest()
+    night = NightRecord(folder, name).read()
     nights = nights_of(night)
-    trouble = _trouble(nights, night, folder)
+    record, trouble = _compared(nights, night, folder)
+    newest = record.newest()
     last = newest[-1].begun if newest else None
-    run = newest_run(folder, name)
+    run = None if last is None else _opened(folder, name, last.run)
     state = None if run is None else run.ledger.refresh()
     calls = _calls_usd(run)
     until = now if state is None or state.terminal is None else state.terminal.at
@@ -84,20 +85,45 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
     return None if found is None else found.usd
 
 
-def _trouble(nights: Nights, night: Night, folder: str) -> str:
+def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
+    """The record of a night as its function reads it, and the fault of either in a sentence; "" if there is none."""
+    record = NightRecord(folder, night.name)
     try:
-        return nights.wrong(night, folder)
-    except CloudError as error:
-        return error.one_line
+        if wrong := nights.wrong(night, folder):
+            return record, wrong
+        pin = nights.pinned(night.name)
+        if pin is None:
+            return record, f"an earlier spotrun installed it, whose function believes all that the store says: {AGAIN}"
+        record = record_of(folder, night.name, pin)
+        record.read()
+    except (CloudError, NotPinned, NightStrange) as error:
+        return record, error.one_line
+    return record, ""
 
 
-def newest_run(folder: str, name: str) -> OpenRun | None:
+def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
     """The run of the newest night that began; None if there is none, or none that can be read."""
-    newest = NightRecord(folder, name).newest()
-    if not newest:
+    newest = record_of(folder, name, pin).newest()
+    return _opened(folder, name, newest[-1].begun.run) if newest else None
+
+
+def left_alone(folder: str, name: str) -> str | None:
+    """
+    Return a note on the newest night's run, if that goes on: a function with a new pin does not attend to it. None if
+    there is no such run.
+    """
+    run = newest_run(folder, name, None) if name in names(folder) else None
+    if run is None or run.ledger.refresh().terminal is not None:
         return None
+    return (
+        f"{run.id} goes on, and the function that is installed now has not made it: `spotrun resume {run.typed}` "
+        f"attends to it, `spotrun down {run.typed}` ends it"
+    )
+
+
+def _opened(folder: str, name: str, uid: str) -> OpenRun | None:
     try:
-        return OpenRun(f"{folder.rstrip('/')}/{name}-{newest[-1].begun.run}", "cli")
+        return OpenRun(f"{folder.rstrip('/')}/{name}-{uid}", "cli")
     except (RunNotFound, StoreError):
         return None
 
@@ -131,4 +157,4 @@ def show(rows: Sequence[Row]) -> None:
     print_table(table)
     for row in rows:
         if row.trouble:
-            print(f"{row.name}: {row.trouble}")
+            print(plain(f"{row.name}: {row.trouble}"))

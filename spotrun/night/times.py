@@ -9,10 +9,9 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from spotrun.errors import SpecInvalid
-from spotrun.folder.night_record import Night
+from spotrun.folder.night_record import DAYS, Night
 from spotrun.units import shown
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
 _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Files that lie beside the zones, and are none that a cloud would know."""

@@ -1,22 +1,23 @@
-"""How a run comes to be: its folder, its work folder's content, and entry 0."""
+"""Creates runs: the folder, the work folder's content, and entry 0. Compares an entry 0 with what it should say."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun.account.storage_prices import storage_prices, with_home
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
-from spotrun.errors import StoreError
+from spotrun.errors import LedgerDamaged, StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched, steps_of_the_first
 from spotrun.folder.ledger import EntryRefused, Ledger
@@ -25,7 +26,7 @@ from spotrun.folder.travelling import require_script, travelling
 from spotrun.run import fold
 from spotrun.run.events import Entry, EpochsEnd, RunCreated, StoragePrices, version_for
 from spotrun.run.state import RunState
-from spotrun.spec.model import RunSpec
+from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.opening import open_store
 from spotrun.store.port import Located, Store
@@ -48,48 +49,170 @@ def create_run(
     *,
     shared: bool = False,
     part_of: str = "",
+    signer: keys.Signer | None = None,
 ) -> str:
     """
-    Put into the store everything that an instance needs, then create the run.
-
-    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
-    `shared`: several processes may create the run at once; one of them does, and the others find it there. The store is
-    not tried out then, because they would disturb one another. `part_of` is what alone can carry it on: see RunCreated.
+    Prepare a run and create it. The parameters are those of `prepare_run`.
 
     Returns:
         The address of the run's folder.
 
     Raises:
+        LedgerDamaged: another run has its folder.
+        StoreError, SpecInvalid, CloudError: as in `prepare_run`.
+    """
+    new = prepare_run(spec, writer, start, uid, shared=shared, part_of=part_of, signer=signer)
+    new.create(shared=shared)
+    return new.uri
+
+
+class NewRun:
+    """A run that has all in its folder but entry 0. Every try to create it writes the same bytes."""
+
+    def __init__(self, store: Store, created: RunCreated, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self.created = created
+
+    @property
+    def uri(self) -> str:
+        return self._store.uri
+
+    @property
+    def id(self) -> str:
+        return f"{self.created.name}-{self.created.uid}"
+
+    @property
+    def first_sha256(self) -> str:
+        """The digest of the object that entry 0 will be."""
+        return self._ledger.first_sha256(self.created)
+
+    def create(self, *, shared: bool = False) -> None:
+        """
+        Write entry 0. `shared`: an entry 0 of another process will do, if it says the same.
+
+        Raises:
+            LedgerDamaged: there is another entry 0.
+            StoreUnavailable: it may have been written; a repeated call finds out.
+        """
+        try:
+            self._ledger.create(self.created)
+        except EntryRefused:
+            found = self._ledger.state.created
+            if not shared or differences(found, self.created):
+                raise self.not_ours(found) from None
+
+    def not_ours(self, found: RunCreated) -> LedgerDamaged:
+        """The error if another process wrote the entry 0 that was found."""
+        return LedgerDamaged(
+            f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
+            hint="nothing of it was run; see who may write in that store, then delete the folder",
+        )
+
+
+def prepare_run(
+    spec: RunSpec,
+    writer: str,
+    start: Path | None = None,
+    uid: str | None = None,
+    *,
+    shared: bool = False,
+    part_of: str = "",
+    signer: keys.Signer | None = None,
+) -> NewRun:
+    """
+    Put into the store everything that an instance needs, except for entry 0.
+
+    `start` is a Lightning checkpoint for the training to begin from. `uid` is that of the run, if it was chosen before.
+    `shared`: several processes may create the run at once. The store is not tried out then, because they would disturb
+    one another. `part_of` is what alone can carry it on: see RunCreated. `signer` signs entry 0.
+
+    Raises:
         StoreError: the store cannot hold a run.
-        EntryRefused: there is a run of that `uid`.
         SpecInvalid: the work folder is too large, or its script does not travel.
         CloudError: the interruption rates that the specification names cannot be read.
     """
     if (source := spec.train.source(Path(spec.workdir))) is not None:
         require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
     uid = uid or new_uid()
-    uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
-    store, runs = open_store(uri), open_store(spec.checkpoint.uri)
+    runs, store = _stores_of(spec, uid)
     if not shared:
         _try_out(store)
     clock = clock_of(spec)
     cloud_of(spec).put_right(clock, spec)
     cloud_of(spec).furnish(store)
-    event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
-    event = replace(event, revision=revision_of(Path(spec.workdir)))
-    event = replace(event, benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET, part_of=part_of or UNSET)
-    if source is not None:
-        digest = hashlib.sha256((Path(spec.workdir) / source).read_bytes()).hexdigest()
-        event = replace(event, script_sha256=digest)
-    if start is not None:
-        event = replace(event, start_sha256=start_file.upload(store, start))
-    event = replace(event, public_key=keys.make(runs, uid))
-    try:
-        Ledger(store, uid, writer, clock).create(event)
-    except EntryRefused:
-        if not shared:
-            raise
-    return store.uri
+    work_sha256 = workdir.upload(store, Path(spec.workdir))
+    start_sha256 = None if start is None else start_file.upload(store, start)
+    created = _first_event(spec, uid, clock, work_sha256, start_sha256, part_of)
+    created = replace(created, public_key=keys.make(runs, uid))
+    return NewRun(store, created, Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign))
+
+
+def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
+    """
+    Return what entry 0 of a run of `spec` would say now, without a key. Nothing is written.
+
+    Raises:
+        StoreError, SpecInvalid, CloudError: as in `prepare_run`.
+    """
+    work_sha256 = workdir.digest_of(Path(spec.workdir), open_store(spec.checkpoint.uri).uri)
+    start_sha256 = None if start is None else start_file.digest_of(start)
+    return _first_event(spec, uid, clock_of(spec), work_sha256, start_sha256, "")
+
+
+def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
+    """The store of runs, and the folder of this one."""
+    return open_store(spec.checkpoint.uri), open_store(f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}")
+
+
+def _first_event(
+    spec: RunSpec, uid: str, clock: ScaledClock, work_sha256: str, start_sha256: str | None, part_of: str
+) -> RunCreated:
+    runs, store = _stores_of(spec, uid)
+    folder = Path(spec.workdir)
+    source = spec.train.source(folder)
+    return replace(
+        run_created(spec, uid, work_sha256, clock, persist(lambda: region_of(store))),
+        start_sha256=start_sha256,
+        revision=revision_of(folder),
+        benched=persist(lambda: benched_steps(runs, spec, clock)) or UNSET,
+        part_of=part_of or UNSET,
+        script_sha256="" if source is None else hashlib.sha256((folder / source).read_bytes()).hexdigest(),
+    )
+
+
+# -- what another process may have written -----------------------------------------------------------------------------
+
+
+def differences(found: RunCreated, ours: RunCreated) -> list[str]:
+    """
+    Name all in which a stored entry 0 is not the one that would be written now, the work folder first.
+
+    Each creation has a moment and a key of its own; a deadline counts from that moment. Of work folders the files are
+    compared, not the paths.
+    """
+    job = {**ours.spec, "workdir": found.spec.get("workdir")}
+    deadline = RunSpec.from_dict(ours.spec).policy.deadline
+    expected = replace(
+        ours,
+        clock_epoch=found.clock_epoch,
+        public_key=found.public_key,
+        deadline_at=None if deadline is None else deadline_at(deadline, found.clock_epoch),
+        spec=job,
+        spec_sha256=sha256_of(job),
+    )
+    own, theirs = msgspec.to_builtins(expected), msgspec.to_builtins(found)
+    own_job, their_job = own.pop("spec"), theirs.pop("spec")
+    work = ["work folder"] if own.pop("workdir_sha256") != theirs.pop("workdir_sha256") else []
+    keys_of_job = [f"{key} of the job" for key in own_job if own_job[key] != their_job.get(key)]
+    added = ["another key of the job"] if their_job.keys() - own_job.keys() else []
+    fields = [name for name in RunCreated.__struct_fields__ if own.get(name) != theirs.get(name)]
+    return [*work, *keys_of_job, *added, *fields]
+
+
+def in_what(unlike: Sequence[str]) -> str:
+    """Say in what an entry 0 differs, for the end of a sentence; "" if in nothing."""
+    return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:

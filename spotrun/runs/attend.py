@@ -44,7 +44,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
         KeyboardInterrupt, Signalled: this process attends to the run no longer. What is left of it has been said.
     """
-    with notifying(run) as notifier:
+    with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
         if last is None:
             return

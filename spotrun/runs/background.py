@@ -28,13 +28,13 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run, and wait until it attends. The user has said that the run is theirs.
+    Start a detached runner for a run that is known here, and wait until it attends.
 
     Raises:
         SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
     """
     what = Background(f"the background runner of {run.id}", log_of(run), f"spotrun stop {run.typed}", "/")
-    what.start(["resume", run.uri, "--foreground", "--yes"], otherwise=f"attend with `spotrun resume {run.typed}`")
+    what.start(["resume", run.uri, "--foreground"], otherwise=f"attend with `spotrun resume {run.typed}`")
     log = what.log
     with contextlib.suppress(BrokenPipeError):
         print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`")

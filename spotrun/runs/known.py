@@ -9,17 +9,18 @@ like one. So the digest of entry 0, which never changes, is remembered where onl
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spotrun.errors import RunNotFound, SpecInvalid
-from spotrun.folder.ledger import read_entry
+from spotrun.errors import LedgerDamaged, SpecInvalid
 from spotrun.runs.asking import confirm, say
-from spotrun.runs.open_run import OpenRun
-from spotrun.store.retrying import persist
+from spotrun.runs.open_run import OpenRun, writer
+
+if TYPE_CHECKING:  # commands that create no run start faster without it
+    from spotrun.runner.creation import NewRun
 
 KNOWN = "~/.spotrun/known"
 """A file for each run, by its uid, with the sha256 of entry 0."""
@@ -27,26 +28,52 @@ KNOWN_VARIABLE = "SPOTRUN_KNOWN"
 """The variable with another folder for them."""
 
 
+def create_known(new: NewRun, role: str = "runner") -> OpenRun:
+    """
+    Create a run of this user, and open it. What is to be written is remembered before it is written: so the run is
+    known to the next command too if this one is killed, and what another process put in its place is not.
+
+    Raises:
+        LedgerDamaged: another process wrote the first entry.
+        StoreUnavailable: it may have been created; a repeated call finds out.
+    """
+    _write(new.created.uid, new.first_sha256, new.id)
+    try:
+        new.create()
+        run = OpenRun(new.uri, writer(role))
+        if run.first_sha256 != new.first_sha256:
+            raise new.not_ours(run.created)
+    except LedgerDamaged:
+        forget(new.created.uid)
+        raise
+    return run
+
+
 def remember(run: OpenRun) -> None:
-    """Take this run for the user's own from now on. Where the home cannot be written to, a later command will ask."""
-    path = _path(run)
+    """Take this run for the user's own from now on."""
+    _write(run.created.uid, run.first_sha256, run.id)
+
+
+def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
+    """Where the home cannot be written to, a later command asks."""
+    path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
-        path.write_text(_first_sha256(run))
+        path.write_text(first_sha256)
     except OSError as error:
-        say(f"note: cannot write {path} ({error.strerror}); other commands will ask whether {run.id} is yours")
+        say(f"note: cannot write {path} ({error.strerror}); other commands will ask whether {run_id} is yours")
 
 
-def forget(run: OpenRun) -> None:
+def forget(run_uid: str) -> None:
     with contextlib.suppress(OSError):
-        _path(run).unlink()
+        _path(run_uid).unlink()
 
 
 def is_known(run: OpenRun) -> bool:
-    """Whether this user has created this very run here, or has said that it is theirs."""
+    """Return whether this user created this run here, or said that it is theirs."""
     try:
-        return _path(run).read_text() == _first_sha256(run)
+        return _path(run.created.uid).read_text() == run.first_sha256
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -97,12 +124,5 @@ def known_folder() -> Path:
     return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
 
 
-def _path(run: OpenRun) -> Path:
-    return known_folder() / run.created.uid
-
-
-def _first_sha256(run: OpenRun) -> str:
-    data = persist(lambda: read_entry(run.store, 0))
-    if data is None:
-        raise RunNotFound(f"{run.uri} has lost its first entry", hint="see `spotrun status`")
-    return hashlib.sha256(data).hexdigest()
+def _path(run_uid: str) -> Path:
+    return known_folder() / run_uid

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotrun.clouds.registry import cloud_of
-from spotrun.runner.creation import create_run
+from spotrun.run.events import RunCreated
+from spotrun.runner.creation import prepare_run, would_be_created
 from spotrun.runs.asking import say
+from spotrun.runs.container_image import with_image
 from spotrun.runs.first_look import with_baseline_price
-from spotrun.runs.known import remember
-from spotrun.runs.open_run import OpenRun, default_store, open_run, who
+from spotrun.runs.known import create_known
+from spotrun.runs.open_run import OpenRun, default_store, who
 from spotrun.runs.prepared import prepare, show_start
 from spotrun.runs.signals import Signalled
 from spotrun.spec.file import load_spec, placed
@@ -57,16 +60,18 @@ class Launch:
 
     def create(self) -> OpenRun:
         """
-        Create the run in its store, and remember it as ours.
+        Create the run in its store, remembered as ours.
 
         Raises:
             SpotrunError: it cannot be created.
             KeyboardInterrupt, Signalled: nothing was rented.
         """
         try:
-            run = open_run(create_run(self.spec, f"cli:{who()}", self._start), None, "runner")
-            remember(run)
-            return run
+            return create_known(prepare_run(self.spec, f"cli:{who()}", self._start))
         except (KeyboardInterrupt, Signalled):
             say("nothing was rented; `spotrun status` shows whether there is a run already")
             raise
+
+    def as_now(self, last: OpenRun) -> RunCreated:
+        """Return the first entry that a run of this job would have now, if it had the uid of `last`."""
+        return would_be_created(with_image(self.spec, os.environ)[0], last.created.uid, self._start)

@@ -17,20 +17,23 @@ from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.errors import NightUnderWay
 from spotrun.notify.news import night
+from spotrun.run.events import RunCreated
+from spotrun.runner.creation import differences, in_what
 from spotrun.runs import attend
 from spotrun.runs.interrupts import told
-from spotrun.runs.known import is_known, remember
+from spotrun.runs.known import is_known
 from spotrun.runs.locks import alone, lock_of
 from spotrun.runs.notifying import notifying
 from spotrun.runs.open_run import OpenRun, attended, newest_of
-from spotrun.spec.image import Image
 from spotrun.spec.model import RunSpec
 
 
-def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun]) -> None:
+def attend_tonight(
+    spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun], as_now: Callable[[OpenRun], RunCreated]
+) -> None:
     """
     Attend to the last night if it is unfinished, else to a new one from `create`, until it ends. `check` may refuse a
-    new one by raising.
+    new one by raising. `as_now` returns what entry 0 of that last night would say now.
 
     Raises:
         NightUnderWay: another process already attends to a night.
@@ -38,15 +41,16 @@ def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[]
     """
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")
-        known = last is not None and may_carry_on(last, spec)
-        if last is not None and _unfinished(last):
-            if not known:
-                raise _strange(last)
-            print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
-            attend.attend(last, nightly=True)
-            return
-        if last is not None and known:
-            clean_up(last)
+        if last is not None:
+            unfinished, ours = _unfinished(last), may_carry_on(last, lambda: as_now(last))
+            if unfinished and not ours:
+                raise _strange(last, as_now)
+            if unfinished:
+                print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
+                attend.attend(last, nightly=True)
+                return
+            if ours:
+                clean_up(last)
         check()
         attend.attend(create(), nightly=True)
 
@@ -84,31 +88,22 @@ def _unfinished(run: OpenRun) -> bool:
     return state.terminal is None and not state.stop_requested
 
 
-def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
+def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Whether nobody has to be asked first: it is known here, or it is of this very job and its code runs elsewhere.
+    Return whether the user need not be asked first: the run is known here, or its code runs elsewhere and its entry 0
+    says in all what it would say if it was created now.
 
-    A scheduler may begin each night on a new machine, which knows no run, in another folder.
+    A scheduler may begin each night on a new machine, which knows no run, in another folder. Such a run is compared
+    again each time, and never remembered: what it equals may change.
     """
-    if is_known(run):
-        return True
-    if run.cloud.here or run.spec.model_copy(update={"workdir": spec.workdir}) != _in_its_image(spec, run.spec.image):
-        return False
-    remember(run)
-    return True
+    return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
 
-def _in_its_image(spec: RunSpec, image: Image | None) -> RunSpec:
-    """The job in the image of a run, if its tag had that digest when the run began."""
-    wanted = spec.image
-    if image is None or wanted is None or image != wanted.with_digest(wanted.digest or image.digest):
-        return spec
-    return spec.with_image(image)
-
-
-def _strange(run: OpenRun) -> NightUnderWay:
+def _strange(run: OpenRun, as_now: Callable[[OpenRun], RunCreated]) -> NightUnderWay:
+    here = ", and its code would run on this machine" if run.cloud.here else ""
+    why = here or in_what(differences(run.created, as_now(run)))
     return NightUnderWay(
-        f"{run.id} is not finished, and was created elsewhere or from another job",
+        f"{run.id} is not finished, and was created elsewhere or from another job{why}",
         hint=f"`spotrun resume {run.typed} --yes` carries it on if it is yours, `spotrun down {run.typed}` ends it",
     )
 
@@ -127,6 +122,6 @@ def _if_late(run: OpenRun) -> str:
 
 def clean_up(run: OpenRun) -> None:
     """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
-    with told(run), notifying(run) as notifier:
+    with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

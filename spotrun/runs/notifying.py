@@ -13,14 +13,14 @@ from spotrun.runs.open_run import OpenRun
 
 
 @contextlib.contextmanager
-def notifying(run: OpenRun) -> Iterator[Notifier]:
+def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
     Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told.
 
-    Of a run that is not known here nobody is told: its job may name any command.
+    Of a run that is not known here nobody is told: its job may name any command. `ours`: it is known, or was compared.
     """
     told = run.spec
-    if told.notify and not is_known(run):
+    if told.notify and not ours and not is_known(run):
         print(f"note: nobody is notified: {run.id} was not created by this user on this machine", file=sys.stderr)
         told = told.model_copy(update={"notify": ()})
     notifier = Notifier(told, run.store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import re
 import socket
@@ -26,7 +27,7 @@ from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, ha
 from spotrun.folder.bench_record import FOLDER as BENCH
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
-from spotrun.folder.ledger import Ledger, first_entry
+from spotrun.folder.ledger import Ledger, first_object
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.night_record import FOLDER as NIGHTS
@@ -60,8 +61,9 @@ class OpenRun:
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
         self.uri = self.store.uri
-        first = first_entry(self.store)
+        first, self.first = first_object(self.store)
         self.created: RunCreated = begin(first).created
+        self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)

@@ -102,7 +102,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
         keys.remove(each.store, each.run.created.uid)
         remove(each.store, each.folder)
-        forget(each.run)
+        forget(each.run.created.uid)
     print(f"{total} deleted")
 
 

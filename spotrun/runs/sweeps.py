@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from shlex import quote
 
 from msgspec.structs import replace
 
 from spotrun import address
-from spotrun.errors import RunNotFound
-from spotrun.folder.sweep_record import SweepRecord, find_sweep, replace_sweep
+from spotrun.errors import RunNotFound, SpotrunError
+from spotrun.folder.sweep_record import SweepRecord, find_sweep, record_trial, replace_sweep, run_of_trial
 from spotrun.run.events import ResumeRequested, StopRequested
 from spotrun.run.state import RunState
 from spotrun.runs.interrupts import request_stop
-from spotrun.runs.open_run import OpenRun, absent, default_store, who, writer
+from spotrun.runs.known import is_known
+from spotrun.runs.open_run import OpenRun, absent, default_store, open_each, who, writer
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
+from spotrun.store.retrying import persist
 
 
 class NamedSweep:
@@ -33,10 +36,11 @@ class NamedSweep:
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
-    @property
     def folders(self) -> set[str]:
-        """Those that the runs of all its trials have, or will have."""
-        return {self.record.folder_of(number) for number in range(1, self.record.trials + 1)}
+        """Return the folders of the runs of all trials that have begun."""
+        numbers = range(1, self.record.trials + 1)
+        uids = takewhile(bool, (run_of_trial(self.store, self.record, number) for number in numbers))
+        return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}
 
     def is_over(self, begun: Sequence[OpenRun]) -> bool:
         """Whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
@@ -54,10 +58,42 @@ class NamedSweep:
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
         """The run of that trial; None if it has not begun, or was deleted."""
+        uid = run_of_trial(self.store, self.record, number)
         try:
-            return OpenRun(f"{self.store.uri}/{self.record.folder_of(number)}", writer(role))
+            return None if uid is None else self._open(self.record.folder_of(number, uid), role)
         except RunNotFound:
             return None
+
+    def _open(self, folder: str, role: str) -> OpenRun:
+        return OpenRun(f"{self.store.uri}/{folder}", writer(role))
+
+    def begin(self, run: OpenRun, number: int) -> None:
+        """
+        Record that this is the run of that trial.
+
+        Raises:
+            SpotrunError: the trial has another run.
+        """
+        if record_trial(self.store, self.record, number, run.created.uid):
+            return
+        other = self.run(number)
+        if other is not None:
+            raise SpotrunError(
+                f"another process has begun trial {number} of the sweep {self.record.name} as {other.id}",
+                hint=f"if that run is yours, leave the sweep to that process; `spotrun down {other.typed}` ends it",
+            )
+        record_trial(self.store, self.record, number, run.created.uid, anyway=True)
+
+    def cut_off(self, number: int, role: str) -> list[OpenRun]:
+        """The run that a killed command of this user created for that trial and did not record; empty if none."""
+        prefix = self.record.folder_of(number, "")
+        named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
+        for run in open_each(self.store, named)[0]:
+            is_of_sweep = run.created.sweep == self.record.name and run.created.clock_epoch >= self.record.began_at
+            if is_of_sweep and is_known(run):
+                self.begin(run, number)
+                return [self._open(run.id, role)]
+        return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
         """Those that have begun, which they do in the order of their numbers."""

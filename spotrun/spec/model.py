@@ -854,8 +854,12 @@ class RunSpec(Model):
     @property
     def spec_sha256(self) -> str:
         """The same for two specs exactly when they are equal."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return sha256_of(self.to_dict())
+
+
+def sha256_of(resolved: Mapping[str, Any]) -> str:
+    """The digest of a spec as `to_dict` returns it."""
+    return hashlib.sha256(json.dumps(resolved, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _in_a_day() -> str:

@@ -19,22 +19,31 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from spotrun.account.summary import summarise
-from spotrun.errors import CloudUnavailable, RunEnded, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
+from spotrun.errors import (
+    CloudUnavailable,
+    LedgerDamaged,
+    RunEnded,
+    RunNotFound,
+    SpecInvalid,
+    SpotrunError,
+    StoreError,
+    StoreUnavailable,
+)
 from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
-from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.sweep_record import find_sweep
-from spotrun.run.events import SWEEP
-from spotrun.runner.creation import create_run
+from spotrun.run.events import RESTORE, SWEEP
+from spotrun.runner.creation import NewRun, prepare_run
 from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
 from spotrun.runs.background import say_that_it_attends
 from spotrun.runs.interrupts import ANSWER_WITHIN_S, STOP_WITHIN_S, Interrupt, request_stop, stop_or_detach
-from spotrun.runs.known import remember
+from spotrun.runs.known import create_known
 from spotrun.runs.notifying import notifying
 from spotrun.runs.open_run import OpenRun, who, writer
 from spotrun.runs.signals import Signalled, undisturbed
 from spotrun.runs.sweeps import NamedSweep, reopening, stopped_by
+from spotrun.runs.termination import take_down
 from spotrun.spec.model import RunSpec
 from spotrun.spec.trials import trial_spec, with_params
 from spotrun.sweep import report
@@ -87,7 +96,10 @@ class Attendant:
     def carry_on(self) -> None:
         """Open the run again that has stopped."""
         self.join(END_WITHIN_S)
+        before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
+        if self.run.first_sha256 != before:
+            raise LedgerDamaged(f"another process has replaced the first entry of {self.run.uri}", hint=RESTORE)
         self.run.ledger.refresh()
         self.run.ledger.append(reopening)
         self._last = None
@@ -172,6 +184,8 @@ class Sweeping:
         name, params = sweep.record.name, wanted.params
         self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}
+        self._new: NewRun | None = None
+        """The run of the next trial, once a try to create it has begun."""
         self._stopping = False
         self._failed: SpecInvalid | None = None
         self._over: Over | None = None
@@ -210,6 +224,7 @@ class Sweeping:
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: it was stopped, or no trial is complete.
+            LedgerDamaged, SpotrunError: see `_begin`; this process attends to it no longer.
             KeyboardInterrupt, Signalled: this process attends to it no longer.
         """
         stopped_by_signal: Interrupt | None = None
@@ -231,6 +246,10 @@ class Sweeping:
                         self._ask_all_to_stop()
                         if isinstance(caught, Signalled):
                             signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
+        except SpotrunError:
+            self._leave()
+            say(self.what_is_left())
+            raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._report_end()
@@ -274,27 +293,48 @@ class Sweeping:
                 self._over = action
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
-        """False if it cannot begin just now."""
+        """
+        Begin a trial. Return False if that cannot be done just now.
+
+        Raises:
+            LedgerDamaged: another process has put a run where this one belongs.
+            SpotrunError: another process has begun this trial.
+        """
         params, record = self._wanted.params[begin.number - 1], self._sweep.record
         name = record.run_name(begin.number)
         spec = trial_spec(with_params(self._wanted.spec, params), name, begin.budget_usd, begin.work, left)
         try:
-            uri = create_run(spec, f"cli:{who()}", uid=record.run_uid(begin.number), part_of=f"{SWEEP}{record.name}")
-        except EntryRefused:
-            uri = f"{self._sweep.store.uri}/{record.folder_of(begin.number)}"
+            if self._new is None:
+                self._new = prepare_run(spec, f"cli:{who()}", part_of=f"{SWEEP}{record.name}")
+            run = create_known(self._new)
+            self._record(run, begin.number)
         except (StoreUnavailable, CloudUnavailable) as error:
             if error.one_line != self._trouble:
                 self._trouble = error.one_line
                 say(f"{name} cannot begin yet: {error.one_line}")
             return False
-        run = OpenRun(uri, writer("runner"))
-        remember(run)
         self._share_setup(run)
         attendant = Attendant(run, record.name, begin.number, params)
         self._attendants.append(attendant)
+        self._new = None
         print(report.begun(run.id, params, attendant.run.created.budget_usd or Decimal(0)), flush=True)
         attendant.start()
         return True
+
+    def _record(self, run: OpenRun, number: int) -> None:
+        """
+        Record the run of a trial. If another process was first, nothing is left of this one.
+
+        Raises:
+            SpotrunError: it was.
+        """
+        try:
+            self._sweep.begin(run, number)
+        except StoreError:
+            raise
+        except SpotrunError:
+            take_down(run)
+            raise
 
     def _share_setup(self, run: OpenRun) -> None:
         """Give it what `setup` has made for a trial before it; a bucket copies that by itself."""
@@ -333,19 +373,26 @@ class Sweeping:
         self._stopping = True
         with undisturbed(), contextlib.suppress(StoreUnavailable):
             self._sweep.request_stop()
-            self._take_up_the_last()
             for each in self._attendants:
                 if each.seen().outcome == "running":
                     request_stop(each.run, self._sweep.with_all)
+            self._take_up_the_last()
         say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
 
     def _take_up_the_last(self) -> None:
         """A run that was created just before a signal came: nobody attends to it yet."""
-        number, params = len(self._attendants) + 1, self._wanted.params
-        run = self._sweep.run(number, "runner") if number <= len(params) else None
-        if run is not None:
-            self._attendants.append(Attendant(run, self._record_name, number, params[number - 1]))
+        new, number = self._new, len(self._attendants) + 1
+        if new is None or new.created.name != self._sweep.record.run_name(number):
+            return
+        try:
+            run = OpenRun(new.uri, writer("runner"))
+        except RunNotFound:
+            return
+        if run.first_sha256 == new.first_sha256:
+            self._record(run, number)
+            self._attendants.append(Attendant(run, self._record_name, number, self._wanted.params[number - 1]))
             self._attendants[-1].start()
+            request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
         """Whether another command has asked for it since the last look; looked at now and then, or `at_once`."""
@@ -355,7 +402,7 @@ class Sweeping:
         with contextlib.suppress(StoreUnavailable):
             found = find_sweep(self._sweep.store, self._record_name)
             if found is not None and found.stopped_by:
-                self._sweep.record = found
+                self._sweep.record = replace(self._sweep.record, stopped_by=found.stopped_by)
                 return True
         return False
 

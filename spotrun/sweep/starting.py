@@ -92,7 +92,7 @@ def attended(
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
-    if _found(asked) is None:
+    if (sweep := _found(asked)) is None or sweep.run(1) is None:
         plan = _checked(spec_path, asked, deadline_s)
         count = count_of(len(asked.wanted.params), "trial")
         default = not billed(asked.wanted.spec)
@@ -106,7 +106,8 @@ def attended(
         if sweep is None or _was_removed(sweep, runs):
             sweep = _created(asked, wish, deadline_s, in_place_of=sweep)
         else:
-            _carry_on(sweep, runs, asked, wish, deadline_s, yes=yes)
+            _carry_on(sweep, runs, asked, wish, deadline_s)
+            runs += sweep.cut_off(len(runs) + 1, "runner")
         outcome = None if detach else _attended(Sweeping(sweep, asked.wanted, runs), background=background)
     if outcome is None:
         _leave_behind(sweep)
@@ -309,12 +310,11 @@ def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: Na
         name=asked.name,
         uid=secrets.token_hex(8),
         began_at=datetime.now(UTC),
-        time_scale=clock_of(asked.wanted.spec).scale,
-        trials=len(asked.wanted.params),
         wanted=_wanted_by(asked, wish),
         deadline=wish.deadline or "",
         deadline_s=deadline_s,
-        **_for_reports(asked),
+        recorded=True,
+        **_as_asked(asked),
     )
     if in_place_of is not None:
         replace_sweep(store, record)
@@ -326,9 +326,12 @@ def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: Na
     return NamedSweep(store, record)
 
 
-def _for_reports(asked: Asked) -> dict[str, Any]:
+def _as_asked(asked: Asked) -> dict[str, Any]:
+    """What follows from the job and the flags, whatever the store says."""
     plan = asked.wanted.plan
     return {
+        "time_scale": clock_of(asked.wanted.spec).scale,
+        "trials": len(asked.wanted.params),
         "budget_usd": plan.budget_usd,
         "metric": plan.metric,
         "maximize": plan.maximize,
@@ -336,11 +339,11 @@ def _for_reports(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _carry_on(
-    sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None, *, yes: bool
-) -> None:
+def _carry_on(sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None) -> None:
     """
     Let it go on as the flags say now. A deadline that is the same as before still counts from the beginning.
+
+    `--yes` does not say that its runs are this user's: the record that names them is in the store.
 
     Raises:
         SpecInvalid: the sweep of this name is another one; or a run of it is not this user's.
@@ -354,12 +357,12 @@ def _carry_on(
             hint="another sweep needs another --name; that one goes on with the same command as before",
         )
     for run in runs:
-        require_known(run, yes)
-    if record.deadline != (wish.deadline or ""):
+        require_known(run, yes=False)
+    if record.deadline != (wish.deadline or "") or not runs:
         passed_s = (datetime.now(UTC) - record.began_at).total_seconds() * record.time_scale
         until_s = None if deadline_s is None else passed_s + deadline_s
         record = replace(record, deadline=wish.deadline or "", deadline_s=until_s)
-    record = replace(record, **_for_reports(asked))
+    record = replace(record, **_as_asked(asked))
     if record != sweep.record:
         sweep.keep(record)
     if sweep.record.stopped_by:
@@ -388,7 +391,7 @@ def _leave_behind(sweep: NamedSweep) -> None:
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]
     at = words.index("--") if "--" in words else len(words)
-    words[at:at] = ["--yes", "--foreground"]
+    words[at:at] = ["--yes", "--foreground"]  # the trials were agreed to
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
     what.start(words, otherwise="give the same command again")
     with contextlib.suppress(BrokenPipeError):

@@ -101,7 +101,10 @@ class Framework(Protocol):
         """
 
     def roots(self) -> Mapping[str, object]:
-        """Objects beside `module` that the script gave to the training, by names that stay the same."""
+        """
+        Objects besides `module` that the script gave to the training, by names that stay the same: callbacks, and
+        loggers of its own classes.
+        """
 
     def lost(self) -> Sequence[Lost]:
         """What the framework itself sees change, and no image holds; each time."""
@@ -148,7 +151,10 @@ class Framework(Protocol):
         """The last known value of each metric, computed by nobody for this call."""
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Give `figures` to the script's loggers and to nothing else; a name that the script uses stays its own."""
+        """
+        Give `figures` to the loggers of libraries and to nothing else; a name that the script uses stays its own. A
+        logger of the script's class may keep all that it is given.
+        """
 
     # --- its data
 

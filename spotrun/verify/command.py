@@ -28,7 +28,6 @@ from spotrun.verify.left_files import LeftFiles
 from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
 from spotrun.verify.sandbox import Sandbox
 
-VARIES = "two runs that nothing interrupts differ there too"
 COMMITS = 20
 """Of a command that is killed nowhere: so often its state is to be saved."""
 COMMIT_MIN_S = 1.0
@@ -83,7 +82,7 @@ def verify_command(
     interrupted = CommandRehearsal(sandbox, disturbed, waits(plan, every_s)).run(plan.within, watch)
     clean = without_instances(str(sandbox.instances))
     again = None
-    if any(LeftFiles(straight, interrupted, frozenset(), clean).differences()):
+    if any(LeftFiles(straight, interrupted, clean).differences()):
         again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second straight").run(plan.within, watch)
     return compare(spec, plan, straight, interrupted, again, clean)
 
@@ -130,15 +129,12 @@ def compare(
     clean: Clean,
 ) -> CommandVerification:
     """`again` is a second run in peace, where it was needed."""
-    varying = frozenset[str]()
-    if again is not None:
-        varying = frozenset(str(one.name) for one in LeftFiles(straight, again, frozenset(), clean).differences())
-    files = LeftFiles(straight, interrupted, varying, clean, VARIES)
+    files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())
     resumes = resumed(interrupted.state)
     return CommandVerification(
         identical=found.first is None and bool(files.names),
-        deterministic=not varying,
+        deterministic=not files.vary,
         kills=len(interrupted.kills),
         kills_planned=plan.kills,
         resumes_from_checkpoint=resumes,

@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-from spotrun.exactness import folders, scope
+from spotrun.exactness import folders
 from spotrun.exactness.difference import Difference, DifferenceKind, difference
 from spotrun.exactness.same_everywhere import Clean
-from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.scope import VARIES_AGAIN, Compared, NotCompared
+from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import Rehearsed
+
+NAMED_MAX = 20
+"""Maximum parts of one file that are named as not compared."""
 
 
 class LeftFiles:
     """
-    Those of the two work folders, as the last instances have left them. Files that are `varying` differ without any
-    interruption, for the reason `why`.
+    Those of the two work folders, as the last instances have left them. Where a second straight training, `again`, has
+    left something else than the first one, nothing is compared: a whole file, or lines and fields of one.
     """
 
     def __init__(
+        self, straight: Rehearsed, interrupted: Rehearsed, clean: Clean, again: Rehearsed | None = None
+    ) -> None:
+        refused = straight.refused | interrupted.refused
+        names = folders.names_of(straight.work.paths | interrupted.work.paths)
+        trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
+        names -= trackers.keys() | refused.keys()
+        self._why = {name: f"{tracker} files name each run" for name, tracker in trackers.items()} | refused
+        self._varying: dict[str, Varying] = {}
+        found = list(folders.differences(straight.work, interrupted.work, names, clean))
+        if again is not None:
+            found = self._steady(found, straight, interrupted, again, clean)
+        self._found = found
+        self.names = names - self._why.keys()
+
+    def _steady(
         self,
+        found: list[folders.FileDifference],
         straight: Rehearsed,
         interrupted: Rehearsed,
-        varying: frozenset[str],
+        again: Rehearsed,
         clean: Clean,
-        why: str = scope.VARIES,
-    ) -> None:
-        self._folders = straight.work, interrupted.work
-        self._refused = straight.refused | interrupted.refused
-        self._clean = clean
-        self._why = why
-        names = folders.names_of(straight.work.paths | interrupted.work.paths)
-        self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
-        names -= self._trackers.keys() | self._refused.keys()
-        # A logger may have had a line in its buffer when they were looked at: what is the same in the end is compared.
-        self.varying = frozenset(found.path for found in folders.differences(*self._folders, names & varying, clean))
-        self.names = names - self.varying
+    ) -> list[folders.FileDifference]:
+        """The differences that are left without what varies."""
+        two = [folders.names_of(each.work.paths) for each in (straight, again)]
+        coming = {unnumbered(name) for name in two[0] ^ two[1]}
+        differing = [each.path for each in found]
+        for name in differing:
+            if straight.work.has(name) and interrupted.work.has(name) and again.work.has(name):
+                varying = Varying(straight.work.parts_of(name, clean), again.work.parts_of(name, clean))
+                if varying.is_whole:
+                    self._why[name] = VARIES_AGAIN
+                elif varying:
+                    self._varying[name] = varying
+            elif unnumbered(name) in coming:
+                self._why[name] = VARIES_AGAIN
+        left = [name for name in differing if name not in self._why]
+        return list(folders.differences(straight.work, interrupted.work, left, clean, self._varying))
 
     def differences(self) -> Iterator[Difference]:
-        for found in folders.differences(*self._folders, self.names, self._clean):
+        for found in self._found:
             where = found.where or None
             yield difference(DifferenceKind.FILES, found.straight, found.interrupted, name=found.path, where=where)
+
+    @property
+    def vary(self) -> bool:
+        """Two straight trainings have left different files."""
+        return bool(self._varying) or VARIES_AGAIN in self._why.values()
 
     def compared(self) -> list[Compared]:
         return [Compared("files", len(self.names))] if self.names else []
 
     def not_compared(self) -> list[NotCompared]:
-        why = {name: f"{tracker} files name each run" for name, tracker in self._trackers.items()}
-        why |= dict.fromkeys(self.varying, self._why) | self._refused
-        return [NotCompared(f"file {name}", reason) for name, reason in sorted(why.items())]
+        """Whole files, and parts of files."""
+        whole = [NotCompared(f"file {name}", reason) for name, reason in sorted(self._why.items())]
+        parts = (
+            NotCompared(f"file {name}, {part}", VARIES_AGAIN)
+            for name, varying in sorted(self._varying.items())
+            for part in islice(varying.names(), NAMED_MAX)
+        )
+        return [*whole, *parts]

@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
-from spotrun.exactness.comparison import differences, digest_of, varying_files
+from spotrun.exactness.comparison import MAY_VARY, differences, digest_of
 from spotrun.exactness.difference import Differences, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
 from spotrun.exactness.scope import Compared, NotCompared
@@ -65,6 +65,9 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     """
     Train twice, one after the other, and find the differences: step by step, or in the files that a command leaves.
 
+    If all steps and weights are the same and something else is not, train a third time, straight: what two straight
+    trainings do not have in common does not count.
+
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or a command has none.
         SpotrunError: a training failed, did no step, or lasted longer than `plan.within`.
@@ -79,17 +82,27 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     kills = planned(steps, improved, plan)
     interrupted = Rehearsal(sandbox, disturbed, "interrupted", kills).run(plan.within, watch)
     require_steps(interrupted, "interrupted")
-    return compare(straight, interrupted, plan.seed, without_instances(str(sandbox.instances)))
+    clean = without_instances(str(sandbox.instances))
+    found = compare(straight, interrupted, plan.seed, clean)
+    if found.identical or not MAY_VARY.issuperset(found.differences.counts):
+        return found
+    again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second straight").run(plan.within, watch)
+    require_steps(again, "second straight")
+    return compare(straight, interrupted, plan.seed, clean, again)
 
 
-def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean) -> Verification:
-    files = LeftFiles(straight, interrupted, _varying(straight, interrupted), clean)
-    found = gathered(chain(differences(straight.ranks, interrupted.ranks), files.differences()))
+def compare(
+    straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean, again: Rehearsed | None = None
+) -> Verification:
+    """`again` is a second straight training, where it was needed."""
+    ranks = None if again is None else again.ranks
+    files = LeftFiles(straight, interrupted, clean, again)
+    found = gathered(chain(differences(straight.ranks, interrupted.ranks, ranks), files.differences()))
     kills = with_resumes(interrupted.kills, interrupted.trace)
     resumes = sum(kill.resumed_from > 0 for kill in kills)
     outside = scope.written_outside(straight.ranks, interrupted.ranks)
     names = [f"{one.place} ({one.what})" for one in interrupted.not_carried]
-    evidence = Evidence(resumes, names, outside)
+    evidence = Evidence(resumes, names, outside, varies=again is None)
     return Verification(
         identical=found.first is None,
         steps=straight.trace.steps,
@@ -99,7 +112,7 @@ def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean
         differences=found,
         likely_cause=None if found.first is None else likely_cause(found.first, evidence),
         compared=(*scope.compared(straight.ranks), *files.compared()),
-        not_compared=(*scope.not_compared(straight.ranks, interrupted.ranks), *files.not_compared()),
+        not_compared=(*scope.not_compared(straight.ranks, interrupted.ranks, ranks), *files.not_compared()),
         not_carried=interrupted.not_carried,
         written_outside=outside,
         straight=_digests(straight.trace),
@@ -108,13 +121,6 @@ def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean
         interrupted_s=interrupted.duration_s,
         seed=seed,
     )
-
-
-def _varying(straight: Rehearsed, interrupted: Rehearsed) -> frozenset[str]:
-    found = frozenset[str]()
-    for rank in straight.ranks.keys() & interrupted.ranks.keys():
-        found |= varying_files(straight.ranks[rank], interrupted.ranks[rank])
-    return found
 
 
 def _digests(trace: Trace) -> Digests:

@@ -26,6 +26,7 @@ from spotrun.clouds.gcp.nights import CLOUD_RUN, GcpNights, schedule
 from spotrun.clouds.nights import Due, Function
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
+from spotrun.folder.night_pin import pin_for
 from spotrun.night import news as night_news
 from spotrun.night.server import reply_to
 from spotrun.runs.open_run import OpenRun
@@ -224,10 +225,16 @@ def test_an_archive_that_somebody_has_changed_is_not_run(monkeypatch: pytest.Mon
         night_start.main()
 
 
-def test_a_call_that_fails_is_answered_so_that_it_is_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_call_that_fails_is_answered_so_that_it_is_repeated(
+    world: GcpNightWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SPOTRUN_NIGHT", NIGHT)
     monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
     monkeypatch.setenv("SPOTRUN_MEMORY_MB", "512")
+    status, told = reply_to(b'{"kind": "begin"}', "2026-11-27T21:00:00Z")
+    assert (status, told["errorType"]) == (500, "NotPinned"), "an earlier spotrun has installed it"
+    assert "install the night again: spotrun night install" in told["errorMessage"]
+    monkeypatch.setenv("SPOTRUN_NIGHT_PIN", world.pin.text)
     status, told = reply_to(b'{"kind": "begin"}', "2026-11-27T21:00:00Z")
     assert (status, told["errorType"]) == (500, "RunNotFound")
     assert "no night 'resnet50' is installed" in told["errorMessage"]
@@ -417,7 +424,7 @@ def test_a_name_that_is_too_long_for_a_service_is_refused_before_anything_is_ask
     with pytest.raises(SpecInvalid, match="too long for a night"):
         GcpNights(REGION, google.clock).require("a" * 36, STORE)
     with pytest.raises(SpecInvalid, match="packages for aarch64"):
-        GcpNights(REGION, google.clock).install(world.night, STORE, Function(b"", "python3.12", "aarch64"), print)
+        GcpNights(REGION, google.clock).install(world.pin, STORE, Function(b"", "python3.12", "aarch64"), print)
 
 
 # -- who is told -----------------------------------------------------------------------------------------------------
@@ -459,6 +466,19 @@ def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manage
     assert world.google.asked[ACCESS] <= 20, "only where there is news"
 
 
+def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
+    world: GcpNightWorld, server: WebhookServer
+) -> None:
+    world.google.iam.secrets.put(HOOK, f"{server.url}services/T0/B0/cNryAddress")
+    world.install(notify=[{"webhook": "$SLACK_WEBHOOK"}])
+    world._objects.objects[f"runs/nights/{NIGHT}/night.json"] = b"{}"
+    world.is_quiet_until(world.next_due())
+    world.passes(100)
+    (news,) = server.posted
+    assert "night.json is not what was installed" in news.json["sentence"]
+    assert world.uids() == []
+
+
 def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,8 +503,8 @@ def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_
 
 def test_an_address_that_the_account_of_nights_may_not_read_is_told_with_the_grant(world: GcpNightWorld) -> None:
     said = list[str]()
-    night = msgspec.structs.replace(world.night, webhooks=(HOOK, "team-slack"))
-    GcpNights(REGION, world.clock).install(night, STORE, Function(b"an archive", "python3.12", "x86_64"), said.append)
+    pin = pin_for(msgspec.structs.replace(world.night, webhooks=(HOOK, "team-slack")), None)
+    GcpNights(REGION, world.clock).install(pin, STORE, Function(b"an archive", "python3.12", "x86_64"), said.append)
     (note,) = [line for line in said if line.startswith("note: ")]
     assert note.startswith(
         "note: grant team-slack to the account of nights: gcloud secrets add-iam-policy-binding team"

@@ -392,6 +392,7 @@ def in_the_bucket(name: str, bucket: str = BUCKET) -> Named:
         "runs/r-0123456789/checkpoints/ledger/../x",
         "runs/ledger/r-0123456789/hints/runner.json",
         f"runs/{key_of('0123456789')}",
+        f"runs/{key_of('0123456789', 'ab' * 32)}",
         key_of("0123456789"),
         "runs/keys//0123456789",
         "a/keys/b/ledger/c",

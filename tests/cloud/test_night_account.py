@@ -16,10 +16,16 @@ import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws import night_stack, nights
+from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.function_zip import SIZE_MAX_BYTES, function_of_this_installation
 from spotrun.clouds.aws.night_alarm import WARNING
+from spotrun.clouds.aws.night_stack import NightStack
+from spotrun.clouds.aws.nights import AwsNights
 from spotrun.clouds.nights import Function
+from spotrun.errors import CloudError
 from spotrun.folder.ledger import Ledger
+from spotrun.folder.night_pin import Pin, record_of
+from spotrun.folder.night_record import NightRecord, names
 from spotrun.runs.open_run import OpenRun
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES
@@ -159,6 +165,46 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
         gone = spotrun("night", "run", NIGHT, "--store", STORE)
         assert gone.code == 3
         assert "no night 'resnet50' is installed" in gone.err
+
+
+STRANGE = b"a stranger's archive"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_code_of_the_function_is_what_was_built_whatever_the_bucket_holds(
+    account: NightAccount,
+    job: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    built = Function(b"an archive", "python3.12", "x86_64")
+    monkeypatch.setattr(nights, "function_of_this_installation", lambda: built)
+    monkeypatch.setattr(account, "run", lambda event: {})
+    record, pins = NightRecord(STORE, NIGHT), list[Pin]()
+
+    def refuses(*_: object) -> None:
+        raise CloudError("the stack failed")
+
+    key = f"runs/nights/function-{hashlib.sha256(built.data).hexdigest()[:32]}.zip"
+    with account.as_administrator():
+        boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=STRANGE)
+        put_webhook("https://hooks.example.com/cNry")
+        for _ in range(2):  # the second one changes what the first one has made
+            before = names(STORE) and record.read()
+            with monkeypatch.context() as patch:
+                patch.setattr(NightStack, "deploy", refuses)
+                assert spotrun("night", "install", job, *INSTALL).code == CloudError.exit_code
+            assert (names(STORE) and record.read()) == before, "what is refused leaves the record as it was"
+            said = spotrun("night", "install", job, *INSTALL)
+            assert said.code == 0, said.err
+            assert account.code(NIGHT) == built.data
+            pin = AwsNights(Region(REGION, account.clock)).pinned(NIGHT)
+            assert pin is not None
+            pins.append(pin)
+            assert record_of(STORE, NIGHT, pin).read() == record.read()
+    assert pins[0].key == pins[1].key, "a run that goes on stays known"
+    assert pins[0].sha256 != pins[1].sha256
 
 
 def put_webhook(address: str) -> None:

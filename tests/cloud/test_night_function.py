@@ -14,12 +14,16 @@ from spotrun.clouds.night_requests import BEGIN, Asked
 from spotrun.clouds.night_requests import TICK as OF_A_TICK
 from spotrun.errors import SpecInvalid
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, lasts
+from spotrun.folder.night_record import DAYS
 from spotrun.folder.pace import ALL_THE_TIME, BY_THE_MINUTE
 from spotrun.folder.status_objects import RunnerStatus
-from spotrun.night.times import DAYS, next_due, read_at, read_days, shortest_gap
+from spotrun.night.times import next_due, read_at, read_days, shortest_gap
 from spotrun.policy.housekeeping import SILENCE
+from spotrun.runner.creation import create_run
+from spotrun.runs.open_run import open_run
+from spotrun.spec.model import RunSpec
 from tests.support.night_faults import live
-from tests.support.night_world import NightWorld, require_one_clean_night, utc
+from tests.support.night_world import NAME, NightWorld, require_one_clean_night, utc
 
 NEW_WORLD = Callable[[str], NightWorld]
 
@@ -128,6 +132,30 @@ def test_a_night_that_is_due_while_the_last_one_goes_on_carries_it_on(world: Nig
     assert (first.due, second.due) == ("2026-11-23", "2026-11-24")
     assert second.carried
     assert world.uids() == [first.run] == [second.run]
+
+
+def by_another(world: NightWorld, folder: Path, **changes: object) -> str:
+    """A run of the night's name that no night has begun: the same job, with the files of another folder."""
+    job = RunSpec.from_dict({**world.night.spec, "workdir": str(folder), **changes})
+    return create_run(job, "theirs").rpartition("-")[2]
+
+
+@pytest.mark.parametrize("changes", [{}, {"budget": {"max_usd": "100000"}}], ids=["files", "budget"])
+def test_night_neither_carries_on_nor_ticks_a_strangers_run_with_other_files_or_another_budget(
+    world: NightWorld, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    folder = world.folder
+    if not changes:
+        folder = tmp_path / "theirs"
+        folder.mkdir()
+        (folder / "train.py").write_text("print('theirs')\n")
+    theirs = by_another(world, folder, **changes)
+    to_the_evening(world)
+    world.passes(3)
+    assert world.nights() == []
+    assert world.account.alive == []
+    assert "is not finished, and no night has begun it" in world.said[-1]
+    assert len(open_run(f"{world.store}/{NAME}-{theirs}", None).ledger.refresh().launches) == 0
 
 
 def test_a_night_that_is_wanted_by_hand_is_one_of_its_own(world: NightWorld) -> None:

@@ -204,6 +204,24 @@ def test_a_night_that_does_not_begin_is_told_once_in_the_hour_after_and_may_begi
     assert told(server) == ["night", *ALL]
 
 
+def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
+    world: NightWorld, server: WebhookServer, parameters: Parameters
+) -> None:
+    """The stranger's own webhooks are none of the night's."""
+    key = "runs/nights/resnet50/night.json"
+    installed = world._objects.objects[key]
+    parameters.held["/spotrun/OF_A_STRANGER"] = f"{server.url}stranger"
+    world._objects.objects[key] = installed.replace(b"SLACK_WEBHOOK", b"OF_A_STRANGER")
+    world.passes(100)
+    (news,) = server.posted
+    assert news.json["id"] == "resnet50-20261123-night"
+    assert "night.json is not what was installed" in news.json["sentence"]
+    assert "spotrun night install" in news.json["sentence"]
+    assert news.path != "/stranger"
+    assert world.uids() == []
+    assert world.invoke({"kind": "look"}), "what looks after a run asks nobody for the record"
+
+
 def test_a_night_without_its_clock_is_told_and_so_is_who_could_not_be_told(
     world: NightWorld, server: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

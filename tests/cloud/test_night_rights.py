@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,8 +17,10 @@ from spotrun.clouds.archive import glibc_of
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.night_alarm import INSTANCES_MAX, pattern
 from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
+from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import Function
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid
+from spotrun.folder.night_pin import pin_for
 from spotrun.folder.night_record import Night, NightRecord
 from spotrun.store import opening
 from tests.support.aws_templates import ACCOUNT, REGION, Template, path_of
@@ -144,12 +148,32 @@ Stacks = Callable[..., SimpleNamespace]
 DENIED = "User: arn:aws:iam::1:user/me is not authorized to perform: {} on resource: x"
 
 
+class Code:
+    """The code of one function, as Lambda tells of it. `becomes` is what Lambda makes of what it receives."""
+
+    def __init__(self, becomes: Callable[[bytes], bytes] = lambda data: data) -> None:
+        self.data = b"# not uploaded yet"
+        self._becomes, self._looks = becomes, 0
+
+    def updated(self, FunctionName: str, ZipFile: bytes) -> dict[str, Any]:
+        self.data, self._looks = self._becomes(ZipFile), 2
+        return {"FunctionName": FunctionName}
+
+    def described(self, FunctionName: str) -> dict[str, Any]:
+        self._looks -= 1
+        state = "InProgress" if self._looks >= 0 else "Successful"
+        digest = base64.b64encode(hashlib.sha256(self.data).digest()).decode()
+        return {"Configuration": {"CodeSha256": digest, "LastUpdateStatus": state}}
+
+
 def nights_with(monkeypatch: pytest.MonkeyPatch, **operations: Any) -> AwsNights:
     def absent(**_: Any) -> None:
         raise refusal("ValidationError", words="Stack with id x does not exist")
 
-    parts = dict.fromkeys(("get_function", "describe_rule", "get_role", "get_schedule"), lambda **_: {})
-    client = SimpleNamespace(**{"describe_stacks": absent, **parts, **operations})
+    parts = dict.fromkeys(("describe_rule", "get_role", "get_schedule"), lambda **_: {})
+    code = Code()
+    functions = {"get_function": code.described, "update_function_code": code.updated}
+    client = SimpleNamespace(**{"describe_stacks": absent, **parts, **functions, **operations})
     monkeypatch.setattr(Region, "_client", lambda *_: client)
     store = MemoryStore()
     monkeypatch.setattr(opening, "_open_s3", lambda _: store)
@@ -157,7 +181,8 @@ def nights_with(monkeypatch: pytest.MonkeyPatch, **operations: Any) -> AwsNights
 
 
 def install(nights: AwsNights, **changes: Any) -> None:
-    nights.install(night(**changes), "s3://bucket/runs", Function(b"zip", "python3.13", "x86_64"), lambda _: None)
+    pin = pin_for(night(**changes), None)
+    nights.install(pin, "s3://bucket/runs", Function(b"zip", "python3.13", "x86_64"), lambda _: None)
 
 
 def test_who_may_make_no_stack_is_told_the_right_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +253,19 @@ def test_a_stack_that_is_as_it_was_needs_no_update(monkeypatch: pytest.MonkeyPat
     there = {"Stacks": [{"StackId": "arn:stack", "StackStatus": "CREATE_COMPLETE"}]}
     install(nights_with(monkeypatch, describe_stacks=lambda **_: there, update_stack=update_stack))
     assert len(asked) == 1
+
+
+def test_code_of_another_digest_than_was_uploaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Code(becomes=lambda data: data + b" and more")
+    nights = nights_with(
+        monkeypatch,
+        describe_stacks=lambda **_: {"Stacks": [{"StackId": "arn:stack", "StackStatus": "UPDATE_COMPLETE"}]},
+        update_stack=lambda **_: {"StackId": "arn:stack"},
+        get_function=code.described,
+        update_function_code=code.updated,
+    )
+    with pytest.raises(CloudError, match="has code of another digest than was uploaded"):
+        install(nights)
 
 
 def test_a_function_that_fails_is_told_with_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,3 +348,11 @@ def test_an_archive_stays_where_nobody_knows_whether_it_is_needed(kept: Kept) ->
     kept.nights.remove("b", "s3://bucket/runs", said.append)
     assert kept.archives == {"a", "b", "older", "young"}
     assert "functions of older versions stay in s3://bucket/runs/nights" in said[0]
+
+
+def test_archive_is_put_even_if_a_stranger_has_put_one_of_its_name(kept: Kept) -> None:
+    archives = NightArchives("s3://bucket/runs", kept.clock)
+    _, name = archives.upload(b"an archive")
+    kept.store.put(name, b"a stranger's")
+    assert archives.upload(b"an archive") == ("bucket", name)
+    assert kept.store.get(name) == b"an archive"

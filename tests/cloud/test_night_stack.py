@@ -6,17 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.night_stack import NightStack
 from spotrun.clouds.aws.nights import AwsNights
 from spotrun.errors import CloudUnavailable, SpecInvalid
-from spotrun.folder.night_record import Night, NightRecord
-from spotrun.store import opening
+from spotrun.folder.night_record import Night
 from tests.support.aws_templates import REGION
 from tests.support.manual_clock import ManualClock
-from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import refusal
 
 STORE = "s3://bucket/runs"
@@ -43,6 +40,7 @@ class Stacks:
     def __init__(self, *states: str, store: str = STORE, gone: tuple[str, ...] = ()) -> None:
         self.states, self.gone = [*states], {*gone}
         self.parameters = {**PARAMETERS, "Store": store}
+        self.code = "a digest"
         self.done: list[str] = []
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
@@ -69,7 +67,7 @@ class Stacks:
         self.states = ["DELETE_IN_PROGRESS", "DELETE_COMPLETE"]
 
     def get_function(self, FunctionName: str) -> dict[str, Any]:
-        return self._part("function")
+        return {**self._part("function"), "Configuration": {"CodeSha256": self.code}}
 
     def describe_rule(self, Name: str) -> dict[str, Any]:
         return self._part("rule")
@@ -166,18 +164,12 @@ def test_a_night_that_is_called_at_other_times_than_are_recorded_is_told(monkeyp
     assert "at other times than it should" in reach(monkeypatch, stacks).wrong(NIGHT, STORE)
 
 
-def test_what_is_put_back_after_a_refusal_is_what_was_known_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = MemoryStore()
-    monkeypatch.setattr(opening, "_open_s3", lambda _: store)
-    record = NightRecord(STORE, "resnet50")
-    before = record.known()
-    record.install(NIGHT)
-    assert record.known() == NIGHT
-    record.put_back(before)
-    assert [*store.objects] == []
-    record.install(NIGHT)
-    record.install(replace(NIGHT, at="23:00"))
-    record.put_back(NIGHT)
-    assert record.read() == NIGHT
+def test_function_without_the_code_that_was_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation that was cut off before its upload, and another program that changed the function."""
+    stacks = Stacks("CREATE_COMPLETE")
+    stacks.parameters["Code"] = "a digest"
+    assert reach(monkeypatch, stacks).wrong(NIGHT, STORE) == ""
+    stacks.code = "another"
+    assert "the code of the function spotrun-night-resnet50 is not what" in reach(monkeypatch, stacks).wrong(
+        NIGHT, STORE
+    )

@@ -37,6 +37,7 @@ from tests.support.repository import ROOT
 
 README = (ROOT / "infra" / "gcp" / "README.md").read_text()
 UID, OTHER = "0123456789", "0123456780"
+PUBLIC = "ab" * 32
 REFUSED = "StoreError"
 AGENTS = (
     *(f"{CHECKPOINTS}1/3/part-0", f"{ENVIRONMENTS}/k/1/000000", f"{ENVIRONMENTS}/k.json", agent_key(3)),
@@ -83,7 +84,7 @@ def place(servers: Callable[[str], RunningServer], tmp_path_factory: pytest.Temp
         with instance(gate, account_of(UID)) as own, instance(gate, account_of(OTHER)) as other:
             for key in KEPT:
                 open_store(f"{runs}/r-{UID}").put(key, b"of the runner")
-            open_store(runs).put(owners_key_of(UID), b"the owner's")
+            open_store(runs).put(owners_key_of(UID, PUBLIC), b"the owner's")
             yield Place(gate, runs, own, other)
 
 
@@ -171,13 +172,13 @@ def test_an_instance_reaches_nothing_of_another_run(place: Place, verb: str, arg
 
 
 def test_an_instance_cannot_read_the_keys_of_owners_nor_list_the_runs(place: Place) -> None:
-    for key in (owners_key_of(UID), owners_key_of(OTHER)):
+    for key in (owners_key_of(UID, PUBLIC), owners_key_of(OTHER, PUBLIC)):
         assert place.own.ask(place.runs, "get", key)[0] == REFUSED
         assert place.own.ask(place.runs, "put", key, "mine")[0] == REFUSED
     for prefix in ("", "keys/", "r-", f"r-{UID}"):
         assert place.own.ask(place.runs, "list", prefix)[0] == REFUSED
     assert place.own.ask(place.runs, "folders")[0] == REFUSED
-    assert open_store(place.runs).get(owners_key_of(UID)) == b"the owner's"
+    assert open_store(place.runs).get(owners_key_of(UID, PUBLIC)) == b"the owner's"
 
 
 @pytest.mark.parametrize("name", [f"r-{UID}0", f"r-{UID}-1", f"R-{UID}", f"x/r-{UID}", f"r-{UID}=", f"s-{UID}"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.trainer_link import SEED
+from spotrun.trainer_link import SEED, SnapshotTaken
 from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
@@ -37,6 +37,19 @@ def test_four_kills_change_no_bit(zygote: Zygote, tmp_path: Path, name: str) -> 
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
     kills = random.Random(name).choices(range(1, 9), k=4)
     assert agent.run([f"at:{kill}" for kill in kills]) == straight
+
+
+@pytest.mark.parametrize("name", ["with_accelerate", "with_fabric"])
+def test_a_logger_that_only_the_launcher_holds_keeps_its_rows(zygote: Zygote, tmp_path: Path, name: str) -> None:
+    straight = Agent(zygote, job_of(name), tmp_path / "straight").run()
+
+    def kill(agent: Agent, message: object) -> None:
+        if isinstance(message, SnapshotTaken) and message.step >= 3 and agent.attempts == 1:
+            agent.kill()
+
+    agent = Agent(zygote, job_of(name), tmp_path / "killed", every_steps=1, on_message=kill)
+    assert agent.attempt() == "killed", agent.log.read_text()[-3000:]
+    assert agent.run() == straight
 
 
 @pytest.mark.parametrize("name", ["accumulation", "generated", "twice", "with_accelerate"])

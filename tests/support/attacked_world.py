@@ -55,7 +55,7 @@ class AttackedWorld:
         )
         self._random = Random(seed)
         folder, another = f"demo-{self._world.uid}", f"demo-{ANOTHER}"
-        self._others = _objects_of_others(another, self._world.uid)
+        self._others = _objects_of_others(another, self._world.state.created)
         self._untouched = dict(self._others.objects)
         self._victim = self._launch_for_another()
         bucket = NodeBucket(self._world.store, self._others, folder, self._world.uid)
@@ -139,14 +139,14 @@ class AttackedWorld:
         assert (request.run_uid, request.price_cap_usd_per_hour) == (created.uid, cap), "a setting was changed"
 
 
-def _objects_of_others(folder: str, run_uid: str) -> MemoryStore:
+def _objects_of_others(folder: str, attacked: ev.RunCreated) -> MemoryStore:
     """Another run that trains, and the keys of both."""
     history, store = History(uid=ANOTHER, spec=spec().to_dict()), MemoryStore()
     history.running()
     for entry in history.entries:
         store.put(f"{RUNS}/{folder}/{key_of(entry.number)}", encode_entry(entry))
-    for uid in (ANOTHER, run_uid):
-        store.put(f"{RUNS}/{keys.key_of(uid)}", b"a key")
+    for created in (history.state.created, attacked):
+        store.put(f"{RUNS}/{keys.key_of(created.uid, created.public_key)}", b"a key")
     return store
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+from moto.awslambda.models import lambda_backends
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
@@ -63,6 +64,10 @@ class NightAccount(GuardedAccount):
         with self.as_administrator():
             return dict(boto3.client("events", region_name=REGION).describe_rule(Name=name_of(night)))
 
+    def code(self, night: str) -> bytes:
+        """The archive that Lambda has."""
+        return bytes(lambda_backends[ACCOUNT][REGION].get_function(name_of(night)).code_bytes)
+
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -74,8 +79,10 @@ class NightAccount(GuardedAccount):
             return self._invoke(json.loads(body))(environ, start_response)
         function = _BY_FUNCTION.search(request.headers.get("User-Agent", ""))
         if function is None:
-            if b"Action=CreateStack" in body and b"StackName=spotrun-night-" in body:
+            if b"StackName=spotrun-night-" in body and b"Action=CreateStack" in body:
                 self._make_by_hand(body)
+            if b"StackName=spotrun-night-" in body and b"Action=UpdateStack" in body:
+                self._parameters = _parameters_in(body)
             if b"Action=DeleteStack" in body:
                 self._remove_by_hand()
             return super()._answer(environ, start_response)
@@ -88,9 +95,7 @@ class NightAccount(GuardedAccount):
 
     def _make_by_hand(self, body: bytes) -> None:
         """moto's CloudFormation knows no schedules."""
-        asked = dict(Request.from_values(data=body, method="POST", content_type=_FORM).form)
-        names = (key for key in asked if key.endswith(".ParameterKey"))
-        self._parameters = {asked[key]: asked[key.replace("ParameterKey", "ParameterValue")] for key in names}
+        self._parameters = _parameters_in(body)
         template = Template("night", **self._parameters)
         with self.as_administrator():
             scheduler = boto3.client("scheduler", region_name=REGION)
@@ -124,15 +129,18 @@ class NightAccount(GuardedAccount):
         archive = self._folder_of_functions / "function.zip"
         if not archive.exists():
             archive.parent.mkdir(parents=True, exist_ok=True)
-            with self.as_administrator():
-                found = boto3.client("s3", region_name=REGION).get_object(
-                    Bucket=self._parameters["CodeBucket"], Key=self._parameters["CodeKey"]
-                )
-                archive.write_bytes(found["Body"].read())
+            archive.write_bytes(self.code(self._parameters["Night"]))
         variables = Template("night", **self._parameters).properties("Function")["Environment"]["Variables"]
         name = name_of(self._parameters["Night"])
         environment = {**variables, **self.environment, "AWS_SDK_UA_APP_ID": name, "HOME": str(folder / "tmp")}
         return LambdaRuntime(archive, folder, environment)
+
+
+def _parameters_in(body: bytes) -> dict[str, str]:
+    """Those of a stack that somebody makes or changes."""
+    asked = dict(Request.from_values(data=body, method="POST", content_type=_FORM).form)
+    names = (key for key in asked if key.endswith(".ParameterKey"))
+    return {asked[key]: asked[key.replace("ParameterKey", "ParameterValue")] for key in names}
 
 
 @cache

@@ -32,6 +32,7 @@ from spotrun.clouds.aws.nights import FUNCTION_S, expression, expression_again
 from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import Ledger
+from spotrun.folder.night_pin import Pin, pin_for, record_of
 from spotrun.folder.night_record import Begun, Night, NightRecord
 from spotrun.folder.run_calls import Calls, read_calls
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
@@ -211,6 +212,8 @@ class NightWorld:
         self._ledgers: dict[str, Ledger] = {}
         self._removed = False
         self._begun: list[Begun] = []
+        self._read_begun = 0
+        self._pin: Pin | None = None
         self._open_account(monkeypatch)
         monkeypatch.setattr(runs, "ScaledClock", lambda *_: self.clock)
         monkeypatch.setattr(creation, "_try_out", lambda _: None)
@@ -298,7 +301,19 @@ class NightWorld:
             installed_at=self.clock.now(),
             spotrun="0",
         )
+        self._pin = pin_for(self.night, self._pin)
+        self._attendant = None
         record.install(self.night)
+
+    @property
+    def pin(self) -> Pin:
+        """That of the function, once the night is installed."""
+        assert self._pin is not None
+        return self._pin
+
+    def forget_pin(self) -> None:
+        """The function was deleted by hand, or is of a spotrun that pinned nothing."""
+        self._pin = None
 
     def is_removed(self) -> None:
         """The stack is deleted: nobody calls the function any more."""
@@ -388,7 +403,7 @@ class NightWorld:
         """Whether it came to an end that AWS takes for one."""
         self.invoked += 1
         if self._attendant is None:
-            self._attendant = Attendant(self.store, NAME, self.new_alarm(), self.clock)
+            self._attendant = self._new_attendant()
             self._counter = CallCounter(self.store, self.memory_mb, STARTS_S, self.clock, self._asked_so_far)
         was_inside, self._is_inside, self._event = self._is_inside, True, event
         try:
@@ -403,6 +418,9 @@ class NightWorld:
         finally:
             self._is_inside = was_inside
         return True
+
+    def _new_attendant(self) -> Attendant:
+        return Attendant(self.store, NAME, self.pin, self.new_alarm(), self.clock)
 
     def _asked_so_far(self) -> Asked:
         asked = self.asked
@@ -439,8 +457,7 @@ class NightWorld:
             self.beside_in -= 1
             if self.beside_in < 0:
                 self.beside_in = None
-                other = Attendant(self.store, NAME, self.new_alarm(), self.clock)
-                self.invoke(self._event, other)
+                self.invoke(self._event, self._new_attendant())
 
     def _opened(self, place: BucketAddress) -> Bucket:
         return Bucket(self._objects, place, lambda operation: self._meet("store", operation))
@@ -548,11 +565,11 @@ class NightWorld:
     def nights(self) -> list[Begun]:
         """All that began, in order."""
         inside, self._is_inside = self._is_inside, False
-        record = NightRecord(self.store, NAME)
-        while f"runs/nights/{NAME}/begun/{len(self._begun):08d}.json" in self._objects.objects:
-            found = record.numbered(len(self._begun))
-            assert found is not None
-            self._begun.append(found.begun)
+        record = record_of(self.store, NAME, self.pin)
+        while f"runs/nights/{NAME}/begun/{self._read_begun:08d}.json" in self._objects.objects:
+            if (found := record.numbered(self._read_begun)) is not None:
+                self._begun.append(found.begun)
+            self._read_begun += 1
         self._is_inside = inside
         return [*self._begun]
 

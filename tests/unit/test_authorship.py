@@ -137,7 +137,7 @@ def test_a_run_without_a_key_is_read_as_before() -> None:
 def test_the_key_lies_beside_the_runs_and_is_read_when_it_signs() -> None:
     runs = MemoryStore(ManualClock(START))
     public = keys.make(runs, "0123456789")
-    assert list(runs.objects) == ["keys/0123456789"]
+    assert list(runs.objects) == [f"keys/0123456789-{public}"]
     sign = keys.OwnersKey(lambda: runs, "0123456789", public)
     assert keys.is_signed(public, sign(b"{}"), b"{}")
     assert not keys.is_signed(public, sign(b"{}"), b"{ }")
@@ -145,13 +145,30 @@ def test_the_key_lies_beside_the_runs_and_is_read_when_it_signs() -> None:
     assert keys.is_signed(public, sign(b"{}"), b"{}"), "it is read once"
 
 
+def test_a_run_of_an_earlier_version_signs_with_the_key_under_its_uid() -> None:
+    runs = MemoryStore(ManualClock(START))
+    public = keys.make(runs, "0123456789")
+    runs.objects["keys/0123456789"] = runs.objects.pop(f"keys/0123456789-{public}")
+    assert keys.is_signed(public, keys.OwnersKey(lambda: runs, "0123456789", public)(b"{}"), b"{}")
+
+
+def test_each_creation_has_a_key_of_its_own_and_all_are_removed_with_the_run() -> None:
+    runs = MemoryStore(ManualClock(START))
+    runs.put("keys/0123456789", b"of an earlier version")
+    assert keys.make(runs, "0123456789") != keys.make(runs, "0123456789")
+    other = keys.make(runs, "0123456789a")
+    keys.remove(runs, "0123456789")
+    assert list(runs.objects) == [f"keys/0123456789a-{other}"]
+
+
 @pytest.mark.parametrize("data", [None, b"", b"00", b"\xff" * 64, b"0" * 64])
-def test_a_key_that_is_not_the_runs_signs_nothing(data: bytes | None) -> None:
+@pytest.mark.parametrize("name", ["keys/0123456789-{}", "keys/0123456789"])
+def test_a_key_that_is_not_the_runs_signs_nothing(name: str, data: bytes | None) -> None:
     runs = MemoryStore(ManualClock(START))
     public = keys.make(runs, "0123456789")
     runs.objects.clear()
     if data is not None:
-        runs.put("keys/0123456789", data)
+        runs.put(name.format(public), data)
     with pytest.raises(KeyMissing, match="keys/0123456789"):
         keys.OwnersKey(lambda: runs, "0123456789", public)(b"{}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
-from spotrun.exactness.comparison import differences, digest_of, family
+from spotrun.exactness.comparison import differences, digest_of
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, gathered
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import (
@@ -31,6 +32,7 @@ from spotrun.exactness.trace import (
     encode_record,
 )
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
+from spotrun.verify.kills import Killed
 from spotrun.verify.rehearsal import Rehearsed
 from spotrun.verify.verification import compare
 from tests.support.histories import History
@@ -375,9 +377,7 @@ def test_what_an_error_left_in_variables_is_not_the_end_of_the_training() -> Non
 
 
 def noted(**places: str) -> Noted:
-    return Noted(
-        moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()}, files={}
-    )
+    return Noted(moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()})
 
 
 def test_what_differs_before_any_interruption_is_not_compared_and_named() -> None:
@@ -395,32 +395,53 @@ def test_what_differs_before_any_interruption_is_not_compared_and_named() -> Non
     found = first_difference(straight, Trace(other))
     assert found is not None
     assert found.name == "kept"
-    assert family("rows[12]['a'][3].b") == "rows[]['a'][].b"
 
 
-def rehearsed(folder: Path, end: str, **files: str) -> Rehearsed:
-    """One that left two files: a log that had these digests early on, with the line `end` at its end, and a clock."""
+def rehearsed(folder: Path, trace: Trace, *kills: Killed, **files: str) -> Rehearsed:
     folder.mkdir()
-    (folder / "log.csv").write_text(f"loss\n{end}\n")
-    (folder / "clock.txt").write_text(folder.name)
-    trace = resumed(*whole(), Noted(moment="batch 1", places={}, files=files))
-    trace.records.insert(1, trace.records.pop())
-    left = Folder(folder, frozenset({"log.csv", "clock.txt"}))
+    for name, content in files.items():
+        (folder / f"{name}.jsonl").write_text(content)
+    left = Folder(folder, frozenset(f"{name}.jsonl" for name in files))
     state = History().state
-    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=(), duration_s=1.0, state=state)
+    return Rehearsed(ranks={0: trace}, work=left, refused={}, not_carried=(), kills=kills, duration_s=1.0, state=state)
 
 
-def test_a_file_that_differed_early_and_is_the_same_in_the_end_is_compared(tmp_path: Path) -> None:
-    """A logger had a line in its buffer."""
-    early = {"log.csv": "a", "clock.txt": "a"}, {"log.csv": "b", "clock.txt": "b"}
-    one, other = (
-        rehearsed(tmp_path / name, "0.5", **files)
-        for name, files in zip(("straight", "interrupted"), early, strict=True)
-    )
-    said = compare(one, other, 0, lambda text: text)
-    assert said.differences.first is None
+KILLED = Killed(step=5, victim="trainer")
+
+
+def history(drawn: str, steps: range = range(8)) -> str:
+    return "".join(f'{{"step": {step}, "beat": {drawn}{step}}}\n' for step in steps)
+
+
+def test_what_two_straight_trainings_do_not_share_is_no_difference_and_is_named(tmp_path: Path) -> None:
+    def training(name: str, drawn: str, trace: Callable[..., Trace]) -> Rehearsed:
+        ends = replace(WHOLE, places={"module.took": drawn, "module.count": "3"}, metrics={"loss": "1", "beat": drawn})
+        files = {"history": history(drawn), f"log-{drawn}": "a\n"}
+        return rehearsed(tmp_path / name, trace(*whole(end=ends)), **files)
+
+    straight, again = (training(*each, lambda *all_: Trace([*all_])) for each in (("one", "1"), ("again", "2")))
+    killed = training("killed", "3", resumed)
+    alone = compare(straight, killed, 0, str)
+    assert set(alone.differences.counts) == {DifferenceKind.STATE, DifferenceKind.METRICS, DifferenceKind.FILES}
+    said = compare(straight, killed, 0, str, again)
+    assert said.identical
+    assert {each.name for each in said.not_compared if each.why == scope.VARIES_AGAIN} == {
+        "module.took", "metrics beat", "file history.jsonl, line #['beat']", "file log-1.jsonl", "file log-3.jsonl",
+    }  # fmt: skip
     assert [each.count for each in said.compared if each.what == "files"] == [1]
-    assert [(each.name, each.why) for each in said.not_compared] == [("file clock.txt", scope.VARIES)]
+
+
+def test_rows_that_a_resume_lost_are_a_difference_though_their_times_vary(tmp_path: Path) -> None:
+    straight, again = (rehearsed(tmp_path / drawn, Trace(whole()), history=history(drawn)) for drawn in "12")
+    killed = rehearsed(tmp_path / "3", resumed(*whole(3)), KILLED, history=history("3", range(5, 8)))
+    said = compare(straight, killed, 0, str, again)
+    assert not said.identical
+    found = said.differences.first
+    assert found is not None
+    assert (found.kind, found.name, found.where) == (DifferenceKind.FILES, "history.jsonl", "line 1['step']")
+    assert said.likely_cause is not None
+    assert "keeps rows that no checkpoint holds" in said.likely_cause
+    assert "it holds a time" not in said.likely_cause, "two straight trainings have the same rows"
 
 
 def test_what_could_not_be_looked_into_in_one_of_them_is_named() -> None:

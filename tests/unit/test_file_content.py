@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from spotrun.exactness.file_content import EVENTS, OURS, digest_of_file, parts_of_file
-from spotrun.exactness.folders import FileDifference, Folder, differences, first_difference, names_of, note, tracker_of
-from spotrun.exactness.same_everywhere import without_instances, without_times
+from spotrun.exactness.file_content import EVENTS, OURS, parts_of_file
+from spotrun.exactness.folders import FileDifference, Folder, differences, first_difference, names_of, tracker_of
+from spotrun.exactness.same_everywhere import is_duration, without_instances, without_times
+from spotrun.exactness.varying import Varying, family, unnumbered
 from spotrun.trainer_link import Figures
 
 CLEAN = without_instances("/cloud/instances")
@@ -178,9 +179,54 @@ def test_times_and_places_of_instances_are_no_difference_in_a_text(tmp_path: Pat
     assert found.where == "line 2"
 
 
-@pytest.mark.parametrize("text", ["ratio 1:2:3", "key 2026-11-23", "12:30", "v1.2.3", "10:20:30:40", "20261123"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ratio 1:2:3",
+        "key 2026-11-23",
+        "12:30",
+        "v1.2.3",
+        "10:20:30:40",
+        "20261123",
+        "5 steps",
+        "a3s",
+        "0.5/s.pt",
+        "8 m",
+    ],
+)
 def test_what_is_no_time_of_day_stays(text: str) -> None:
     assert without_times(text) == text
+
+
+@pytest.mark.parametrize("text", ["took 0.53s", "took 12 ms", "3.1 it/s", "1e-05 seconds", "120 samples/sec"])
+def test_a_number_with_a_unit_of_time_is_no_difference(text: str) -> None:
+    assert "<time>" in without_times(f"epoch 3: {text}, loss 0.5")
+    assert "loss 0.5" in without_times(f"epoch 3: {text}, loss 0.5")
+
+
+@pytest.mark.parametrize(
+    "name", ["time", "epoch_time", "elapsed_s", "train/seconds", "wallTime", "steps_per_sec", "fps"]
+)
+def test_a_field_with_the_name_of_a_time_is_known(name: str) -> None:
+    assert is_duration(name)
+
+
+@pytest.mark.parametrize("name", ["time_mlp.weight", "timestep", "eta", "loss", "lifetime", "sections", "classes"])
+def test_a_field_with_another_name_is_no_time(name: str) -> None:
+    assert not is_duration(name)
+
+
+def test_fields_of_json_are_compared_one_by_one_and_each_digit_counts(tmp_path: Path) -> None:
+    one = b'{"step": 1, "loss": 0.50}\n{"step": 2, "loss": 0.4, "time": 7}\n'
+    assert first(tmp_path, one, one.replace(b"7", b"9")) is None
+    found = first(tmp_path, one, one.replace(b"0.4", b"0.40"))
+    assert found is not None
+    assert (found.where, found.straight, found.interrupted) == ("line 2['loss']", "0.4", "0.40")
+    whole = b'{"loss": [0.5, 0.4],\n "time": [1, 2]}'
+    found = first(tmp_path, whole, whole.replace(b", 0.4", b""), "history.json")
+    assert found is not None
+    assert (found.where, found.straight, found.interrupted) == ("['loss']", "list of 2", "list of 1")
+    assert first(tmp_path, b"{no json", b"{no json!", "history.json") is not None
 
 
 @pytest.mark.parametrize("lost", [b"", b"a\n", b"a\nb\nc\n"])
@@ -227,6 +273,119 @@ def test_databases_are_compared_by_what_is_in_them(tmp_path: Path) -> None:
 def test_what_only_begins_like_a_known_format_is_compared_by_its_bytes(tmp_path: Path, head: bytes) -> None:
     assert first(tmp_path, head + b"\0\1", head + b"\0\1") is None
     assert first(tmp_path, head + b"\0\1", head + b"\0\2") is not None
+
+
+# -- what varies in any two trainings --------------------------------------------------------------------------------
+
+
+def varying(tmp_path: Path, one: bytes, again: bytes, name: str) -> Varying:
+    parts = []
+    for number, content in enumerate((one, again)):
+        path = tmp_path / f"v{number}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        parts.append(parts_of_file(path, CLEAN))
+    return Varying(*parts)
+
+
+def third(tmp_path: Path, one: bytes, again: bytes, other: bytes, name: str) -> FileDifference | None:
+    """Compare `one` with `other`, without what is another in `again`."""
+    found = varying(tmp_path, one, again, name)
+    assert not found.is_whole
+    assert first(tmp_path, one, other, name) is not None
+    folders = [Folder(tmp_path / each, frozenset({name})) for each in ("straight", "interrupted")]
+    return next(differences(*folders, {name}, CLEAN, {name: found}), None)
+
+
+def rows(kind: str, count: int, drawn: int, lost: int = 0) -> bytes:
+    """A file with a row for each step and a value in each that is another in any training."""
+    steps = [(step, 1 / (step + 1), f"{drawn}.{step}") for step in range(lost, count)]
+    match kind:
+        case "history.csv":
+            text = "step,loss,beat\n" + "".join(f"{step},{loss},{beat}\n" for step, loss, beat in steps)
+        case "bare.csv":
+            text = "".join(f"{beat},{step},{loss}\n" for step, loss, beat in steps)
+        case "by_time.json":
+            text = json.dumps({beat: {"step": step, "loss": loss} for step, loss, beat in steps} | {"end": len(steps)})
+        case "history.jsonl":
+            text = "".join(json.dumps({"step": step, "loss": loss, "beat": beat}) + "\n" for step, loss, beat in steps)
+        case "history.json":
+            names = ("step", "loss", "beat")
+            text = json.dumps({name: [row[number] for row in steps] for number, name in enumerate(names)})
+        case "train.log":
+            text = f"pid {drawn}\n" + "".join(f"step {step}: loss {loss} beat {beat}\n" for step, loss, beat in steps)
+        case "history.pkl":
+            return pickle.dumps([{"step": step, "loss": loss, "beat": beat} for step, loss, beat in steps])
+        case "beats.txt":
+            text = "".join(f"{beat}\n" for _, _, beat in steps)
+    return text.encode()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "history.csv",
+        "bare.csv",
+        "history.jsonl",
+        "history.json",
+        "by_time.json",
+        "train.log",
+        "history.pkl",
+        "beats.txt",
+    ],
+)
+def test_a_varying_column_hides_no_lost_rows(tmp_path: Path, kind: str) -> None:
+    one, again = rows(kind, 12, 11), rows(kind, 12, 22)
+    assert third(tmp_path, one, again, rows(kind, 12, 33), kind) is None
+    assert third(tmp_path, one, again, rows(kind, 12, 33, lost=4), kind) is not None
+    if b"0.125" in one and kind != "by_time.json":
+        assert third(tmp_path, one, again, rows(kind, 12, 33).replace(b"0.125", b"0.126"), kind) is not None
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    assert list(varying(tmp_path, rows("history.csv", 3, 1), rows("history.csv", 3, 2), "a.csv").names()) == [
+        "row #, beat"
+    ]
+    logs = rows("train.log", 3, 1), rows("train.log", 3, 2)
+    assert list(varying(tmp_path, *logs, "a.log").names()) == [
+        "line #: 'pid …\\n'",
+        "line #: 'step #: loss # beat …\\n'",
+    ]
+
+
+def test_of_a_line_with_a_digest_the_other_words_are_compared(tmp_path: Path) -> None:
+    one, again, other = (f"key {name * 64} of run 7\nend\n".encode() for name in "abc")
+    assert third(tmp_path, one, again, other, "train.log") is None
+    assert third(tmp_path, one, again, other.replace(b"run 7", b"run 8"), "train.log") is not None
+
+
+def test_a_line_with_a_random_name_is_left_out_and_the_lines_around_it_are_not(tmp_path: Path) -> None:
+    one, again, other = (f"loss 0.5\ninto /tmp/{name}/x\nloss 0.4\n".encode() for name in ("qwer", "ty1", "uiop"))
+    assert third(tmp_path, one, again, other, "train.log") is None
+    assert third(tmp_path, one, again, other.replace(b"0.4", b"0.3"), "train.log") is not None
+
+
+@pytest.mark.parametrize("content", [b"\0%d", b"%d", b"\x80\x04K%c."])
+def test_a_file_of_one_value_that_varies_is_not_compared(tmp_path: Path, content: bytes) -> None:
+    assert varying(tmp_path, content % 51, content % 52, "file").is_whole
+
+
+def test_a_log_whose_lines_come_by_the_clock_is_not_compared(tmp_path: Path) -> None:
+    assert varying(tmp_path, b"beat 1\n" * 5, b"beat 1\n" * 7, "file").is_whole
+
+
+def test_a_field_of_a_checkpoint_file_that_varies_hides_nothing_else(tmp_path: Path) -> None:
+    one, again, other = (saved({"at": at, "w": torch.ones(2)}) for at in (0.5, 0.25, 0.75))
+    assert third(tmp_path, one, again, other, "last.ckpt") is None
+    found = third(tmp_path, one, again, saved({"at": 0.75, "w": torch.zeros(2)}), "last.ckpt")
+    assert found is not None
+    assert found.where.startswith("['w']")
+
+
+def test_names_without_numbers_stand_for_all_of_their_kind() -> None:
+    assert family("rows[12]['a'][3].b") == "rows[]['a'][].b"
+    assert family("row 12, loss") == family("row 3, loss") != family("row 3, lr")
+    assert unnumbered("logs/run_17/pid-4a.log") == "logs/#/pid-#.log"
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------------------------
@@ -303,20 +462,6 @@ def test_a_file_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> Non
         Folder(tmp_path / "a", frozenset()), Folder(tmp_path / "b", frozenset({"more"})), {"more"}, CLEAN
     )
     assert found == FileDifference("more", "", "absent", "there")
-
-
-def test_what_is_noted_of_a_file_differs_if_a_small_text_differs(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("1")
-    (tmp_path / "large").write_bytes(b"\0")
-    for name in ("own.db-wal", ".git/index", ".spotrun", "below/__pycache__/a.pyc", "below/own", f"{EVENTS}1"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    before = note(tmp_path, CLEAN)
-    (tmp_path / "log").write_text("2")
-    after = note(tmp_path, CLEAN)
-    assert before.keys() == {"log", "large", "below/own", EVENTS}
-    assert {name for name in after if after[name] != before[name]} == {"log"}
-    assert digest_of_file(tmp_path / "log", CLEAN) == after["log"]
 
 
 def test_a_link_is_compared_by_where_it_leads(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.runs.nightly import _in_its_image
 from spotrun.spec.file import load_spec
 from spotrun.spec.image import PASSWORD, SERVER, USERNAME, image_of, read_image
 from spotrun.spec.model import RunSpec
@@ -112,12 +111,3 @@ def test_a_job_on_a_cluster_has_no_container(tmp_path: Path) -> None:
     )
     with pytest.raises(Exception, match=r"resources.image_id: needs root"):
         load_spec(job)
-
-
-def test_last_night_s_run_is_of_the_same_job_if_its_image_had_the_same_tag() -> None:
-    job, ran = spec(), spec().image.with_digest(DIGEST)  # type: ignore[union-attr]
-    assert _in_its_image(job, ran) == job.with_image(ran)
-    assert _in_its_image(job, ran._replace(tag="2")) == job
-    assert _in_its_image(job, None) == job
-    pinned = job.with_image(ran._replace(digest=f"sha256:{'a' * 64}"))
-    assert _in_its_image(pinned, ran) == pinned

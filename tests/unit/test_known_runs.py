@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun.errors import NightUnderWay
 from spotrun.folder.ledger import key_of
-from spotrun.run.events import encode_entry
-from spotrun.runs import nightly
+from spotrun.run.events import Entry, RunCreated, encode_entry
+from spotrun.runner.creation import would_be_created
+from spotrun.runs import attend, nightly
 from spotrun.runs.known import is_known, remember
-from spotrun.runs.open_run import open_run
-from spotrun.spec.model import RunSpec
+from spotrun.runs.open_run import OpenRun, open_run
+from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
-from tests.support.histories import History
+from tests.support.histories import START, History
 
 CANARY = "canary"
 
@@ -80,20 +84,70 @@ def test_a_night_does_not_carry_on_what_another_has_planted(runs: Path) -> None:
     planted(runs)
     spec = RunSpec.from_dict(job("demo") | {"checkpoint": {"uri": str(runs)}})
     with pytest.raises(NightUnderWay, match="created elsewhere or from another job"):
-        nightly.attend_tonight(spec, lambda: None, _no_new_one)
+        nightly.attend_tonight(spec, lambda: None, _no_new_one, lambda _: _no_new_one())
     assert not (runs.parent / CANARY).exists()
 
 
-@pytest.mark.parametrize(("cloud", "carried"), [("local", False), ("aws", True)])
-def test_a_scheduler_on_a_new_machine_carries_on_its_own_job_if_it_runs_elsewhere(
-    cloud: str, carried: bool, runs: Path
+@pytest.fixture
+def nightly_job(runs: Path) -> RunSpec:
+    """A job of which code runs elsewhere, with files."""
+    (runs.parent / "work").mkdir()
+    (runs.parent / "work" / "train.py").write_text("print()")
+    written = job("demo", "aws") | {"checkpoint": {"uri": str(runs)}, "workdir": str(runs.parent / "work")}
+    return RunSpec.from_dict(written | {"budget": {"max_usd": "15"}, "resources": in_image("docker:team/it:1")})
+
+
+def in_image(name: str) -> dict[str, str]:
+    return {"cloud": "aws", "image_id": name}
+
+
+def last_night(runs: Path, created: RunCreated) -> OpenRun:
+    """The run that another machine, or another person, has left unfinished."""
+    store = LocalStore(runs / f"demo-{created.uid}")
+    first = Entry(number=0, run=created.uid, nonce="theirs", at=START, writer="theirs", event=created)
+    store.put_if_absent(key_of(0), encode_entry(first))
+    return open_run(store.uri, None)
+
+
+def carried_on(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The run that tonight carries on."""
+    found = list[str]()
+    monkeypatch.setattr(attend, "attend", lambda run, **_: found.append(run.id))
+    nightly.attend_tonight(spec, lambda: None, _no_new_one, lambda last: would_be_created(spec, last.created.uid))
+    return found
+
+
+def test_scheduler_on_a_new_machine_carries_on_a_run_of_this_job_and_never_remembers_it(
+    nightly_job: RunSpec, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = open_run(planted(runs, cloud=cloud), None)
-    assert nightly.may_carry_on(run, run.spec.model_copy(update={"workdir": "/elsewhere"})) is carried
-    other = run.spec.model_copy(update={"notify": ()})
-    assert is_known(run) is carried
-    assert nightly.may_carry_on(open_run(planted(runs, uid="9876543210", cloud=cloud), None), other) is False
+    yesterday = would_be_created(nightly_job, "0123456789")
+    elsewhere = {**yesterday.spec, "workdir": "/elsewhere"}
+    yesterday = replace(yesterday, clock_epoch=START, spec=elsewhere, spec_sha256=sha256_of(elsewhere))
+    run = last_night(runs, yesterday)
+    assert carried_on(nightly_job, monkeypatch) == [run.id]
+    assert not is_known(run)
+    (Path(nightly_job.workdir) / "train.py").write_text("print(1)")
+    with pytest.raises(NightUnderWay, match="it differs in work folder"):
+        carried_on(nightly_job, monkeypatch)
 
 
-def _no_new_one() -> object:
+@pytest.mark.parametrize("part", ["work folder", "budget_usd", "budget", "notify", "image", "setup"])
+def test_night_carries_on_no_strangers_run_of_another_entry_0(
+    part: str, nightly_job: RunSpec, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {
+        "budget": {"budget": {"max_usd": "100000"}},
+        "notify": {"notify": [{"command": "touch theirs"}]},
+        "image": {"resources": in_image("docker:team/it:1@sha256:" + "f" * 64)},
+        "setup": {"setup": "touch theirs"},
+    }.get(part, {})
+    written = would_be_created(RunSpec.from_dict({**nightly_job.to_dict(), **theirs}), "0123456789")
+    alone = {"work folder": {"workdir_sha256": "f" * 64}, "budget_usd": {"budget_usd": Decimal(100_000)}}
+    run = last_night(runs, replace(written, **alone.get(part, {})))
+    with pytest.raises(NightUnderWay, match="it differs in"):
+        carried_on(nightly_job, monkeypatch)
+    assert not is_known(run)
+
+
+def _no_new_one() -> NoReturn:
     raise AssertionError("a new night was begun")

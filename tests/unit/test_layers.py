@@ -54,7 +54,7 @@ LANDMARKS_MAX = 12
 """Files directly below spotrun/."""
 EDGES_MAX = 247
 """Maximum number of pairs of packages and landmarks, features left out, of which the first imports the second."""
-COMMAND_LINES_MAX = 96
+COMMAND_LINES_MAX = 60
 SHARED_BY_VERBS = {"__init__", "app", "options", "plain_help"}
 """The files of cli/ that are not verbs."""
 PURE = (

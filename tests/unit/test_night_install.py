@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from spotrun.folder.night_pin import VARIABLE, Pin, pin_for, pinned, record_of
+from spotrun.folder.night_record import Begun, Night, NightRecord, Numbered
 from spotrun.night import rows as night_rows
+from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 
 AT = ("--at", "22:00 Europe/Berlin")
+NIGHT = Night(
+    name="a",
+    spec={},
+    workdir_sha256="",
+    at="22:00",
+    zone="UTC",
+    days=("fri",),
+    winter_offset_s=0,
+    cloud="aws",
+    region="us-east-1",
+    installed_at=datetime(2026, 11, 27, tzinfo=UTC),
+    spotrun="0",
+)
 GOOGLE = ("--cloud", "gcp", "--store", "gs://bucket/runs")
 
 
@@ -70,4 +90,124 @@ def test_a_night_whose_record_is_damaged_hides_no_other(
     said = spotrun("night", "ls", "--store", tmp_path, "--json")
     assert (said.code, said.json) == (5, ["b"])
     assert "nights/a holds what is no night" in said.err
-    assert "try: install it anew" in said.err
+    assert "try: install the night again" in said.err
+
+
+def test_pin_of_a_job_with_many_webhooks_fits_into_the_environment_of_a_function() -> None:
+    """Lambda has 4 KB for all variables: https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"""
+    variables = [f"WEBHOOK_OF_TEAM_{number}" for number in range(8)]
+    spec = RunSpec.model_validate(
+        {
+            "name": "resnet50",
+            "workdir": "/",
+            "train": {"script": "train.py", "args": ["--long"] * 200},
+            "resources": {"cloud": "aws"},
+            "checkpoint": {"uri": "s3://spotrun-123456789012-us-east-1/runs"},
+            "notify": [{"webhook": f"${each}"} for each in variables],
+            "secrets": {each: f"ssm:/spotrun/team/{each}" for each in [*variables, "HF_TOKEN"]},
+        }
+    )
+    pin = pin_for(replace(NIGHT, spec=spec.to_dict()), None)
+    assert len(pin.text) < 3500
+    told = RunSpec.from_dict(pin.night.spec)
+    assert told.webhook_references == spec.webhook_references
+    assert "HF_TOKEN" not in pin.text
+    assert pinned({VARIABLE: pin.text}) == pin
+
+
+# -- what `night ls` says of a store in which a stranger writes ------------------------------------------------------
+
+
+class Installed:
+    """A night in a store, and what its function is pinned to."""
+
+    def __init__(self, store: Path) -> None:
+        self.pin: Pin | None = pin_for(NIGHT, None)
+        NightRecord(str(store), "a").install(NIGHT)
+
+    def wrong(self, *_: object) -> str:
+        return ""
+
+    def pinned(self, name: str) -> Pin | None:
+        return self.pin
+
+    def usd(self, hours: float) -> Decimal:
+        return Decimal(1)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    found = Installed(tmp_path)
+    monkeypatch.setattr(night_rows, "nights_of", lambda night: found)
+    return found
+
+
+def row(spotrun: Spotrun, store: Path) -> dict[str, object]:  # noqa: F811
+    (found,) = spotrun("night", "ls", "--store", store, "--json").json
+    assert isinstance(found, dict)
+    return found
+
+
+def test_night_as_it_was_installed_has_no_trouble(
+    installed: Installed,
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    assert row(spotrun, tmp_path)["trouble"] == ""
+
+
+def test_record_that_a_stranger_has_put_is_listed_as_trouble(
+    installed: Installed,
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    path = tmp_path / "nights" / "a" / "night.json"
+    path.write_text(path.read_text().replace("22:00", "23:00"))
+    found = row(spotrun, tmp_path)
+    assert "night.json is not what was installed" in str(found["trouble"])
+    assert found["next_due"] is None
+
+
+def test_night_that_an_earlier_spotrun_installed_is_listed_with_what_to_type(
+    installed: Installed,
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    installed.pin = None
+    assert "install the night again: spotrun night install" in str(row(spotrun, tmp_path)["trouble"])
+
+
+def test_run_that_a_planted_record_names_is_not_listed(
+    installed: Installed,
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+) -> None:
+    assert installed.pin is not None
+    own = record_of(str(tmp_path), "a", installed.pin)
+    for record, due in ((own, "2026-11-27"), (NightRecord(str(tmp_path), "a"), "\x1b[2Jplanted")):
+        begun = Begun(due=due, run="0123456789", at=datetime(2026, 11, 27, tzinfo=UTC))
+        record.newest()
+        assert record.add(Numbered(record.next_number, begun))
+    assert row(spotrun, tmp_path)["last"] == "2026-11-27"
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("zone", "../../etc/passwd"), ("at", "late"), ("cloud", "../x"), ("region", "a b"), ("days", ["all"])],
+)
+def test_record_with_fields_that_no_spotrun_writes_is_refused_and_hides_no_other(
+    installed: Installed,
+    tmp_path: Path,
+    spotrun: Spotrun,  # noqa: F811
+    field: str,
+    text: object,
+) -> None:
+    (tmp_path / "nights" / "b").mkdir()
+    record = json.loads((tmp_path / "nights" / "a" / "night.json").read_text())
+    (tmp_path / "nights" / "b" / "night.json").write_text(json.dumps({**record, field: text}))
+    (tmp_path / "nights" / "A\x1b[2J").mkdir()
+    (tmp_path / "nights" / "A\x1b[2J" / "night.json").write_text("{}")
+    said = spotrun("night", "ls", "--store", tmp_path, "--json")
+    assert [each["name"] for each in said.json] == ["a"]
+    assert said.code == 5
+    assert "nights/b holds what is no night" in said.err

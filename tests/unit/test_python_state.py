@@ -714,3 +714,34 @@ def test_a_scaler_that_goes_on_at_the_end_of_a_pass_can_step_before_it_scales() 
     second.step(SGD([weight], 1.0))
     second.update()
     assert weight.tolist() == [1 - 1 / 8] * 2
+
+
+# -- loggers and callbacks -------------------------------------------------------------------------------------------
+
+
+def logging_process() -> tuple[Process, Any]:
+    """A process with a logger of the script's class, which the training alone holds."""
+    process = Process()
+    logger = process.script.Meter()
+    process.loggers, process.callbacks = [logger], {"loggers[0]": logger}
+    return process.begun(), logger
+
+
+def test_a_logger_of_the_scripts_class_goes_on_with_its_rows() -> None:
+    first, logger = logging_process()
+    logger.seen.append({"step": 1, "loss": [0.5]})
+    again, other = logging_process()
+    again.resumed(first.image())
+    assert other.seen == [{"step": 1, "loss": [0.5]}]
+
+
+def test_a_logger_that_comes_or_goes_in_training_is_named() -> None:
+    process, logger = logging_process()
+    late = process.script.Meter()
+    process.loggers, process.callbacks = [late], {"loggers[0]": late}
+    process.state.dump()
+    assert [str(lost) for lost in process.state.news()] == [
+        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that came while training went on",
+        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that is no part of the training any more",
+    ]
+    assert logger.seen == []

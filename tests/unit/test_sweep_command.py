@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.errors import StoreError
-from spotrun.folder import keys, setup_cache
-from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, replace_sweep
+from spotrun.folder import setup_cache
+from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, record_trial, replace_sweep
 from spotrun.runner.creation import create_run
 from spotrun.runs.sweeps import NamedSweep
 from spotrun.spec.file import load_spec
@@ -87,6 +87,7 @@ def store() -> MemoryStore:
     return MemoryStore(ManualClock())
 
 
+UID = "0123456789"
 RECORD = SweepRecord(
     name="net-sweep",
     uid="0123456789abcdef",
@@ -94,6 +95,7 @@ RECORD = SweepRecord(
     time_scale=1.0,
     trials=8,
     wanted={"--grid": ["lr=1,2"], "--sample": None},
+    recorded=True,
 )
 
 
@@ -109,18 +111,6 @@ def test_a_sweep_is_found_by_its_name_and_begins_once(store: MemoryStore) -> Non
     store.put(key_of("net-sweep"), b"{}")
     with pytest.raises(StoreError, match="does not describe a sweep"):
         find_sweep(store, "net-sweep")
-
-
-def test_the_runs_of_two_sweeps_have_ids_of_their_own_that_anybody_can_compute() -> None:
-    folders = {RECORD.folder_of(number) for number in range(1, 9)}
-    assert len(folders) == 8
-    assert RECORD.folder_of(3).startswith("net-sweep-3-")
-    assert not folders & {replace(RECORD, uid="another").folder_of(number) for number in range(1, 9)}
-
-
-def test_a_run_whose_creation_was_cut_off_keeps_its_key(store: MemoryStore) -> None:
-    assert keys.make(store, "0123456789") == keys.make(store, "0123456789")
-    assert keys.make(store, "0123456789") != keys.make(store, "9876543210")
 
 
 def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -> None:
@@ -148,7 +138,8 @@ def begun(job: Path) -> NamedSweep:
     record = replace(RECORD, name="net", trials=2, wanted=wanted, budget_usd=Decimal(40), metric="val_loss")
     assert create_sweep(store, record)
     spec = trial_spec(load_spec(job, {"checkpoint.uri": store.uri}), record.run_name(1), Decimal(20))
-    create_run(spec, "a test", uid=record.run_uid(1))
+    create_run(spec, "a test", uid=UID)
+    assert record_trial(store, record, 1, UID)
     return NamedSweep(store, record)
 
 
@@ -156,7 +147,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     where = ("--store", begun.store.uri)
     found = spotrun("report", "net", *where, "--json").json
     assert (found["budget_usd"], found["begun"], found["trials"], found["ended"]) == ("40", 1, 2, False)
-    assert [row["run"] for row in found["rows"]] == [begun.record.folder_of(1)]
+    assert [row["run"] for row in found["rows"]] == [f"net-1-{UID}"]
     assert {found["rows"][0]["params"]["lr"], found["not_begun"][0]["lr"]} == {"1e-3", "3e-4"}
     assert "1 of 2 trials have begun" in spotrun("report", "net", *where).out
     assert "`spotrun report net" in spotrun("status", "net", *where).out

@@ -1,8 +1,10 @@
 """
-The CloudFormation stack of a night: made, changed, looked at and removed, whatever state somebody has left it in.
+The CloudFormation stack of a night, and the code of its function: made, changed, looked at and removed, whatever state
+a user has left it in.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
+https://docs.aws.amazon.com/lambda/latest/api/API_UpdateFunctionCode.html
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.aws.night_alarm import TICK, name_of
+from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 
+SLOW = Patience(connect_s=10.0, read_s=330.0, tries_for_s=20.0)
+"""A call of the function takes up to its time-out of 300 s, and so may an upload."""
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
@@ -125,6 +130,35 @@ class NightStack:
             return True
         self._wait(str(changed["StackId"]), wanted=("UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"))
         return True
+
+    def upload(self, code: bytes, sha256: str) -> None:
+        """
+        Put this code into the function, and compare the digest that Lambda answers with `sha256`, in base64.
+
+        Raises:
+            CloudError: Lambda has another one.
+            CloudUnavailable: it is still at work on it.
+        """
+        slow = Region(self._region.name, self._clock, SLOW)
+        put = partial(slow.functions.update_function_code, FunctionName=self.name, ZipFile=code)
+        ask(slow, f"upload the code of the function {self.name}", put)
+        until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
+        while (found := self.function() or {}).get("LastUpdateStatus") == "InProgress":
+            if self._clock.monotonic() >= until_s:
+                raise CloudUnavailable(f"Lambda is still at work on the code of {self.name}", hint="see its console")
+            self._clock.sleep(POLL_S)
+        if found.get("CodeSha256") != sha256:
+            what = f"the function {self.name} has code of another digest than was uploaded: {found.get('CodeSha256')}"
+            raise CloudError(what, hint="see who else may change it, then install the night again")
+
+    def function(self) -> Mapping[str, Any] | None:
+        """Describe the function; None if there is none."""
+        look = partial(self._region.functions.get_function, FunctionName=self.name)
+        try:
+            found: Mapping[str, Any] = ask(self._region, f"look at the function {self.name}", look)["Configuration"]
+        except NotThere:
+            return None
+        return found
 
     def delete(self, found: Mapping[str, Any]) -> None:
         stack = str(found["StackId"])

@@ -1,6 +1,6 @@
 """
 Nights on AWS: EventBridge Scheduler calls a Lambda function. A CloudFormation stack, night.yaml, holds all of one
-night.
+night except the function's code. That goes straight to Lambda, and not through the store, where others may write.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -8,6 +8,8 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStac
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -22,12 +24,12 @@ from spotrun.clouds.aws.control_plane import usd_of_a_night
 from spotrun.clouds.aws.error_codes import NotThere, translated
 from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
-from spotrun.clouds.aws.night_stack import SOUND, NightStack, ask, naming_the_right, parameters_of
+from spotrun.clouds.aws.night_stack import SLOW, SOUND, NightStack, ask, naming_the_right, parameters_of
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
-from spotrun.clouds.patience import Patience
 from spotrun.errors import CloudError, SpecInvalid
-from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.folder.night_pin import Pin, pinned
+from spotrun.folder.night_record import AGAIN, Night, NightRecord, names
 from spotrun.secrets.parameter_store import BATCH, read_at_once
 from spotrun.secrets.reference import Reference, put_command
 from spotrun.units import shown
@@ -37,7 +39,6 @@ NAME_MAX = 48
 MACHINES = ("x86_64",)
 FUNCTION_S = 300.0
 """Its time-out in night.yaml."""
-_PATIENT = Patience(connect_s=10.0, read_s=FUNCTION_S + 30.0, tries_for_s=20.0)
 
 
 def expression(night: Night) -> str:
@@ -97,26 +98,32 @@ class AwsNights:
     def put_address(self, place: Reference) -> str:
         return f"{put_command(place.name, self._region.name, 'https://…')} --overwrite"
 
-    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
+    def pinned(self, name: str) -> Pin | None:
+        found = self._stack(name).function()
+        return None if found is None else pinned(found.get("Environment", {}).get("Variables", {}))
+
+    def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine not in MACHINES:
             raise SpecInvalid(
                 f"the function would be built from packages for {function.machine}",
                 hint=f"install the night from a machine with {' or '.join(MACHINES)} processors",
             )
-        archives = NightArchives(store, self._clock)
-        bucket, key = archives.upload(function.data)
+        night, code = pin.night, base64.b64encode(hashlib.sha256(function.data).digest()).decode()
         parameters = {
             "Night": night.name,
             "Store": store,
-            "CodeBucket": bucket,
-            "CodeKey": key,
+            "Pin": pin.text,
+            "Code": code,
             "Runtime": function.python,
             "Webhooks": ",".join(self._arns(night.webhooks)),
             **_times(night),
         }
         say(f"deploying the stack {name_of(night.name)} in {self._region.name}")
-        self._stack(night.name).deploy(parameters, say)
-        archives.forget(lambda: self._archives_needed(store), say)
+        stack = self._stack(night.name)
+        stack.deploy(parameters, say)
+        say(f"uploading the function: {len(function.data) / 1e6:.0f} MB")
+        stack.upload(function.data, code)
+        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def _arns(self, paths: Sequence[str]) -> list[str]:
         """Of parameters; their values stay encrypted."""
@@ -146,13 +153,19 @@ class AwsNights:
             return f"the stack {stack} is {found['StackStatus']}: {ANEW}"
         if any(known.get(key, wanted) != wanted for key, wanted in _times(night).items()):
             return f"it is called at other times than it should, because an installation was cut off: {ANEW}"
-        missing = self._stack(night.name).missing()
-        return f"{', '.join(missing)} of the stack {stack} is gone: {ANEW}" if missing else ""
+        if missing := self._stack(night.name).missing():
+            return f"{', '.join(missing)} of the stack {stack} is gone: {ANEW}"
+        function = self._stack(night.name).function() or {}
+        if known.get("Code", wanted := function.get("CodeSha256")) != wanted:
+            return f"the code of the function {stack} is not what was installed: {ANEW}"
+        return ""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         stack = self._stack(name)
         found = stack.described()
-        if found is not None and _is_of(found, store):
+        if found is None:
+            say(f"note: {self._region.name} had no stack {name_of(name)}")
+        elif _is_of(found, store):
             stack.delete(found)
         NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
@@ -167,7 +180,7 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        CloudFormation reads the one that a stack has when an update fails.
+        Those of functions that an earlier spotrun installed: CloudFormation reads them when an update fails.
 
         Raises:
             CloudError, StoreError: somebody's stack cannot be looked at, so nobody knows.
@@ -178,7 +191,7 @@ class AwsNights:
             region = self._region if night.region == self._region.name else Region(night.region, self._clock)
             stack = NightStack(region, name, self._clock).described()
             if stack is not None:
-                found.add(parameters_of(stack)["CodeKey"].rpartition("/")[2])
+                found.add(parameters_of(stack).get("CodeKey", "").rpartition("/")[2])
         return found
 
     # -- the function ------------------------------------------------------------------------------------------------
@@ -188,7 +201,7 @@ class AwsNights:
         Raises:
             CloudError: it is not there, or it failed: with what it said.
         """
-        patient = Region(self._region.name, self._clock, _PATIENT)
+        patient = Region(self._region.name, self._clock, SLOW)
         called = partial(patient.functions.invoke, FunctionName=name_of(name), Payload=json.dumps(event).encode())
         try:
             answer = ask(self._region, f"call the function {name_of(name)}", called)
@@ -197,8 +210,9 @@ class AwsNights:
             raise CloudError(f"there is no function {name_of(name)} in {self._region.name}", hint=hint) from error
         told: Mapping[str, Any] = json.loads(answer["Payload"].read() or b"{}") or {}
         if "FunctionError" in answer:
-            message = str(told.get("errorMessage", "it says no more")).partition("\n  try: ")[0]  # for who runs it
+            message, _, advice = str(told.get("errorMessage", "it says no more")).partition("\n  try: ")
             said = f"{told.get('errorType', 'error')}: {message}"
             where = f"aws logs tail /aws/lambda/{name_of(name)} --region {self._region.name}"
-            raise CloudError(f"the function {name_of(name)} failed: {said}", hint=where)
+            hint = advice if advice.startswith(AGAIN) else where  # other advice is for a process that runs there
+            raise CloudError(f"the function {name_of(name)} failed: {said}", hint=hint)
         return told

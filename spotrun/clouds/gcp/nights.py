@@ -34,7 +34,7 @@ from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRe
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
-from spotrun.clouds.nights import ANEW, DAYS, Alarm, Due, Function, when_due, when_due_again
+from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
@@ -45,7 +45,8 @@ from spotrun.errors import (
     SpecInvalid,
     StoreUnavailable,
 )
-from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.folder.night_pin import VARIABLE, Pin, pinned
+from spotrun.folder.night_record import DAYS, Night, NightRecord, names
 from spotrun.secrets.reference import SECRETS, Reference, add_command
 from spotrun.secrets.secret_manager import read_at_once
 from spotrun.units import shown
@@ -124,13 +125,18 @@ class GcpNights:
     def put_address(self, place: Reference) -> str:
         return add_command(place.name, self._project)
 
-    def install(self, night: Night, store: str, function: Function, say: Callable[[str], None]) -> None:
+    def pinned(self, name: str) -> Pin | None:
+        found = self._described(name)
+        return None if found is None else pinned(_environment(found))
+
+    def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:
             raise SpecInvalid(
                 f"the service would be built from packages for {function.machine}",
                 hint=f"install the night from a machine with {MACHINE} processors",
             )
         say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
+        night = pin.night
         for name in night.webhooks:
             if not name.startswith(SECRETS):
                 account = f"serviceAccount:{account_address(RUNNER, self._project)}"
@@ -141,6 +147,7 @@ class GcpNights:
             f"{_ARCHIVE}_SHA256": hashlib.sha256(function.data).hexdigest(),
             _STORE: store,
             "SPOTRUN_NIGHT": night.name,
+            VARIABLE: pin.text,
         }
         say(f"deploying the service {name_of(night.name)} in {self._region}")
         uri = self._deploy(night.name, function.python, environment)
@@ -175,6 +182,8 @@ class GcpNights:
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """Who calls goes first, so that nobody calls what is not there any more."""
         found = self._described(name)
+        if found is None:
+            say(f"note: {self._region} had no service {name_of(name)}")
         if found is None or _is_of(found, store):
             for kind in (BEGIN, AGAIN, TICK):
                 self._delete(f"the job {job_of(name, kind)}", Call(SCHEDULER, "DELETE", f"v1/{self._job(name, kind)}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs, wandb_runs
 from spotrun.training.log_files.text_logs import Loggers, State
@@ -15,8 +15,8 @@ def dump(loggers: Loggers) -> State:
     return {name: kind.dump(loggers) for name, kind in KINDS.items()}
 
 
-_under_way: WeakSet[Any] = WeakSet()
-"""The loggers of this process that a fit() has written to: another fit() goes on in their files."""
+_under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The loggers of this process that a fit() has written to, by `id`: another fit() goes on in their files."""
 
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
@@ -24,17 +24,22 @@ def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     On a fresh start, before the framework writes anything: where the same `fit` of the same run began before, if it
     did.
     """
-    new = [logger for logger in loggers if logger not in _under_way]
+    new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
         kind.begin(new, run_uid if fit == 1 else f"{run_uid}-{fit}")
-    _under_way.update(loggers)
+    _note(loggers)
 
 
 def continue_run(loggers: Loggers, saved: State) -> None:
     """After a resume, before the framework writes anything: go on where the snapshot was."""
     for name, kind in KINDS.items():
         kind.continue_run(loggers, saved.get(name, []))
-    _under_way.update(loggers)
+    _note(loggers)
+
+
+def _note(loggers: Loggers) -> None:
+    """One of the script's class may have no hash."""
+    _under_way.update({id(logger): logger for logger in loggers})
 
 
 def load(loggers: Loggers, saved: State) -> None:

@@ -19,6 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Container, Iterator
 from contextvars import ContextVar
+from queue import SimpleQueue
 from types import FunctionType, GeneratorType, ModuleType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -101,6 +102,8 @@ class Glance:
             return [operator.length_hint(value)]
         if cls is itertools.count:
             return [repr(value)]
+        if cls is SimpleQueue:
+            return [value.qsize()]
         if cls is ContextVar:
             return [now] if type(now := value.get(None)) in SCALARS else []
         if cls in GENERATORS:

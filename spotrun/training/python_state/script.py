@@ -70,6 +70,10 @@ class Script:
         """A class or function that a module of the script has defined."""
         return thing.__module__ in self.modules
 
+    def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
+        """Return those whose class a module of the script has defined."""
+        return {name: one for name, one in things.items() if self.owns(type(one))}
+
     def class_name(self, cls: type) -> str:
         return f"{cls.__module__}:{cls.__qualname__}"
 

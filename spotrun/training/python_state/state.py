@@ -22,6 +22,7 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
 from spotrun.training.python_state.torch_hooks import TorchHooks
 from spotrun.training.python_state.unseen import Unseen
+from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
 """Of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
@@ -48,6 +49,7 @@ class PythonState:
         self._copies = Copies()
         self._dumps = 0
         self._started = False
+        self._given: dict[str, object] = {}
         self._unseen = Unseen(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
@@ -88,6 +90,7 @@ class PythonState:
         self._unseen = Unseen(others, walk.nodes.keys() | walk.stops.keys(), self._work)
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(self._framework.module, self._framework.optimizers)
+        self._given = self._given_now()
         self._started = True
         self._dumps = 0
 
@@ -101,7 +104,24 @@ class PythonState:
         if self._started:
             self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]
             self._news += self._hooks.changed(probe=probe)
+            self._news += self._come_and_gone()
         return image
+
+    def _given_now(self) -> dict[str, object]:
+        """Callbacks, loggers and what else the training was given, by name."""
+        loggers = {f"loggers[{number}]": one for number, one in enumerate(self._framework.loggers)}
+        return loggers | dict(self._framework.roots())
+
+    def _come_and_gone(self) -> Iterator[Lost]:
+        """A process that resumes has those of the beginning."""
+        now = self._given_now()
+        before, there = (set(map(id, each.values())) for each in (self._given, now))
+        for path, one in now.items():
+            if id(one) not in before:
+                yield Lost(path, f"a {name_of(one)} that came while training went on")
+        for path, one in self._given.items():
+            if id(one) not in there:
+                yield Lost(path, f"a {name_of(one)} that is no part of the training any more")
 
     def _is_of_library(self, value: object) -> bool:
         """A cache of a function that the script has only imported."""
@@ -129,11 +149,13 @@ class PythonState:
         return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
-        framework = self._framework
+        framework, roots = self._framework, self._framework.roots()
         others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
-        walk = Walk(self._script, self._stops | {id(one): one for one in others}, before)
+        rooted = set(map(id, roots.values()))  # a logger of the script's class is one
+        stops = {id(one): one for one in others if id(one) not in rooted}
+        walk = Walk(self._script, self._stops | stops, before)
         walk.trained(framework.module, "module", framework.own_attributes)
-        for path, root in chain(framework.roots().items(), self._data.items()):
+        for path, root in chain(roots.items(), self._data.items()):
             walk.root(root, path)
         walk.modules()
         return walk

@@ -18,13 +18,12 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from spotrun.exactness import folders
 from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
 from spotrun.training.data import data_order
 from spotrun.training.framework import Framework
 from spotrun.training.python_state.script import Script
-from spotrun.training.trace.digests import clean, digest, digests, generators, metrics
+from spotrun.training.trace.digests import digest, digests, generators, metrics
 from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
@@ -176,8 +175,7 @@ class FrameworkTrace:
 
     def _note(self, moment: str) -> None:
         if self._is_first_pass:
-            files = folders.note(work_folder(), clean)
-            self._file.append(Noted(moment=moment, places=self._places().found, files=files))
+            self._file.append(Noted(moment=moment, places=self._places().found))
 
     def _places(self) -> Places:
         """
@@ -187,8 +185,9 @@ class FrameworkTrace:
         here = self._here
         weights = (*here.module.parameters(), *here.module.buffers())
         loaders = here.loaders("train")
-        stops = (*here.optimizers, *here.loggers, *here.own_objects, *loaders, *weights)
+        stops = (*here.optimizers, *here.own_objects, *loaders, *weights)
         places = Places(self._process.script, stops, here.own_attributes)
+        places.loggers(here.loggers)
         places.add("module", here.module)
         for path, root in here.roots().items():
             places.add(path, root)
@@ -196,12 +195,6 @@ class FrameworkTrace:
             places.add(f"data[{number}]", getattr(loader, "dataset", None))
         places.modules()
         return places
-
-
-def work_folder() -> Path:
-    """The script may have gone into a folder below it."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if clean(str(folder)) == "<instance>/work"), here)
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:

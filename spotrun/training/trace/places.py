@@ -73,7 +73,7 @@ _CACHE = type(functools.lru_cache(len))
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 _OF_CLASSES = "_abc_impl"
 """Which classes were asked about."""
-_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition, threading.Thread)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition)
 
 
 class Places:
@@ -100,6 +100,14 @@ class Places:
                 self._look(clean(where), one)
             except Exception:  # noqa: BLE001 - a look must not end the training that it looks at
                 self.unread[clean(where)] = name_of(one)
+
+    def loggers(self, loggers: Iterable[object]) -> None:
+        """Stop at those of libraries, and name each that is not of a framework."""
+        for number, logger in enumerate(loggers):
+            if not self._script.owns(type(logger)):
+                self._stops[id(logger)] = logger
+                if type(logger).__module__.partition(".")[0] not in ELSEWHERE:
+                    self.unread[f"loggers[{number}]"] = name_of(logger)
 
     def modules(self) -> None:
         """The variables of the script's modules."""
@@ -254,6 +262,8 @@ class Places:
 
     def _instance(self, path: str, value: Any) -> None:
         cls = type(value)
+        if issubclass(cls, threading.Thread):
+            self.unread[path] = name_of(value)  # what its function has in local variables
         if issubclass(cls, _LOCKS) or str(cls.__module__).startswith(NOT_LOOKED_INTO):
             return
         if issubclass(cls, Dataset | DataLoader) and not self._script.owns(cls):

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from spotrun.folder import final_status
+from spotrun.folder import final_status, keys
 from spotrun.folder.ledger import key_of
 from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, agent_key
 from spotrun.instance import PriceSegment
@@ -107,7 +107,8 @@ class Attacker:
             )
         )
         folder = random.choice((self._own, self._own, self._another))
-        whole = random.choice((folder + key, folder + key, folder + key, f"{RUNS}/keys/{state.created.uid}"))
+        key_of_run = f"{RUNS}/{keys.key_of(state.created.uid, state.created.public_key)}"
+        whole = random.choice((folder + key, folder + key, folder + key, key_of_run))
         if random.random() < 0.1:
             self._bucket.delete(whole)
         else:

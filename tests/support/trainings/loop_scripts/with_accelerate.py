@@ -1,18 +1,39 @@
-"""accelerate: prepared model, optimizer, loader and scheduler, with its own accumulation."""
+"""accelerate: prepared model, optimizer, loader and scheduler, its own accumulation, and a tracker of the script."""
 
 from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 from torch.utils.data import DataLoader
 
 from spotrun import Loop
 from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
 
 
+class History(GeneralTracker):
+    name = "history"
+    requires_logging_directory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[float] = []
+
+    @property
+    def tracker(self) -> list[float]:
+        return self.rows
+
+    def store_init_configuration(self, values: dict[str, object]) -> None:
+        """It tracks metrics alone."""
+
+    def log(self, values: dict[str, float], step: int | None = None, **_: object) -> None:
+        self.rows += values.values()
+
+
 def main() -> None:
     torch.manual_seed(1)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3, log_with=History())
+    accelerator.init_trackers("history")
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
@@ -31,12 +52,13 @@ def main() -> None:
                 scheduler.step()
                 optimizer.zero_grad()
             s.losses.append(loss.item())
+            accelerator.log({"loss": loss.item()})
             tick()
         model.eval()
         with torch.no_grad():
             s.losses.append(sum(loss_of(model, x).item() for x in loop.validation(val)))
         tick()
-    done(model=model, optimizer=optimizer, scheduler=scheduler, losses=s.losses)
+    done(model=model, optimizer=optimizer, scheduler=scheduler, losses=s.losses, history=accelerator.trackers[0].rows)
 
 
 main()

@@ -1,0 +1,110 @@
+"""
+The pin of a night: a variable in the environment of its function, out of reach of a process that can only write in the
+store.
+
+The store holds the record of the night, its work folder and its numbers. The pin names the digest of the record, the
+record names the digest of the work folder, and all that the function itself has made in the store carries a signature
+by the pin's key. The function believes nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from spotrun.errors import SpotrunError
+from spotrun.folder.keys import Signer
+from spotrun.folder.night_record import AGAIN, Night, NightRecord, encoded, sha256_of
+from spotrun.run.bounds import OutOfBounds, decode
+
+VARIABLE = "SPOTRUN_NIGHT_PIN"
+
+
+class NotPinned(SpotrunError):
+    """The function has no pin: an earlier spotrun installed it, or another program changed its environment."""
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays the same when the
+    night is installed again: see Signer. `night` is the night with a job that trains nothing and names the webhooks:
+    the function sends them its news even if the record is another.
+    """
+
+    sha256: str
+    key: str
+    night: Night
+
+    @property
+    def text(self) -> str:
+        """The value of the variable. It holds the key, so nothing prints it."""
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def signer(self) -> Signer:
+        return Signer(self.key)
+
+
+def pin_for(night: Night, before: Pin | None) -> Pin:
+    """Make the pin of a night that is installed now, with the key that was pinned `before`."""
+    return Pin(
+        sha256=sha256_of(encoded(night)),
+        key=secrets.token_hex(32) if before is None else before.key,
+        night=replace(night, spec=_telling(night)),
+    )
+
+
+def pinned(environment: Mapping[str, str]) -> Pin | None:
+    """
+    Read the pin in the environment of a function; None if an earlier spotrun installed it.
+
+    Raises:
+        NotPinned: it cannot be read.
+    """
+    text = environment.get(VARIABLE)
+    try:
+        return None if text is None else decode(text.encode(), Pin)
+    except OutOfBounds:
+        raise NotPinned(f"{VARIABLE} in the function's environment is not what was installed", hint=AGAIN) from None
+
+
+def require_pin(environment: Mapping[str, str]) -> Pin:
+    """
+    Read the pin in the environment of this function.
+
+    Raises:
+        NotPinned: there is none, or it cannot be read.
+    """
+    found = pinned(environment)
+    if found is None:
+        what = f"the function has no {VARIABLE} in its environment, so it cannot know its own record"
+        raise NotPinned(what, hint=AGAIN)
+    return found
+
+
+def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
+    """The nights of one name in a store of runs, as a function with this pin reads them."""
+    return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
+
+
+def _telling(night: Night) -> dict[str, Any]:
+    """
+    A job with a night's webhooks and the places of their addresses alone: Lambda has 4 KB for an environment. The
+    project of Google Cloud is that of the function's login.
+    """
+    job = night.spec
+    notify = job.get("notify") or []
+    variables = {str(each.get("webhook")).removeprefix("$") for each in notify}
+    return {
+        "name": night.name,
+        "workdir": "/",
+        "train": {"run": "true"},
+        "resources": {"cloud": night.cloud},
+        "checkpoint": {"uri": (job.get("checkpoint") or {}).get("uri")},
+        "notify": notify,
+        "secrets": {name: place for name, place in (job.get("secrets") or {}).items() if name in variables},
+    }

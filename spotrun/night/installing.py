@@ -1,0 +1,152 @@
+"""Installs a night: checks the job, shows what it will cost, and deploys the function that begins it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from spotrun.clouds.cloud import Wish
+from spotrun.clouds.nights import Nights
+from spotrun.clouds.registry import cloud_of
+from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
+from spotrun.folder.night_pin import pin_for
+from spotrun.folder.night_record import Night, NightRecord, names
+from spotrun.night.rows import HOURS, NIGHTS_A_MONTH, left_alone
+from spotrun.night.times import next_due, read_at, read_days, shortest_gap, winter_offset_s
+from spotrun.notify.sinks import require_https
+from spotrun.report.tables import dollars
+from spotrun.runs.asking import say
+from spotrun.runs.first_look import with_baseline_price
+from spotrun.runs.open_run import default_store
+from spotrun.runs.prepared import prepare
+from spotrun.spec.file import load_spec, placed
+from spotrun.spec.model import RunSpec
+from spotrun.version import __version__
+
+
+class Installation:
+    """
+    The night of the job at `path` under `overrides`, which begins at the time `at` on `days`, both as typed.
+
+    Raises:
+        SpecInvalid, CloudError, StoreError: it cannot be installed so.
+    """
+
+    def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
+        self._time_of_day, self._zone = read_at(at)
+        self._days = read_days(days)
+        with placed(path, overrides):
+            spec = with_baseline_price(load_spec(path, overrides, default_store()))
+            self._cloud = cloud_of(spec)
+            self._regions = self._cloud.regions(spec, Wish())
+            self._nights = self._cloud.nights(self._regions[0] if self._regions else "", spec)
+            _refuse_what_needs_a_machine(spec)
+            _require_webhooks(spec, self._nights)
+            self._nights.require(spec.name, spec.checkpoint.uri)
+            self._before = self._nights.pinned(spec.name)
+            left = left_alone(spec.checkpoint.uri, spec.name) if self._before is None else None
+            prepared = prepare(spec, later=True)
+        notes = prepared.notes if left is None else (*prepared.notes, left)
+        self._spec = spec
+        self._prepared = prepared._replace(notes=notes)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def show(self) -> None:
+        """Print what a night asks for, when it begins, and what calling its runner costs."""
+        self._prepared.show()
+        limit = self._spec.policy.deadline
+        hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS
+        usd = self._nights.usd(hours)
+        say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._regions[0]}.")
+        say(
+            f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
+            f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
+        )
+        if timedelta(hours=hours) > shortest_gap(self._days):
+            say("note: a night may last until the next one is due, which then begins no run and carries this one on")
+
+    def install(self, progress: Callable[[str], None]) -> datetime | None:
+        """
+        Deploy the function, and record the night. Return when the next night is due, if that is known.
+
+        Raises:
+            SpotrunError: it was not installed; CloudUnavailable: it may still come about.
+        """
+        function = self._nights.build()
+        uri, now = self._spec.checkpoint.uri, datetime.now(UTC)
+        record = NightRecord(uri, self.name)
+        night = self._night(record, now)
+        is_new = night.name not in names(uri)
+        if is_new:
+            record.install(night)  # so that `night ls` and `night rm` find what is deployed, whenever that is cut off
+        try:
+            self._nights.install(pin_for(night, self._before), uri, function, progress)
+        except CloudUnavailable:
+            raise
+        except SpotrunError:
+            if is_new:
+                record.remove()
+            raise
+        record.install(night)  # not earlier: until now the function that is there has refused it
+        self._nights.look(night.name)
+        return next_due(night, now)
+
+    def _night(self, record: NightRecord, now: datetime) -> Night:
+        spec = self._spec
+        return Night(
+            name=spec.name,
+            spec=spec.model_copy(
+                update={"workdir": "/"}
+            ).to_dict(),  # the function's has another path and the same files
+            workdir_sha256=record.upload(Path(spec.workdir)),
+            at=self._time_of_day,
+            zone=self._zone,
+            days=self._days,
+            winter_offset_s=winter_offset_s(self._zone, now),
+            cloud=self._cloud.name,
+            region=self._regions[0],
+            installed_at=now,
+            spotrun=__version__,
+            webhooks=tuple(sorted({place.name for place in spec.webhook_references.values()})),
+        )
+
+
+def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
+    """
+    Raises:
+        SpecInvalid: the job names what only a machine of its user has.
+    """
+    for number, receiver in enumerate(spec.notify):
+        if receiver.command is not None:
+            raise SpecInvalid(
+                "a night has no machine of yours that could run this command",
+                hint="write webhook: $SLACK_WEBHOOK, and keep its address in the cloud (docs/night.md)",
+                key=("notify", number, "command"),
+            )
+    if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
+        raise SpecInvalid(
+            "a night needs a deadline that counts from its beginning", hint="--deadline 8h", key=("policy", "deadline")
+        )
+    advisor = spec.aws.advisor
+    if advisor is not None and "://" not in advisor:
+        raise SpecInvalid(
+            f"{advisor} is a file of this machine", hint="name the file by its URL", key=("aws", "advisor")
+        )
+
+
+def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
+    """
+    Raises:
+        SpecInvalid: an address is none.
+        SecretUnreadable: there is none.
+    """
+    places = spec.webhook_references
+    if not places:
+        return
+    found = nights.addresses(places)
+    for variable, place in places.items():
+        require_https(variable, found[variable], place.name, hint=nights.put_address(place))

@@ -1,0 +1,332 @@
+"""Runs, keys and records that another writer of the store has put where this user's own would be."""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.errors import LedgerDamaged, SpotrunError, StoreUnavailable
+from spotrun.folder import keys
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
+from spotrun.run import events as ev
+from spotrun.run.events import Entry, RunCreated, encode_entry
+from spotrun.runner import creation
+from spotrun.runner.creation import create_run, differences, prepare_run, would_be_created
+from spotrun.runs.known import create_known, is_known, remember
+from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
+from spotrun.runs.sweeps import NamedSweep, sweep_named
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from spotrun.spec.trials import trial_spec, with_params
+from spotrun.store.local import LocalStore
+from spotrun.store.opening import open_store
+from spotrun.sweep import starting as sweep_start
+from spotrun.sweep.attending import Attendant, Sweeping, Wanted
+from spotrun.sweep.rungs import Begin, SweepPlan
+from tests.support.called_spotrun import Spotrun
+from tests.support.histories import START
+
+JOB = "name: net\ntrain: {script: train.py}\nresources: {accelerators: 'V100:1'}\ncheckpoint: {uri: runs}\n"
+COMMAND = "notify: [{command: touch canary}]\n"
+RIGHT = ("--grid", "lr=1e-3,3e-4", "--budget", "40", "--name", "net")
+PARAMS = ({"lr": "1e-3"}, {"lr": "3e-4"})
+FIRST = Begin(number=1, budget_usd=Decimal(20), work=None)
+
+
+@pytest.fixture(autouse=True)
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPOTRUN_KNOWN", str(tmp_path / "known"))
+    monkeypatch.setattr(creation, "_try_out", lambda _: None)
+    return tmp_path / "known"
+
+
+@pytest.fixture
+def job(runs: Path) -> Path:
+    (runs.parent / "train.py").write_text('parser.add_argument("--lr")\n')
+    path = runs.parent / "net.yaml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture
+def spec(job: Path, runs: Path) -> RunSpec:
+    return load_spec(job, {"checkpoint.uri": str(runs)})
+
+
+def put_entry(run_folder: Path, created: RunCreated) -> str:
+    """A run of another writer, which nobody attends to."""
+    first = Entry(number=0, run=created.uid, nonce="theirs", at=START, writer="theirs", event=created)
+    store = LocalStore(run_folder)
+    assert store.put_if_absent(key_of(0), encode_entry(first))
+    return store.uri
+
+
+# -- a sweep -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def attended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs that a sweep's threads would attend to."""
+    found = list[str]()
+    monkeypatch.setattr(Attendant, "start", lambda self: found.append(self.run.id))
+    return found
+
+
+@pytest.fixture
+def sweep(spec: RunSpec, spotrun: Spotrun, job: Path, monkeypatch: pytest.MonkeyPatch) -> Sweeping:
+    """A sweep of two trials, of which none has begun."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_start, "_attended", lambda *_, **__: sweep_start.Outcome(None, None))
+        assert spotrun("sweep", job, *RIGHT, "-y").code == 0
+    found = named(spec)
+    plan = SweepPlan(trials=2, budget_usd=Decimal(40), at_once=1)
+    return Sweeping(found, Wanted(spec, PARAMS, plan), [])
+
+
+def named(spec: RunSpec) -> NamedSweep:
+    found = sweep_named("net", spec.checkpoint.uri)
+    assert found is not None
+    return found
+
+
+def uid_from_the_record(record: SweepRecord, number: int) -> str:
+    """The only uid that the record of a sweep has ever led to."""
+    return hashlib.sha256(f"{record.uid}/{number}".encode()).hexdigest()[:10]
+
+
+def trial_of_another(spec: RunSpec, uid: str) -> RunSpec:
+    job = trial_spec(with_params(spec, PARAMS[0]), "net-1", Decimal(20))
+    return RunSpec.model_validate(job.model_dump(mode="json") | {"notify": [{"command": "touch canary"}]})
+
+
+def test_trial_ignores_a_run_that_was_put_where_the_record_leads(
+    sweep: Sweeping, spec: RunSpec, attended: list[str]
+) -> None:
+    uid = uid_from_the_record(named(spec).record, 1)
+    planted = open_run(create_run(trial_of_another(spec, uid), "theirs", uid=uid), None)
+    assert sweep._begin(FIRST, None)
+    assert not is_known(planted)
+    assert len(attended) == 1
+    assert attended[0] != planted.id
+    assert is_known(open_run(attended[0], spec.checkpoint.uri))
+
+
+def test_trial_has_no_key_that_was_there_before(sweep: Sweeping, spec: RunSpec, attended: list[str]) -> None:
+    uid, store = uid_from_the_record(named(spec).record, 1), open_store(spec.checkpoint.uri)
+    theirs = keys.make(store, uid)
+    private = store.get(keys.key_of(uid, theirs))
+    store.put(f"keys/{uid}", private)
+    assert sweep._begin(FIRST, None)
+    assert open_run(attended[0], spec.checkpoint.uri).created.public_key != theirs
+    assert create_run(spec, "test", uid=uid)
+    assert open_run(uid, spec.checkpoint.uri).created.public_key not in ("", theirs)
+
+
+def test_trial_that_another_process_has_recorded_is_left_to_it(
+    sweep: Sweeping, spec: RunSpec, attended: list[str]
+) -> None:
+    planted = open_run(create_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa"), None)
+    record_trial(named(spec).store, named(spec).record, 1, "aaaaaaaaaa")
+    with pytest.raises(SpotrunError, match="another process has begun trial 1 of the sweep net as net-1-aaaaaaaaaa"):
+        sweep._begin(FIRST, None)
+    assert not is_known(planted)
+    assert attended == []
+    (ours,) = [each for each in runs_in(spec.checkpoint.uri) if each.id != planted.id]
+    assert ours.ledger.refresh().terminal is not None
+
+
+def test_trial_whose_recorded_run_was_deleted_begins_again(sweep: Sweeping, spec: RunSpec, attended: list[str]) -> None:
+    record_trial(named(spec).store, named(spec).record, 1, "aaaaaaaaaa")
+    assert sweep._begin(FIRST, None)
+    assert [run.id for run in named(spec).runs()] == attended
+
+
+def test_repeated_sweep_does_not_take_a_recorded_strangers_run_by_a_yes(
+    sweep: Sweeping, spec: RunSpec, spotrun: Spotrun, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_start, "_attended", lambda *_, **__: sweep_start.Outcome(None, None))
+    assert spotrun("sweep", job, *RIGHT, "-y").code == 0
+    planted = open_run(create_run(trial_of_another(spec, "aaaaaaaaaa"), "theirs", uid="aaaaaaaaaa"), None)
+    record_trial(named(spec).store, named(spec).record, 1, "aaaaaaaaaa")
+    said = spotrun("sweep", job, *RIGHT, "-y")
+    assert said.code == 2
+    assert "net-1-aaaaaaaaaa was not created by this user on this machine" in said.err
+    assert "'touch canary' in a shell of this machine" in said.err
+    assert "spotrun tick net-1-aaaaaaaaaa --yes" in said.err
+    assert not is_known(planted)
+    remember(planted)
+    assert spotrun("sweep", job, *RIGHT, "-y").code == 0
+
+
+def test_trial_whose_answer_was_lost_is_created_once(
+    sweep: Sweeping, spec: RunSpec, attended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, answers = Ledger.create, iter(("lost",))
+
+    def loses_its_first_answer(ledger: Ledger, event: RunCreated) -> Entry:
+        entry = create(ledger, event)
+        if next(answers, None):
+            raise StoreUnavailable("the answer was lost")
+        return entry
+
+    monkeypatch.setattr(Ledger, "create", loses_its_first_answer)
+    assert not sweep._begin(FIRST, None)
+    assert sweep._begin(replace(FIRST, budget_usd=Decimal(19)), None)
+    assert [run.id for run in named(spec).runs()] == attended
+    assert [each for each in named(spec).store.folders() if each.startswith("net-1-")] == attended
+
+
+def test_trial_of_a_killed_command_is_found_and_one_that_looks_alike_is_not(
+    sweep: Sweeping, spec: RunSpec, attended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = trial_of_another(spec, "aaaaaaaaaa")
+    create_run(theirs, "theirs", uid="aaaaaaaaaa", part_of="sweep net")
+    assert named(spec).cut_off(1, "cli") == []
+    with monkeypatch.context() as patch:
+        patch.setattr(NamedSweep, "begin", lambda *_: (_ for _ in ()).throw(StoreUnavailable("killed here")))
+        assert not sweep._begin(FIRST, None)
+    assert named(spec).runs() == []
+    (found,) = named(spec).cut_off(1, "cli")
+    assert found.created.uid != "aaaaaaaaaa"
+    assert [run.id for run in named(spec).runs()] == [found.id]
+
+
+def test_sweep_takes_no_more_than_a_stop_from_its_record(sweep: Sweeping, spec: RunSpec) -> None:
+    ours = named(spec).record
+    replace_sweep(named(spec).store, replace(ours, uid="0" * 16, trials=99, stopped_by="theirs"))
+    assert sweep._is_stopped_elsewhere(at_once=True)
+    assert sweep._sweep.record == replace(ours, stopped_by="theirs")
+
+
+def test_sweep_whose_record_was_put_there_before_asks_as_a_new_one_does(
+    spec: RunSpec, spotrun: Spotrun, job: Path, sweep: Sweeping
+) -> None:
+    planted = replace(named(spec).record, time_scale=1e-3, trials=99, deadline_s=9e7, recorded=False)
+    replace_sweep(named(spec).store, planted)
+    said = spotrun("sweep", job, *RIGHT)
+    assert said.code == 2, "there is no terminal to ask on"
+    assert "net: 2 trials" in said.out
+
+
+def test_runs_of_an_earlier_versions_sweep_are_found_by_its_uid(spec: RunSpec, runs: Path) -> None:
+    record = SweepRecord(
+        name="old", uid="0123456789abcdef", began_at=START, time_scale=1.0, trials=2, wanted={"--grid": ["lr=1,2"]}
+    )
+    store = open_store(str(runs))
+    assert create_sweep(store, record)
+    assert find_sweep(store, "old") == record
+    create_run(trial_spec(spec, "old-1", Decimal(20)), "test", uid=uid_from_the_record(record, 1))
+    assert [run.id for run in NamedSweep(store, record).runs()] == [f"old-1-{uid_from_the_record(record, 1)}"]
+
+
+def test_run_that_was_replaced_while_it_was_stopped_is_not_carried_on(spec: RunSpec, runs: Path) -> None:
+    job = trial_spec(spec, "net-1", Decimal(20))
+    attendant = Attendant(create_known(prepare_run(job, "test")), "net", 1, {})
+    created, folder = attendant.run.created, runs / attendant.run.id
+    (folder / key_of(0)).unlink()
+    put_entry(folder, created)
+    with pytest.raises(LedgerDamaged, match="replaced the first entry"):
+        attendant.carry_on()
+
+
+# -- creating a run ----------------------------------------------------------------------------------------------------
+
+
+def changed(created: RunCreated, part: str) -> RunCreated:
+    """The same entry 0 with another value in this part."""
+    job = {"notify": [{"command": "touch canary"}], "budget": {"max_usd": "100000"}, "envs": {"SECRET": "1"}}
+    if part in job:
+        return replace(created, spec={**created.spec, part: job[part]})
+    values: dict[str, Any] = {
+        "workdir_sha256": "f" * 64,
+        "start_sha256": "f" * 64,
+        "script_sha256": "f" * 64,
+        "spec_sha256": "f" * 64,
+        "budget_usd": Decimal(100_000),
+        "price_cap_usd_per_hour": Decimal(1),
+        "time_scale": 2.0,
+        "deadline_at": START,
+        "interruption_bands": {"us-east-1/g5.xlarge": ">20%"},
+        "billing": replace(created.billing, minimum_s=1.0),
+        "storage": replace(created.storage, source="theirs"),
+        "simulated": not created.simulated,
+        "spotrun": "0.0",
+        "revision": ev.Revision(commit="f" * 40),
+        "benched": {"V100:1": 1.0},
+        "part_of": "sweep net",
+        "epochs_end": ev.EpochsEnd.DURABLE,
+        "ledger_version": ev.GANG_LEDGER_VERSION,
+        "name": "theirs",
+        "uid": "fffffffff0",
+    }
+    return replace(created, **{part: values[part]})
+
+
+PARTS = (
+    *("notify", "budget", "envs", "workdir_sha256", "start_sha256", "script_sha256", "spec_sha256", "budget_usd"),
+    *("price_cap_usd_per_hour", "time_scale", "deadline_at", "interruption_bands", "billing", "storage", "simulated"),
+    *("spotrun", "revision", "benched", "part_of", "epochs_end", "ledger_version", "name", "uid"),
+)
+
+
+def test_each_field_of_entry_0_is_compared_but_the_moment_and_the_key() -> None:
+    own = {"clock_epoch", "public_key"}
+    assert set(RunCreated.__struct_fields__) - own == set(PARTS) - {"notify", "budget", "envs"} | {"spec"}
+
+
+def test_entry_0_that_differs_in_any_part_is_another_one(spec: RunSpec) -> None:
+    ours = would_be_created(spec, "0123456789")
+    moved = replace(ours, spec={**ours.spec, "workdir": "/elsewhere"})
+    later = replace(moved, spec_sha256=spec.model_copy(update={"workdir": "/elsewhere"}).spec_sha256, clock_epoch=START)
+    assert differences(replace(later, public_key="f" * 64), ours) == []
+    for part in PARTS:
+        assert differences(changed(ours, part), ours), part
+    hidden = replace(ours, spec={**ours.spec, "\x1b[2J": 1})
+    assert differences(hidden, ours)[0] == "another key of the job", "no text of theirs is shown"
+    other = changed(changed(ours, "budget"), "workdir_sha256")
+    assert differences(other, ours)[:2] == ["work folder", "budget of the job"]
+
+
+@pytest.mark.parametrize("part", ["workdir_sha256", "budget_usd", "notify"])
+def test_run_that_is_put_in_the_place_of_a_new_one_is_damage_and_not_known(
+    part: str, spec: RunSpec, runs: Path
+) -> None:
+    new = prepare_run(spec, "test", uid="0123456789")
+    uri = put_entry(runs / "net-0123456789", changed(new.created, part))
+    with pytest.raises(LedgerDamaged, match="another process wrote the first entry") as told:
+        create_known(new)
+    assert "it differs in" in told.value.message
+    assert not is_known(OpenRun(uri, writer("test")))
+    with pytest.raises(LedgerDamaged):
+        create_run(spec, "test", uid="0123456789", shared=True)
+
+
+def test_run_that_equals_a_new_one_is_still_not_the_one_that_was_written(spec: RunSpec, runs: Path) -> None:
+    new = prepare_run(spec, "test", uid="0123456789")
+    uri = put_entry(runs / "net-0123456789", new.created)
+    with pytest.raises(LedgerDamaged):
+        create_known(new)
+    assert not is_known(OpenRun(uri, writer("test")))
+    assert create_run(spec, "test", uid="0123456789", shared=True) == uri, "two calls of a night create one run"
+
+
+def test_run_is_known_from_the_moment_that_its_entry_can_be_there(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = prepare_run(spec, "test")
+
+    def is_killed_after_it(ledger: Ledger, event: RunCreated) -> Entry:
+        create(ledger, event)
+        raise KeyboardInterrupt
+
+    create = Ledger.create
+    monkeypatch.setattr(Ledger, "create", is_killed_after_it)
+    with pytest.raises(KeyboardInterrupt):
+        create_known(new)
+    assert is_known(OpenRun(new.uri, writer("test")))
