@@ -87,7 +87,8 @@ class TrainerEnds(OfAttempt):
         commit = self._state.latest_commit()
         if commit is not None and not commit.event.has_image:
             failures = decisions.failures_in_a_row(self._state)
-            self._beginnings.command(trainer.number + 1, decisions.beginning_after(event, failures))
+            choice = decisions.beginning_after(event, failures, alone=self._gang is None)
+            self._beginnings.command(trainer.number + 1, choice)
             return
         self._node.status.change(phase="restore")
         self._beginnings.training(

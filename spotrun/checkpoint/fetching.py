@@ -68,6 +68,17 @@ def fetch(
         os.close(root)
 
 
+def holds(root: int, file: OutputFile) -> bool:
+    """
+    Return whether the file at its path below `root`, which has its size, has its bytes too.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(open_for_reading(root, file.path), "rb") as here:
+        return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
+
+
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
         f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write by --to"
@@ -119,14 +130,10 @@ class _Getting:
             raise IsADirectoryError(errno.EISDIR, file.path)
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.ELOOP, file.path)
-        if facts.st_size == file.size_bytes and self._holds(file):
+        if facts.st_size == file.size_bytes and holds(self._root, file):
             return Outcome.SAME
         later = facts.st_mtime_ns > file.modified_ns
         return Outcome.CHANGED_HERE if later and not self._force else Outcome.FETCHED
-
-    def _holds(self, file: OutputFile) -> bool:
-        with open(open_for_reading(self._root, file.path), "rb") as here:
-            return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
 
     def _write(self, file: OutputFile, each: Map) -> str:
         """The name under which the file that was there is kept, if it is."""

@@ -54,6 +54,11 @@ class StateAt(NamedTuple):
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
 
+    def covers(self, path: str) -> bool:
+        """Return whether a path of the work folder is state by its name."""
+        inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
+        return inside and not self.is_none(path)
+
 
 def survey(work: Path, state: StateAt) -> StateSurvey:
     """What is there now; nothing where there is none of the paths. It ends soon after there are too many files."""
