@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
@@ -45,6 +46,7 @@ class Following:
         self._number = attempt.number
         self._place = PlaceInGang.of(node, attempt)
         self._reach = Reach(node.clock, doors_of_others(node.recorder.state, attempt, node.assignment.name))
+        self._answers = AnswersLead(node, attempt.number, attempt.names[0])
         self._journal = AttemptJournal(
             node.recorder,
             node.assignment.launch,
@@ -66,6 +68,7 @@ class Following:
         """
         self._node.status.change(phase="restore", attempt=self._number)
         self._reach.start()
+        self._answers.start()
         while True:
             self._node.status.facts["unreached"] = self._reach.unreached
             self._follow()
@@ -95,6 +98,7 @@ class Following:
         self._end()
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation
+        self._answers.rest()
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may be long in coming
         newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
@@ -106,6 +110,7 @@ class Following:
             return
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
         self._node.assignment.training_mark.touch()
+        self._answers.begins()
         self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
         self._reach.begins()
         self._node.status.change(phase="train")
@@ -200,5 +205,6 @@ class Following:
 
     def close(self) -> None:
         self._reach.close()
+        self._answers.close()
         self._end()
         groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

@@ -137,6 +137,14 @@ class SaveGivenUp:
 
 
 @dataclass(frozen=True)
+class StateSpread:
+    """Another member of the gang has written files of the command's state that the lead does not have."""
+
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class StateFrozen:
     """
     The state of command `incarnation` was at rest, and here is a copy of it, made at `at`. `is_last`: it has ended.
@@ -192,6 +200,7 @@ Letter = (
     | SaveFailed
     | SaveTorn
     | SaveGivenUp
+    | StateSpread
     | StateFrozen
     | SaveRefused
     | EntryUnwritten

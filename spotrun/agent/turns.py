@@ -34,6 +34,7 @@ from spotrun.agent.inbox import (
     SaveRefused,
     SaveTorn,
     StateFrozen,
+    StateSpread,
     Stranger,
 )
 from spotrun.agent.leaving import Leaving
@@ -152,6 +153,9 @@ class Turns(OfAttempt):
             case SaveGivenUp(reason=reason):
                 self._saver.settled()
                 self._keeper.given_up(reason)
+            case StateSpread(reason=reason):
+                self._saver.settled()
+                self._ending.failed(Cause.USER_ERROR, reason)
             case StateFrozen():
                 self._keeper.frozen(letter)
             case CommonPartSent():

@@ -30,6 +30,26 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The lead of a gang asks the others which files of the command's state they have written that the list at `key` does
+    not have. Each question has a `word` of its own.
+    """
+
+    attempt: Count
+    word: str
+    key: str
+    blake3: str
+
+
+class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to the question of that `word`: this many files, and the first paths of them."""
+
+    word: str
+    count: Count
+    unlike: tuple[str, ...] = ()
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     How busy a GPU is: the share of the time in which it computed anything, however few of its units did. None where its
@@ -125,7 +145,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
     `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
-    are the members of its gang that it does not reach on the network. `data_wait` is the share of the last minute of
+    are the members of its gang that it does not reach on the network. `state_asked` is what a lead wants to know of the
+    others, and `state_answer` what another member has answered. `data_wait` is the share of the last minute of
     training for which that waited for its data. `used` and `trained` are of all training since this agent began.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
@@ -149,6 +170,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     member: Count = 0
     trainer: MembersTrainer | None = None
+    state_asked: StateAsked | None = None
+    state_answer: StateAnswer | None = None
     unreached: tuple[MemberName, ...] = ()
     usage: Usage | None = None
     data_wait: Share | None = None

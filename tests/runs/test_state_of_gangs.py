@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
+from spotrun.run import events as ev
+from tests.support.agent_bench import AgentRun, Node
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
@@ -53,3 +60,135 @@ def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was
     assert len(digests) == 1, "both ranks of both trainings have the same model"
     (attempt,) = sandbox.state("pair").attempts.values()[1:]
     assert [(trainer.commit is not None, trainer.in_place) for trainer in attempt.trainers] == [(True, False)]
+
+
+# -- commands of the shell, each step of which a test lets pass
+
+
+class Gated:
+    """A gang whose members run the same command. They wait at `gate NAME` until the test opens that."""
+
+    def __init__(self, folder: Path, size: int, command: str, *state: str) -> None:
+        self.gates = folder / "gates"
+        self.gates.mkdir()
+        wait = f"GATES={self.gates}; gate() {{ until test -e $GATES/$1; do sleep 0.05; done; }}\n"
+        train = {"run": f"{wait}echo begins at $(cat out/n 2>&1)\n{command}", "state": list(state or ("out/",))}
+        self.run = AgentRun(folder, train=train, num_nodes=size, checkpoint={"every": "1h"})
+
+    def open(self, *names: str) -> None:
+        for name in names:
+            (self.gates / name).touch()
+
+    def saved(self) -> ev.CheckpointCommitted:
+        return self.run.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
+
+    def asks(self) -> bool:
+        """Return whether the lead asks the others about their state."""
+        status = read_status(self.run.store, agent_key(1), AgentStatus)
+        return status is not None and status.state_asked is not None
+
+    def taken(self, node: Node) -> None:
+        node.is_taken()
+        self.run.lost(node)
+
+    def begins(self, node: Node) -> list[str]:
+        return re.findall(r"begins at (.*)", self.run.log(node))
+
+    def refused(self, *nodes: Node) -> str:
+        """Why the attempt has ended, without a checkpoint."""
+        ended = self.run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
+        for node in nodes:
+            node.powers_off(WITHIN_S)
+        assert ended.cause is ev.Cause.USER_ERROR
+        assert self.run.seen(ev.CheckpointCommitted) == []
+        return ended.detail
+
+    def completes(self, *nodes: Node) -> None:
+        for node in nodes:
+            node.powers_off(WITHIN_S)
+        self.run.wait_for(ev.RunCompleted)
+        assert self.run.state.voids == ()
+
+
+Gang = Callable[..., Gated]
+
+
+@pytest.fixture
+def gang(tmp_path: Path) -> Iterator[Gang]:
+    gangs: list[Gated] = []
+
+    def begin(*words: Any) -> Gated:
+        folder = tmp_path / str(len(gangs))
+        folder.mkdir()
+        gangs.append(Gated(folder, *words))
+        return gangs[-1]
+
+    yield begin
+    for each in gangs:
+        each.run.close()
+
+
+COUNTS = "for n in 1 2 3; do gate $n; mkdir -p out; echo $n > out/n; echo wrote $n; done"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_members_begin_with_one_commit_and_not_with_what_they_have_written_since(gang: Gang, victim: int) -> None:
+    """Each of them saves on its own disk, as many trainings do that start on several nodes."""
+    run = gang(3, COUNTS)
+    nodes = run.run.launch_members(3)
+    run.open("1")
+    run.saved()
+    run.open("2")
+    eventually(lambda: all("wrote 2" in run.run.log(node) for node in nodes), WITHIN_S)
+    run.taken(nodes.pop(victim))
+    nodes += run.run.launch_members(1)
+    run.open("3")
+    run.completes(*nodes)
+    assert [run.begins(node)[-1] for node in nodes] == ["1", "1", "1"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_members_begin_with_one_commit_after_the_command_of_one_has_failed(gang: Gang, rank: int) -> None:
+    """Alone, a command that has failed once goes on with its files as they stand."""
+    fails = f"test $SPOTRUN_NODE_RANK != {rank} || test -e $FAILED || {{ touch $FAILED; exit 3; }}"
+    run = gang(2, f"FAILED=$GATES/failed; {COUNTS}; gate fail; {fails}; gate end")
+    nodes = run.run.launch_members(2)
+    run.open("1")
+    run.saved()
+    run.open("2", "3", "fail")
+    eventually(lambda: len(run.run.seen(ev.ResumedFrom)) == 2, WITHIN_S)
+    run.open("end")
+    run.completes(*nodes)
+    assert [run.begins(node)[1:] for node in nodes] == [["1"], ["1"]]
+    assert [event.in_place for event in run.run.seen(ev.ResumedFrom)] == [False, False]
+
+
+def test_a_file_of_the_state_that_another_member_alone_has_ends_the_run_with_its_name(gang: Gang) -> None:
+    run = gang(2, "gate 1; mkdir -p out; echo a part > out/part-$SPOTRUN_NODE_RANK; gate end")
+    nodes = run.run.launch_members(2)
+    run.open("1")
+    told = run.refused(*nodes)
+    assert "1.1 has written out/part-1 into the state, and the lead of the gang has no such file" in told
+    assert '"!out/part-1"' in told
+
+
+def test_a_file_of_the_state_that_is_another_one_on_another_member_ends_the_run(gang: Gang) -> None:
+    """Of one name and size: a shard of each rank, which all of them call the same."""
+    run = gang(2, "gate 1; mkdir -p out; echo $SPOTRUN_NODE_RANK > out/shard; gate end")
+    nodes = run.run.launch_members(2)
+    run.open("1")
+    told = run.refused(*nodes)
+    assert "1.1 has written out/shard into the state, and the lead of the gang has another one of that name" in told
+
+
+def test_a_checkpoint_is_made_once_other_members_have_no_other_files_of_the_state(gang: Gang) -> None:
+    """A file that is no state does not count, nor does one that is gone soon after."""
+    late = "test $SPOTRUN_NODE_RANK = 0 || { echo x > out/late; gate 2; rm out/late; }"
+    run = gang(2, f"gate 1; mkdir -p out; echo 1 > out/n; {late}; echo $$ > out/pid; gate end", "out/", "!out/pid")
+    nodes = run.run.launch_members(2)
+    run.open("1")
+    eventually(run.asks, WITHIN_S)
+    run.open("2")
+    run.saved()
+    run.open("end")
+    run.completes(*nodes)
