@@ -104,7 +104,7 @@ class Following:
         assert newest.meet is not None
         self._node.status.change(phase="restore")
         if damage := self._put_files(newest.commit):
-            self._tell_ended(incarnation, decisions.FAILED, self._node.clock.now(), damage)
+            self._tell_ended(incarnation, decisions.FAILED, self._node.clock.now(), damage, damaged=True)
             return
         if self._is_over or self._newest > incarnation:
             return
@@ -176,7 +176,9 @@ class Following:
         words = decisions.exit_words(exited.exit_code, cause, output)
         self._tell_ended(exited.incarnation, exited.exit_code, exited.at, str(words))
 
-    def _tell_ended(self, incarnation: int, exit_code: int, at: datetime, reason: str) -> None:
+    def _tell_ended(
+        self, incarnation: int, exit_code: int, at: datetime, reason: str, *, damaged: bool = False
+    ) -> None:
         self._exited = True
         self._node.status.change(phase="exited")
         self._tell(
@@ -186,6 +188,7 @@ class Following:
                 exit_code=exit_code,
                 at=at,
                 reason=reason[:REASON_MAX],
+                damaged=damaged,
             )
         )
 

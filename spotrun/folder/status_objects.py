@@ -20,7 +20,7 @@ from spotrun.store.port import Store
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     What became of the trainer of a gang's member, which is not the lead: it runs, or it has ended with `exit_code` at
-    `at`, and `reason` is what it said last.
+    `at`, and `reason` is what it said last. `damaged`: it never began, as the store has not what its commit names.
     """
 
     attempt: Count
@@ -28,6 +28,7 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: ExitCode | None = None
     at: Moment | None = None
     reason: str = ""
+    damaged: bool = False
 
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotrun.checkpoint.outputs import listing_at
 from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 from spotrun.run import events as ev
 from tests.support.agent_bench import AgentRun, Node
@@ -68,12 +69,12 @@ def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was
 class Gated:
     """A gang whose members run the same command. They wait at `gate NAME` until the test opens that."""
 
-    def __init__(self, folder: Path, size: int, command: str, *state: str) -> None:
+    def __init__(self, folder: Path, size: int, command: str, *state: str, every: str = "1h") -> None:
         self.gates = folder / "gates"
         self.gates.mkdir()
         wait = f"GATES={self.gates}; gate() {{ until test -e $GATES/$1; do sleep 0.05; done; }}\n"
         train = {"run": f"{wait}echo begins at $(cat out/n 2>&1)\n{command}", "state": list(state or ("out/",))}
-        self.run = AgentRun(folder, train=train, num_nodes=size, checkpoint={"every": "1h"})
+        self.run = AgentRun(folder, train=train, num_nodes=size, checkpoint={"every": every})
 
     def open(self, *names: str) -> None:
         for name in names:
@@ -117,10 +118,10 @@ Gang = Callable[..., Gated]
 def gang(tmp_path: Path) -> Iterator[Gang]:
     gangs: list[Gated] = []
 
-    def begin(*words: Any) -> Gated:
+    def begin(*words: Any, **more: Any) -> Gated:
         folder = tmp_path / str(len(gangs))
         folder.mkdir()
-        gangs.append(Gated(folder, *words))
+        gangs.append(Gated(folder, *words, **more))
         return gangs[-1]
 
     yield begin
@@ -161,6 +162,28 @@ def test_all_members_begin_with_one_commit_after_the_command_of_one_has_failed(g
     run.completes(*nodes)
     assert [run.begins(node)[1:] for node in nodes] == [["1"], ["1"]]
     assert [event.in_place for event in run.run.seen(ev.ResumedFrom)] == [False, False]
+
+
+def test_all_members_begin_with_the_commit_before_one_whose_files_another_member_cannot_read(gang: Gang) -> None:
+    """The lead needs nothing of the store: it has the files still."""
+    run = gang(2, f"{COUNTS}; gate end", every="30s")
+    first, second = run.run.launch_members(2)
+    for count in (1, 2):
+        run.open(str(count))
+        newest = run.run.wait_for(ev.CheckpointCommitted, count, within_s=WITHIN_S)
+    assert newest.files is not None
+    listing = listing_at(run.run.store, newest.files.key, newest.files.blake3, 1.0)
+    (piece,) = [piece for file in listing.files for piece in file.pieces]
+    run.run.store.delete(piece.key)
+    run.taken(second)
+    (third,) = run.run.launch_members(1)
+    last = run.run.wait_for(ev.ResumedFrom, 3, within_s=WITHIN_S)
+    assert last.skipped == (run.run.state.commits[1].number,)
+    run.open("3", "end")
+    run.completes(first, third)
+    assert [run.begins(node)[-1] for node in (first, third)] == ["1", "1"]
+    (exited,) = run.run.seen(ev.TrainerExited)
+    assert "CheckpointDamaged" in exited.detail
 
 
 def test_a_file_of_the_state_that_another_member_alone_has_ends_the_run_with_its_name(gang: Gang) -> None:
