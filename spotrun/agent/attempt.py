@@ -75,7 +75,9 @@ class AttemptLoop:
             node.spec.checkpoint,
             self._files,
             world=None if place is None else place.gang.world,
-            others=None if place is None else OthersState(node, place.others),
+            others=None
+            if place is None
+            else OthersState(node, place.others, lambda: self._trainers.current.exited is None),
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(node, self._files)

@@ -143,7 +143,10 @@ class Following:
         """What this member's trainer has written is in no checkpoint: only the lead's files are."""
         if self._trainer is None or self._told_of_files:
             return
-        written = FilesOfCommit(self._node, None, {}, stays=state_of(self._node).covers).written()
+        newest = self._node.recorder.state.latest_commit()
+        keeps_state = newest is None or not newest.event.has_image
+        stays = state_of(self._node).covers if keeps_state else lambda _: False
+        written = FilesOfCommit(self._node, None, {}, stays=stays).written()
         if written:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""

@@ -13,7 +13,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -21,15 +21,15 @@ from spotrun.agent.decisions import is_fenced
 from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
 from spotrun.agent.node import Node
 from spotrun.agent.pieces import stand_behind
-from spotrun.agent.rest import REST_MIN_S, REST_S
+from spotrun.agent.rest import REST_MIN_S, REST_S, writer_of
 from spotrun.agent.state_freeze import FrozenState
 from spotrun.agent.state_put_back import state_of
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import listing_at
 from spotrun.checkpoint.upload import Abandoned, UploadControl
-from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.folder import state_files
-from spotrun.folder.state_files import StateSurvey
+from spotrun.folder.state_files import StateSurvey, by_inode
 from spotrun.folder.status_objects import AgentStatus, StateAnswer, StateAsked, agent_key, read_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece
 from spotrun.folder.work_files import Stamp
@@ -43,8 +43,8 @@ LOOKS_EVERY_MIN_S = 0.2
 """The same in system time."""
 RESTS = 3
 """Rests of the lead's state, without the file that another member has, after which the checkpoint is refused."""
-RESTS_MAX = 60
-"""The same where the lead's state does not rest."""
+RESTS_MAX = 120
+"""The same where one of the two does not rest."""
 READS_WITHIN_S = 10.0
 """System time for a fault of the store to pass. The lead asks on."""
 NAMED_MAX = 5
@@ -57,8 +57,12 @@ class StateUnlike(Exception):
     """Why no checkpoint can be made of the state: another member has files of it that the lead does not have."""
 
 
-class MemberSilent(SpotrunError):
+class MemberSilent(Exception):
     """A member does not say whether it has files of the state."""
+
+    def __init__(self, name: MemberName) -> None:
+        super().__init__(str(name))
+        self.name = name
 
 
 class Verdict(Enum):
@@ -70,41 +74,61 @@ class Verdict(Enum):
     REFUSE = auto()
 
 
+class Heard(NamedTuple):
+    """The answer of a member, None before it comes. `failed`: its trainer has ended with an error, or never began."""
+
+    answer: StateAnswer | None
+    failed: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return self.answer is not None and not self.answer.count
+
+
 class Asking(NamedTuple):
     """
     How long the lead has asked about a copy of its state, and for how long that has rested. `renewed`: the lead has a
-    newer file now at a path where another member has one.
+    newer file now at a path where another member has one. `ended`: its command has ended; then a `final` copy follows,
+    or is this one.
     """
 
     asked_s: float
     rested_s: float
-    renewed: bool
-    final: bool
+    renewed: bool = False
+    ended: bool = False
+    final: bool = False
 
 
-def verdict(answers: Mapping[MemberName, StateAnswer | None], asking: Asking, rest_s: float) -> Verdict:
+def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
     """
-    Decide on a copy of the lead's state by the answers of the other members, None where one is missing.
+    Decide on a copy of the lead's state by what was heard of all other members.
 
-    Members do not write at the same moment. So a file that only another member has counts once the lead's state has
-    rested for a while without it.
+    Members do not write at the same moment, nor equally fast. So a file that only another member has counts once that
+    is at rest, and the lead's state has rested for a while without it. A command that has ended in the middle of its
+    work on one member says nothing about its files.
     """
-    if all(answer is not None and not answer.count for answer in answers.values()):
+    open_ones = [each for each in heard if not each.agrees]
+    unlike = [each.answer for each in open_ones if each.answer is not None]
+    waited = asking.asked_s >= RESTS * rest_s
+    if not open_ones:
         return Verdict.COMMIT
-    if not any(answer is not None and answer.count for answer in answers.values()):
+    if not asking.final:
+        out_of_date = asking.renewed or (asking.ended and (waited or unlike))
+        if out_of_date or any(each.failed for each in open_ones):
+            return Verdict.TAKE_ANOTHER
+    if not unlike:
         return Verdict.WAIT
-    if asking.renewed and not asking.final:
-        return Verdict.TAKE_ANOTHER
-    is_over = asking.rested_s >= RESTS * rest_s or asking.asked_s >= RESTS_MAX * rest_s
-    return Verdict.REFUSE if is_over else Verdict.WAIT
+    both_rest = asking.rested_s >= RESTS * rest_s and any(answer.rests for answer in unlike)
+    return Verdict.REFUSE if both_rest or asking.asked_s >= RESTS_MAX * rest_s else Verdict.WAIT
 
 
 class OthersState:
-    """Of the lead: the members that it asks. Used by the thread that saves."""
+    """Of the lead: the members that it asks. Used by the thread that saves. `runs` says whether the command runs."""
 
-    def __init__(self, node: Node, others: Sequence[MemberName]) -> None:
+    def __init__(self, node: Node, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._node = node
         self._others = others
+        self._runs = runs
         self._work = node.assignment.work
         self._state = state_of(node)
 
@@ -120,32 +144,32 @@ class OthersState:
             MemberSilent: a member does not answer.
         """
         clock = self._node.clock
-        limit_s = max(REST_S, REST_MIN_S * clock.scale)
+        rest_s = max(REST_S, REST_MIN_S * clock.scale)
         began_s = changed_s = clock.monotonic()
         before = frozen.survey
         asked = StateAsked(attempt=attempt, word=secrets.token_hex(8), key=files.key, blake3=files.blake3)
-        for answers in self._answers(asked):
+        for heard in self._heard(asked, final=final):
             if control.cancelled or is_fenced(self._node.recorder.state, attempt):
                 raise Abandoned
             now, now_s = state_files.survey(self._work, self._state), clock.monotonic()
             if now.first_change(before) is not None:
                 before, changed_s = now, now_s
-            named = [path for answer in answers.values() if answer is not None for path in answer.unlike]
+            named = [path for each in heard.values() if each.answer is not None for path in each.answer.unlike]
             renewed = any(now.at(path) != frozen.survey.at(path) for path in named)
-            asking = Asking(now_s - began_s, now_s - changed_s, renewed, final)
-            match verdict(answers, asking, limit_s):
+            asking = Asking(now_s - began_s, now_s - changed_s, renewed, ended=not self._runs(), final=final)
+            match verdict(heard.values(), asking, rest_s):
                 case Verdict.COMMIT:
                     return
                 case Verdict.TAKE_ANOTHER:
                     raise Abandoned
                 case Verdict.REFUSE:
-                    raise StateUnlike(self._told(answers, frozen))
+                    raise StateUnlike(self._told(heard, frozen))
                 case Verdict.WAIT:
                     pass
 
-    def _answers(self, asked: StateAsked) -> Iterator[Mapping[MemberName, StateAnswer | None]]:
+    def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, Heard]]:
         """
-        Yield what the members have answered, again and again.
+        Yield what was heard of the members, again and again.
 
         Raises:
             MemberSilent
@@ -157,24 +181,23 @@ class OthersState:
         self._node.heartbeat.beat_now()
         try:
             while True:
-                answers: dict[MemberName, StateAnswer | None] = {}
+                heard: dict[MemberName, Heard] = {}
                 for name in self._others:
                     found = read_status(self._node.store, agent_key(name.launch, name.member), AgentStatus)
                     if found is not None and found.sequence != seen[name][0]:
                         seen[name] = found.sequence, clock.monotonic()
-                    answer = None if found is None else found.state_answer
-                    answers[name] = answer if answer is not None and answer.word == asked.word else None
-                    if answers[name] is None and clock.monotonic() - seen[name][1] >= silent_s:
-                        raise MemberSilent(
-                            f"{name} does not say whether it has files of the state that the lead does not have"
-                        )
-                yield answers
+                    heard[name] = each = _heard_in(found, asked)
+                    is_silent = clock.monotonic() - seen[name][1] >= silent_s
+                    if each.answer is None and (is_silent or (final and each.failed)):
+                        raise MemberSilent(name)
+                yield heard
                 time.sleep(pause_s(clock.scale))
         finally:
             status.facts["state_asked"] = None
 
-    def _told(self, answers: Mapping[MemberName, StateAnswer | None], frozen: FrozenState) -> str:
-        name, answer = next((name, each) for name, each in answers.items() if each is not None and each.count)
+    def _told(self, heard: Mapping[MemberName, Heard], frozen: FrozenState) -> str:
+        answers = ((name, each.answer) for name, each in heard.items() if not each.agrees)
+        name, answer = next((name, answer) for name, answer in answers if answer is not None)
         path = answer.unlike[0]
         there = frozen.survey.at(path) is not None
         others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
@@ -184,6 +207,14 @@ class OthersState:
             "state has the files of the lead alone; try: let rank 0 write all of it, as each member begins with its "
             f'files; or say that it is not state: train: {{state: […, "!{path}"]}}'
         )
+
+
+def _heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
+    if status is None:
+        return Heard(None)
+    answer, trainer = status.state_answer, status.trainer
+    failed = trainer is not None and trainer.attempt == asked.attempt and bool(trainer.exit_code)
+    return Heard(answer if answer is not None and answer.word == asked.word else None, failed)
 
 
 class AnswersLead:
@@ -196,6 +227,8 @@ class AnswersLead:
         self._before: StateSurvey | None = None
         self._listings: dict[str, Listing] = {}
         self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
+        self._unlike: Mapping[str, Stamp | str] = {}
+        self._changed_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
 
@@ -227,9 +260,10 @@ class AnswersLead:
                 self._answer(asked, before)
 
     def _answer(self, asked: StateAsked, before: StateSurvey) -> None:
-        unlike = self._unlike(self._listing(asked), before)
-        shown = tuple(path[:PATH_MAX] for path in unlike[:NAMED_MAX])
-        answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike))
+        unlike = self._unlike_listed(self._listing(asked), before)
+        shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
+        rests = bool(unlike) and self._rest(unlike)
+        answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike), rests=rests)
         facts = self._node.status.facts
         if facts.get("state_answer") != answer and self._before is before:
             facts["state_answer"] = answer
@@ -241,15 +275,24 @@ class AnswersLead:
             self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
-    def _unlike(self, listing: Listing, before: StateSurvey) -> list[str]:
-        """The paths of the state that the trainer has written, and that are not listed as they are here."""
+    def _rest(self, unlike: Mapping[str, Stamp | str]) -> bool:
+        """Return whether these have been as they are for a rest, and no process has one open for writing."""
+        now_s = time.monotonic()
+        if unlike != self._unlike:
+            self._unlike, self._changed_s = unlike, now_s
+        files = {path: stamp for path, stamp in unlike.items() if isinstance(stamp, Stamp)}
+        work, scale = self._node.assignment.work, self._node.clock.scale
+        return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
+
+    def _unlike_listed(self, listing: Listing, before: StateSurvey) -> Mapping[str, Stamp | str]:
+        """Return what the trainer has written of the state, and what is not listed as it is here."""
         now = self._survey()
         files = {file.path: file for file in listing.files}
         links = {link.path: link.target for link in listing.links}
-        written = [path for path, stamp in now.files.items() if before.files.get(path) != stamp]
-        unlike = [path for path in written if not self._fits(path, now.files[path], files.get(path))]
-        linked = [path for path, to in now.links.items() if before.links.get(path) != to]
-        return sorted([*unlike, *(path for path in linked if links.get(path) != now.links[path])])
+        written = {path: stamp for path, stamp in now.files.items() if before.files.get(path) != stamp}
+        linked = {path: to for path, to in now.links.items() if to not in (before.links.get(path), links.get(path))}
+        unlike = {path: stamp for path, stamp in written.items() if not self._fits(path, stamp, files.get(path))}
+        return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
         """Return whether a file is as it is listed. It is read once as long as neither changes."""

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.state_freeze import FrozenState
+from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
 
@@ -145,6 +146,14 @@ class StateSpread:
 
 
 @dataclass(frozen=True)
+class MemberUnheard:
+    """That member of the gang does not answer the lead, who wants to know before it makes a checkpoint."""
+
+    sequence: int
+    name: MemberName
+
+
+@dataclass(frozen=True)
 class StateFrozen:
     """
     The state of command `incarnation` was at rest, and here is a copy of it, made at `at`. `is_last`: it has ended.
@@ -201,6 +210,7 @@ Letter = (
     | SaveTorn
     | SaveGivenUp
     | StateSpread
+    | MemberUnheard
     | StateFrozen
     | SaveRefused
     | EntryUnwritten

@@ -21,6 +21,7 @@ from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,
     Inbox,
+    MemberUnheard,
     SaveAbandoned,
     Saved,
     SaveFailed,
@@ -271,7 +272,10 @@ class Worker:
             discard(self._store, prefix)  # which makes some room
             self._inbox.put(SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.unsent_bytes, error.one_line))
             return
-        except (StoreError, CheckpointDamaged, MemberSilent) as error:
+        except MemberSilent as silent:
+            self._inbox.put(MemberUnheard(snapshot.sequence, silent.name))
+            return
+        except (StoreError, CheckpointDamaged) as error:
             discard(self._store, prefix)
             self._tell_failure(snapshot, error)
             return

@@ -44,11 +44,15 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to the question of that `word`: this many files, and the first paths of them."""
+    """
+    The answer to the question of that `word`: this many files, and the first paths of them. `rests`: nothing writes to
+    them.
+    """
 
     word: str
     count: Count
     unlike: tuple[str, ...] = ()
+    rests: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 
 from spotrun.checkpoint.outputs import listing_at
+from spotrun.clouds.local.processes import carrying
 from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 from spotrun.run import events as ev
+from spotrun.run.gang import MemberName
 from tests.support.agent_bench import AgentRun, Node
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
@@ -202,6 +206,21 @@ def test_a_file_of_the_state_that_is_another_one_on_another_member_ends_the_run(
     run.open("1")
     told = run.refused(*nodes)
     assert "1.1 has written out/shard into the state, and the lead of the gang has another one of that name" in told
+
+
+def test_the_last_checkpoint_is_not_made_without_the_answer_of_a_member_that_freezes(gang: Gang) -> None:
+    run = gang(2, "test $SPOTRUN_NODE_RANK = 1 || { mkdir -p out; echo 1 > out/n; }; gate end; echo 2 > out/n")
+    first, second = run.run.launch_members(2)
+    run.saved()
+    for process in carrying("SPOTRUN_INSTANCE_ID", second.instance_id):
+        os.kill(process.pid, signal.SIGSTOP)
+    run.open("end")
+    ended = run.run.wait_for(ev.AttemptEnded, within_s=WITHIN_S)
+    assert ended.missing == (MemberName(1, 1),)
+    assert len(run.run.seen(ev.CheckpointCommitted)) == 1
+    run.taken(second)
+    (third,) = run.run.launch_members(1)
+    run.completes(first, third)
 
 
 def test_a_checkpoint_is_made_once_other_members_have_no_other_files_of_the_state(gang: Gang) -> None:

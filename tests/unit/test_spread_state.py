@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotrun.cli.before_launch import check_script
 from spotrun.errors import SpecInvalid
 from spotrun.spec.model import RunSpec
 from spotrun.spec.spread_state import require_whole_state
@@ -91,6 +92,11 @@ def test_a_command_that_names_what_spreads_the_state_is_refused(
     tmp_path: Path, run: str, files: dict[str, str], told: str
 ) -> None:
     assert told in refusal(job(tmp_path, files, run=run)).message
+
+
+def test_the_check_of_validate_and_launch_refuses_it_too(tmp_path: Path) -> None:
+    with pytest.raises(SpecInvalid, match=r"train.py, line 1: torch.distributed.fsdp spreads the state"):
+        check_script(job(tmp_path, {"train.py": "import torch.distributed.fsdp"}), here=False)
 
 
 def test_a_switch_of_accelerate_in_the_environment_is_refused(tmp_path: Path) -> None:
