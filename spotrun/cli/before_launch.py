@@ -61,6 +61,7 @@ from spotrun.secrets.values import read_values, require_variables
 from spotrun.spec.image import CREDENTIALS, Image
 from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.spec.own_machine import this_host
+from spotrun.spec.spread_state import require_whole_state
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.units import Unreadable, format_duration, to_the_cent
@@ -236,8 +237,9 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
     What to say of a script that this Python cannot read. That of an instance elsewhere may be newer.
 
     Raises:
-        SpecInvalid: the script would run `here`, with this Python.
+        SpecInvalid: the script would run `here`, with this Python; or it spreads its state over several instances.
     """
+    require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
     if script is None:
         return None
