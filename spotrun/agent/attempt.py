@@ -21,6 +21,7 @@ from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
+from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
@@ -74,6 +75,9 @@ class AttemptLoop:
             node.spec.checkpoint,
             self._files,
             world=None if place is None else place.gang.world,
+            others=None
+            if place is None
+            else OthersState(node, place.others, lambda: self._trainers.current.exited is None),
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(node, self._files)

@@ -271,15 +271,15 @@ def failures_in_a_row(state: RunState) -> int:
     return sum(at is not None and at >= state.opened_at for at in failed)
 
 
-def beginning_after(exited: TrainerExited, failures: int) -> StateChoice:
+def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    With what the next command begins where one has `exited` on this instance, and so many have failed in a row.
+    Return with which files the next command begins, after one `exited` here and `failures` have failed in a row.
 
-    Who was killed has left its files in the middle of whatever it did.
+    A command that was killed has left its files in the middle of its work. In a gang all begin with one commit.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
-    by_itself = exited.cause is Cause.USER_ERROR and failures < 2
+    by_itself = alone and exited.cause is Cause.USER_ERROR and failures < 2
     return StateChoice.AS_IT_STANDS if by_itself else StateChoice.NEWEST
 
 

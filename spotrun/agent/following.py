@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import queue
+from collections.abc import Mapping
+from datetime import datetime
 from typing import NoReturn
 
 from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.put_back import FilesOfCommit, as_uploaded
 from spotrun.agent.reach import Reach, doors_of_others
+from spotrun.agent.resumption import NothingToResumeFrom, reasons
+from spotrun.agent.state_commit import Known
+from spotrun.agent.state_put_back import StateOfCommit, state_of
 from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.folder.status_objects import MembersTrainer
@@ -40,6 +46,7 @@ class Following:
         self._number = attempt.number
         self._place = PlaceInGang.of(node, attempt)
         self._reach = Reach(node.clock, doors_of_others(node.recorder.state, attempt, node.assignment.name))
+        self._answers = AnswersLead(node, attempt.number, attempt.names[0])
         self._journal = AttemptJournal(
             node.recorder,
             node.assignment.launch,
@@ -50,6 +57,8 @@ class Following:
         self._journal.attempt = attempt.number
         self._trainer: TrainerProcess | None = None
         self._exited = False
+        self._begun = -1
+        self._known: Mapping[str, Known] = {}
         self._told_of_files = False
 
     def run(self) -> NoReturn:
@@ -59,41 +68,85 @@ class Following:
         """
         self._node.status.change(phase="restore", attempt=self._number)
         self._reach.start()
+        self._answers.start()
         while True:
             self._node.status.facts["unreached"] = self._reach.unreached
             self._follow()
             self._hear()
 
     def _follow(self) -> None:
-        state = self._node.recorder.state
-        if decisions.is_fenced(state, self._number):
+        if self._is_over:
             self._tell_of_files()
-            if state.terminal is not None and state.terminal.outcome == "completed":
+            terminal = self._node.recorder.state.terminal
+            if terminal is not None and terminal.outcome == "completed":
                 self._await_the_end()
             raise PowerOff("the attempt is over")
-        trainers = state.attempts[self._number].trainers
-        if trainers and (self._trainer is None or self._trainer.incarnation < len(trainers) - 1):
-            self._begin(len(trainers) - 1)
+        if self._newest > self._begun:
+            self._begin(self._newest)
+
+    @property
+    def _is_over(self) -> bool:
+        return decisions.is_fenced(self._node.recorder.state, self._number)
+
+    @property
+    def _newest(self) -> int:
+        """The newest incarnation of the attempt's trainers; -1 before the first."""
+        return len(self._node.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
-        """Whatever of an earlier one is left goes first."""
+        """Start the trainer of `incarnation` with the files of its commit, after ending what is left of others."""
         self._end()
         self._tell_of_files()
+        self._trainer, self._begun = None, incarnation
+        self._answers.rest()
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may be long in coming
         newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
-        as_uploaded(self._node, self._number)  # no checkpoint has files of this member
+        self._node.status.change(phase="restore")
+        if damage := self._put_files(newest.commit):
+            self._tell_ended(incarnation, decisions.FAILED, self._node.clock.now(), damage, damaged=True)
+            return
+        if self._is_over or self._newest > incarnation:
+            return
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
         self._node.assignment.training_mark.touch()
+        self._answers.begins()
         self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
         self._reach.begins()
-        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))
         self._node.status.change(phase="train")
+
+    def _put_files(self, number: int | None) -> str:
+        """
+        Make the work folder that of commit `number`: the state of a command as on the lead, and else what was uploaded.
+        Return why the store has not what was committed; an empty text if it has.
+
+        Raises:
+            PowerOff: it cannot be done here; the attempt has ended with the reason.
+        """
+        groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)
+        commit = None if number is None else self._node.recorder.state.commit(number)
+        if commit is None or commit.event.has_image:
+            as_uploaded(self._node, self._number)
+            return ""
+        as_uploaded(self._node, self._number, stays=state_of(self._node).covers)
+        try:
+            with reasons():
+                self._known = StateOfCommit(self._node, commit, self._known).put(self._number)
+        except NothingToResumeFrom as reason:
+            if reason.is_damage:
+                return reason.detail
+            self._journal.ended(reason.cause, 0, f"{reason.detail} (on {self._node.assignment.name})", missing=())
+            raise PowerOff(reason.detail) from reason
+        return ""
 
     def _tell_of_files(self) -> None:
         """What this member's trainer has written is in no checkpoint: only the lead's files are."""
         if self._trainer is None or self._told_of_files:
             return
-        written = FilesOfCommit(self._node, None, {}).written()
+        newest = self._node.recorder.state.latest_commit()
+        keeps_state = newest is None or not newest.event.has_image
+        stays = state_of(self._node).covers if keeps_state else lambda _: False
+        written = FilesOfCommit(self._node, None, {}, stays=stays).written()
         if written:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
@@ -121,18 +174,24 @@ class Following:
     def _ended(self, exited: Exited) -> None:
         """The lead decides what follows. It has our reason, which may be that of all."""
         assert self._trainer is not None
-        self._exited = True
         cause = decisions.exit_cause(exited.exit_code, hung=False)
         output = self._node.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
         words = decisions.exit_words(exited.exit_code, cause, output)
+        self._tell_ended(exited.incarnation, exited.exit_code, exited.at, str(words))
+
+    def _tell_ended(
+        self, incarnation: int, exit_code: int, at: datetime, reason: str, *, damaged: bool = False
+    ) -> None:
+        self._exited = True
         self._node.status.change(phase="exited")
         self._tell(
             MembersTrainer(
                 attempt=self._number,
-                incarnation=exited.incarnation,
-                exit_code=exited.exit_code,
-                at=exited.at,
-                reason=str(words)[:REASON_MAX],
+                incarnation=incarnation,
+                exit_code=exit_code,
+                at=at,
+                reason=reason[:REASON_MAX],
+                damaged=damaged,
             )
         )
 
@@ -152,5 +211,6 @@ class Following:
 
     def close(self) -> None:
         self._reach.close()
+        self._answers.close()
         self._end()
         groups.end_left_over(self._node.assignment.trainer_mark, self._node.assignment.instance_id)

@@ -112,12 +112,13 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """How the trainer of a member has ended, and when."""
+    """How the trainer of a member has ended, and when; `damaged` as in MembersTrainer."""
 
     name: MemberName
     exit_code: int
     at: datetime
     reason: str
+    damaged: bool = False
 
 
 def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[EndedTrainer]:
@@ -126,7 +127,7 @@ def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: i
     for name, each in seen.items():
         trainer = _trainer_of(each, attempt, incarnation)
         if trainer is not None and trainer.exit_code is not None and trainer.at is not None:
-            found.append(EndedTrainer(name, trainer.exit_code, trainer.at, trainer.reason))
+            found.append(EndedTrainer(name, trainer.exit_code, trainer.at, trainer.reason, trainer.damaged))
     return sorted(found, key=lambda one: one.at)
 
 

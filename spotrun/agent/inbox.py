@@ -10,6 +10,7 @@ from datetime import datetime
 
 from spotrun.agent.frozen import Descriptors
 from spotrun.agent.state_freeze import FrozenState
+from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
 
@@ -137,6 +138,22 @@ class SaveGivenUp:
 
 
 @dataclass(frozen=True)
+class StateSpread:
+    """Another member of the gang has written files of the command's state that the lead does not have."""
+
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class MemberUnheard:
+    """That member of the gang does not answer the lead, who wants to know before it makes a checkpoint."""
+
+    sequence: int
+    name: MemberName
+
+
+@dataclass(frozen=True)
 class StateFrozen:
     """
     The state of command `incarnation` was at rest, and here is a copy of it, made at `at`. `is_last`: it has ended.
@@ -192,6 +209,8 @@ Letter = (
     | SaveFailed
     | SaveTorn
     | SaveGivenUp
+    | StateSpread
+    | MemberUnheard
     | StateFrozen
     | SaveRefused
     | EntryUnwritten

@@ -83,6 +83,10 @@ class Pace:
         self._snapshot_s = at_s
         self._rebalance = False
 
+    def dropped(self) -> None:
+        """The newest copy came to nothing: another one is due at once."""
+        self._snapshot_s = None
+
     def committed(self, took_s: float, at_s: float) -> None:
         self._committed_s = at_s
         self.commit_s = _smoothed(self.commit_s, took_s)

@@ -13,14 +13,13 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from blake3 import blake3
 from msgspec.structs import replace
 
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.node import Node
 from spotrun.agent.state_commit import Known
 from spotrun.checkpoint import fetching
-from spotrun.checkpoint.beneath import open_for_reading, parent_of
+from spotrun.checkpoint.beneath import parent_of
 from spotrun.checkpoint.chosen_files import all_but
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
@@ -35,11 +34,16 @@ COPY_BYTES = 16 << 20
 class FilesOfCommit:
     """
     The files of `commit`; without one, the work folder as it was uploaded. `known` are files of this folder whose
-    content this agent knows.
+    content this agent knows. Nothing is done to those that `stays` names.
     """
 
     def __init__(
-        self, node: Node, commit: Commit | None, known: Mapping[str, Known], beside: str = "files-coming"
+        self,
+        node: Node,
+        commit: Commit | None,
+        known: Mapping[str, Known],
+        beside: str = "files-coming",
+        stays: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._node = node
         self._commit = commit
@@ -47,7 +51,8 @@ class FilesOfCommit:
         self._work = node.assignment.work
         self._beside = node.assignment.folder / beside
         self._before = work_files.remembered(node.assignment.files_before)
-        self._chosen = all_but(node.spec.checkpoint.files.exclude)
+        chosen = all_but(node.spec.checkpoint.files.exclude)
+        self._chosen = lambda path: chosen(path) and not stays(path)
         self._listing = Listing(files=())
         self._right: dict[str, Seen] = {}
         self._folders: Collection[str] = ()
@@ -86,8 +91,8 @@ class FilesOfCommit:
         if known is not None and known.seen == seen and isinstance(known.entry, OutputFile):
             return _digests(known.entry) == _digests(file)
         try:
-            with _folder(self._work) as root, open(open_for_reading(root, file.path), "rb") as here:
-                return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
+            with _folder(self._work) as root:
+                return fetching.holds(root, file)
         except OSError:
             return False
 
@@ -191,11 +196,11 @@ def tidy(node: Node, attempt: int) -> None:
         as_uploaded(node, attempt)
 
 
-def as_uploaded(node: Node, attempt: int) -> None:
-    """Remove what earlier trainers have written into the work folder, if there were any."""
+def as_uploaded(node: Node, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
+    """Remove what earlier trainers have written into the work folder, if there were any, except what `stays`."""
     if not node.assignment.training_mark.exists():
         return
-    files = FilesOfCommit(node, None, {})
+    files = FilesOfCommit(node, None, {}, stays=stays)
     try:
         files.fetch()
         files.put((), attempt)

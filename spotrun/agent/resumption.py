@@ -28,10 +28,12 @@ from spotrun.run.state import Commit
 class NothingToResumeFrom(Exception):
     """There are checkpoints and none can be read. Training never begins at zero in silence (promise I4)."""
 
-    def __init__(self, cause: Cause, detail: str) -> None:
+    def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
+        """`is_damage`: the store has not what was committed, so another commit may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
+        self.is_damage = is_damage
 
 
 class Beginning(NamedTuple):
@@ -86,16 +88,17 @@ def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: 
         if state.commits:
             node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
         return Beginning(None, None)
-    with _reasons():
+    with reasons():
         return _newest_with_files(node, candidates, ready, Forwarding(node, trainer), known)
 
 
 @contextlib.contextmanager
-def _reasons() -> Iterator[None]:
+def reasons() -> Iterator[None]:
+    """Raise NothingToResumeFrom for an error of reading a checkpoint."""
     try:
         yield
     except CheckpointDamaged as error:
-        raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}") from error
+        raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}", is_damage=True) from error
     except StoreUnavailable as error:
         raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may be luckier
     except StoreError as error:
@@ -141,7 +144,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
         return StateFound(candidates[0], in_place=True)
     if choice is StateChoice.ONE_BEFORE and len(candidates) > 1:
         skipped.append(candidates.pop(0).number)
-    with _reasons():
+    with reasons():
         while True:
             commit = candidates.pop(0)
             try:

@@ -17,15 +17,18 @@ from msgspec.structs import replace
 
 from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,
     Inbox,
+    MemberUnheard,
     SaveAbandoned,
     Saved,
     SaveFailed,
     SaveGivenUp,
     SaveRefused,
     SaveTorn,
+    StateSpread,
 )
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
@@ -225,9 +228,11 @@ class Worker:
         rule: CheckpointSpec,
         files: CommitFiles,
         world: int | None = None,
+        others: OthersState | None = None,
     ) -> None:
-        """`world` is how many ranks a gang's training has; None on one instance."""
+        """`world` is how many ranks a gang's training has, and `others` are its other members; None on one instance."""
         self._world = world
+        self._others = others
         self._store = store
         self._recorder = recorder
         self._clock = clock
@@ -248,12 +253,16 @@ class Worker:
             with self._files.stored(snapshot, control) as files:
                 sent = self._upload(snapshot, prefix, control)
                 self._tries = 0
+                self._compare_others(snapshot, files, control)
                 self._commit(snapshot, prefix, sent, files, began_s)
         except FilesTorn as torn:
             self._inbox.put(SaveTorn(snapshot.sequence, torn.paths))
             return
         except StateRefused as refused:
             self._inbox.put(SaveGivenUp(snapshot.sequence, str(refused)))
+            return
+        except StateUnlike as unlike:
+            self._inbox.put(StateSpread(snapshot.sequence, str(unlike)))
             return
         except Abandoned:
             discard(self._store, prefix)
@@ -263,6 +272,9 @@ class Worker:
             discard(self._store, prefix)  # which makes some room
             self._inbox.put(SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.unsent_bytes, error.one_line))
             return
+        except MemberSilent as silent:
+            self._inbox.put(MemberUnheard(snapshot.sequence, silent.name))
+            return
         except (StoreError, CheckpointDamaged) as error:
             discard(self._store, prefix)
             self._tell_failure(snapshot, error)
@@ -270,6 +282,12 @@ class Worker:
         finally:
             self._status.change(upload=None)
         self._retire(snapshot.attempt, resume_source)
+
+    def _compare_others(self, snapshot: Snapshot, files: Stored | None, control: UploadControl) -> None:
+        """Raise what `OthersState.compare` raises, if this is the state of a gang's command."""
+        if self._others is not None and snapshot.state is not None and files is not None:
+            final = snapshot.taken.final
+            self._others.compare(snapshot.attempt, files.name, snapshot.state, control, final=final)
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
         if snapshot.arena is None:

@@ -11,13 +11,12 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 
-from blake3 import blake3
 from msgspec.structs import replace
 
 from spotrun.agent.node import Node
 from spotrun.agent.state_commit import Known
 from spotrun.checkpoint import fetching
-from spotrun.checkpoint.beneath import open_for_reading, parent_of
+from spotrun.checkpoint.beneath import parent_of
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import state_files
@@ -88,8 +87,7 @@ class StateOfCommit:
         with contextlib.suppress(OSError):
             root = os.open(self._work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                with open(open_for_reading(root, file.path), "rb") as here:
-                    return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
+                return fetching.holds(root, file)
             finally:
                 os.close(root)
         return False

@@ -72,6 +72,7 @@ class TrainerEnds(OfAttempt):
     def _restart_or_give_up(self, exited: Exited) -> None:
         trainer = self._trainer
         code, cause, words = self._own_end(exited)
+        first = None
         if self._gang is not None:
             first = self._gang.reason_of_other(exited, trainer, str(words))
             if first is not None:
@@ -87,7 +88,10 @@ class TrainerEnds(OfAttempt):
         commit = self._state.latest_commit()
         if commit is not None and not commit.event.has_image:
             failures = decisions.failures_in_a_row(self._state)
-            self._beginnings.command(trainer.number + 1, decisions.beginning_after(event, failures))
+            choice = decisions.beginning_after(event, failures, alone=self._gang is None)
+            if first is not None and first.damaged:
+                choice = decisions.StateChoice.ONE_BEFORE
+            self._beginnings.command(trainer.number + 1, choice)
             return
         self._node.status.change(phase="restore")
         self._beginnings.training(

@@ -23,6 +23,7 @@ from spotrun.agent.inbox import (
     LedgerLost,
     LedgerRead,
     Letter,
+    MemberUnheard,
     NoticeHeard,
     NoticesLost,
     PowerOff,
@@ -34,6 +35,7 @@ from spotrun.agent.inbox import (
     SaveRefused,
     SaveTorn,
     StateFrozen,
+    StateSpread,
     Stranger,
 )
 from spotrun.agent.leaving import Leaving
@@ -43,6 +45,7 @@ from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer_ends import TrainerEnds
 from spotrun.checkpoint.restore import Image
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 TURN_S = 0.1
@@ -148,10 +151,15 @@ class Turns(OfAttempt):
             case EntryUnwritten():
                 self._node.note(f"the ledger waits: {letter.detail}")
             case SaveAbandoned():
-                self._saver.settled()
+                self._abandoned()
             case SaveGivenUp(reason=reason):
                 self._saver.settled()
                 self._keeper.given_up(reason)
+            case StateSpread(reason=reason):
+                self._saver.settled()
+                self._ending.failed(Cause.USER_ERROR, reason)
+            case MemberUnheard(name=name):
+                self._unheard(name)
             case StateFrozen():
                 self._keeper.frozen(letter)
             case CommonPartSent():
@@ -186,6 +194,19 @@ class Turns(OfAttempt):
         self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
+
+    def _abandoned(self) -> None:
+        """The state of a command is wanted as it is now; of a training a newer snapshot follows by itself."""
+        snapshot = self._saver.settled()
+        if snapshot is not None and snapshot.state is not None:
+            self._pace.dropped()
+
+    def _unheard(self, name: MemberName) -> None:
+        """Make no checkpoint without that member's answer. Once the command has ended, nothing else is left to do."""
+        self._abandoned()
+        if self._trainer.exited is not None:
+            self._ending.without((name,), "not reached")
+        self._node.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
 
     def _follow_refusal(self) -> None:
         """

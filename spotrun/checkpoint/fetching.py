@@ -114,6 +114,21 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
         os.close(root)
 
 
+def holds(root: int, file: OutputFile) -> bool:
+    """
+    Return whether the file at its path below `root`, which has its size, has its bytes too.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return _holds(root, file.path, [piece.content for piece in file.pieces])
+
+
+def _holds(root: int, path: str, contents: Sequence[Content]) -> bool:
+    with open(open_for_reading(root, path), "rb") as here:
+        return all(blake3(here.read(size)).hexdigest() == digest for digest, size in contents)
+
+
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
         f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write by --to"
@@ -228,10 +243,7 @@ class _ToUser(_Writer):
         return None if is_ours else Outcome.CHANGED_HERE
 
     def _holds(self, path: str, size_bytes: int, contents: Sequence[Content]) -> bool:
-        if size_bytes != sum(size for _, size in contents):
-            return False
-        with open(open_for_reading(self._root, path), "rb") as here:
-            return all(blake3(here.read(size)).hexdigest() == digest for digest, size in contents)
+        return size_bytes == sum(size for _, size in contents) and _holds(self._root, path, contents)
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         return "" if self._force else _kept_if_longer(parent, name, file.size_bytes)

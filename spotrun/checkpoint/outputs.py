@@ -18,14 +18,19 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
         CheckpointDamaged: it is missing, or is not what the ledger says.
         StoreUnavailable: a fault that did not pass.
     """
-    key, data = outputs.event.key, bytearray()
+    return listing_at(store, outputs.event.key, outputs.event.blake3, retry_for_s)
+
+
+def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
+    """Read the list of that digest. Raises what `read_listing` raises."""
+    data = bytearray()
     if not key.startswith(FOLDER):
         raise CheckpointDamaged(f"{key} is not where lists of files are")
 
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
 
-    read_verified(store, key, outputs.event.blake3, None, take, retry_for_s)
+    read_verified(store, key, digest, None, take, retry_for_s)
     try:
         listing = decode(data, Listing)
     except OutOfBounds as error:

@@ -37,6 +37,10 @@ class StateSurvey(NamedTuple):
     def has_too_many(self) -> bool:
         return len(self.files) > STATE_FILES_MAX or len(self.folders) + len(self.links) > STATE_FILES_MAX
 
+    def at(self, path: str) -> Stamp | str | None:
+        """Return the file or the target of the link at `path`; None without either."""
+        return self.files.get(path) or self.links.get(path)
+
     def first_change(self, other: StateSurvey) -> str | None:
         """A path of what can be stored that is not as it is in `other`; None if all of it is."""
         return next(
@@ -53,6 +57,11 @@ class StateAt(NamedTuple):
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
+
+    def covers(self, path: str) -> bool:
+        """Return whether a path of the work folder is state by its name."""
+        inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
+        return inside and not self.is_none(path)
 
 
 def survey(work: Path, state: StateAt) -> StateSurvey:

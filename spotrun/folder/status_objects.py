@@ -20,7 +20,7 @@ from spotrun.store.port import Store
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     What became of the trainer of a gang's member, which is not the lead: it runs, or it has ended with `exit_code` at
-    `at`, and `reason` is what it said last.
+    `at`, and `reason` is what it said last. `damaged`: it never began, as the store has not what its commit names.
     """
 
     attempt: Count
@@ -28,6 +28,31 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: ExitCode | None = None
     at: Moment | None = None
     reason: str = ""
+    damaged: bool = False
+
+
+class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The lead of a gang asks the others which files of the command's state they have written that the list at `key` does
+    not have. Each question has a `word` of its own.
+    """
+
+    attempt: Count
+    word: str
+    key: str
+    blake3: str
+
+
+class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The answer to the question of that `word`: this many files, and the first paths of them. `rests`: nothing writes to
+    them.
+    """
+
+    word: str
+    count: Count
+    unlike: tuple[str, ...] = ()
+    rests: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +150,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
     `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
-    are the members of its gang that it does not reach on the network. `data_wait` is the share of the last minute of
+    are the members of its gang that it does not reach on the network. `state_asked` is what a lead wants to know of the
+    others, and `state_answer` what another member has answered. `data_wait` is the share of the last minute of
     training for which that waited for its data. `used` and `trained` are of all training since this agent began.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
@@ -149,6 +175,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     member: Count = 0
     trainer: MembersTrainer | None = None
+    state_asked: StateAsked | None = None
+    state_answer: StateAnswer | None = None
     unreached: tuple[MemberName, ...] = ()
     usage: Usage | None = None
     data_wait: Share | None = None

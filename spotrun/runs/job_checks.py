@@ -30,6 +30,7 @@ from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
 from spotrun.spec.own_machine import this_host
+from spotrun.spec.spread_state import require_whole_state
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration, to_the_cent
 
@@ -58,11 +59,12 @@ def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = Fal
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    What to say of a script that this Python cannot read. That of an instance elsewhere may be newer.
+    Return a note on a script that this Python cannot read. That of an instance elsewhere may be newer.
 
     Raises:
-        SpecInvalid: the script would run `here`, with this Python.
+        SpecInvalid: the script would run `here`, with this Python; or it spreads its state over several instances.
     """
+    require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
     if script is None:
         return None

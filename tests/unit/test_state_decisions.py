@@ -101,7 +101,7 @@ def test_two_failures_without_a_checkpoint_between_them_are_at_the_same_step() -
     history = begun(CommandHistory())
     history.state_commit()
     first = history.fails()
-    assert beginning_after(first, failures_in_a_row(history.state)) is StateChoice.AS_IT_STANDS
+    assert beginning_after(first, failures_in_a_row(history.state), alone=True) is StateChoice.AS_IT_STANDS
     assert why_give_up_command(history.state, first, 9) is None
     history.resume()
     history.state_commit()
@@ -109,15 +109,23 @@ def test_two_failures_without_a_checkpoint_between_them_are_at_the_same_step() -
     assert failures_in_a_row(history.state) == 1, "a checkpoint was made in between"
     history.resume()
     second = history.fails()
-    assert beginning_after(second, failures_in_a_row(history.state)) is StateChoice.NEWEST
+    assert beginning_after(second, failures_in_a_row(history.state), alone=True) is StateChoice.NEWEST
     history.resume()
     third = history.fails()
-    assert beginning_after(third, failures_in_a_row(history.state)) is StateChoice.ONE_BEFORE
+    assert beginning_after(third, failures_in_a_row(history.state), alone=True) is StateChoice.ONE_BEFORE
     assert why_give_up_command(history.state, third, 9) is None
     history.resume(walk_back=1)
     fourth = history.fails()
     assert why_give_up_command(history.state, fourth, 9) is not None
     assert why_give_up_command(history.state, again, 1) is not None
+
+
+def test_a_failed_command_of_a_gang_begins_with_the_files_of_a_commit() -> None:
+    """Its members have files of their own as they stand."""
+    history = begun(CommandHistory())
+    history.state_commit()
+    failed = history.fails()
+    assert beginning_after(failed, failures_in_a_row(history.state), alone=False) is StateChoice.NEWEST
 
 
 def test_a_command_without_a_checkpoint_fails_twice() -> None:
@@ -134,7 +142,7 @@ def test_who_was_killed_leaves_files_that_nobody_goes_on_with() -> None:
     history.state_commit()
     for _ in range(5):
         killed = history.fails(Cause.OUT_OF_MEMORY)
-        assert beginning_after(killed, failures_in_a_row(history.state)) is StateChoice.NEWEST
+        assert beginning_after(killed, failures_in_a_row(history.state), alone=True) is StateChoice.NEWEST
         assert why_give_up_command(history.state, killed, 9) is None
         history.resume()
 

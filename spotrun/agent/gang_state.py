@@ -1,0 +1,321 @@
+"""
+Compares the state of a gang's command on all of its members before the files of the lead become a checkpoint.
+
+A checkpoint has the files of the lead, and each member begins with them. So none is made while another member has
+written a file that the lead does not have like this: a part of the training would be missing in it. The lead asks in
+its status object and the others answer in theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from spotrun.agent.decisions import is_fenced
+from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
+from spotrun.agent.node import Node
+from spotrun.agent.pieces import stand_behind
+from spotrun.agent.rest import REST_MIN_S, REST_S, writer_of
+from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.state_put_back import state_of
+from spotrun.checkpoint import fetching
+from spotrun.checkpoint.outputs import listing_at
+from spotrun.checkpoint.upload import Abandoned, UploadControl
+from spotrun.errors import CheckpointDamaged, StoreError
+from spotrun.folder import state_files
+from spotrun.folder.state_files import StateSurvey, by_inode
+from spotrun.folder.status_objects import AgentStatus, StateAnswer, StateAsked, agent_key, read_status
+from spotrun.folder.stored_files import Listing, OutputFile, Piece
+from spotrun.folder.work_files import Stamp
+from spotrun.run.events import CommittedFiles
+from spotrun.run.gang import MemberName
+from spotrun.units import count_of
+
+LOOKS_EVERY_S = 2.0
+"""Run time between two reads of another member's status."""
+LOOKS_EVERY_MIN_S = 0.2
+"""The same in system time."""
+RESTS = 3
+"""Rests of the lead's state, without the file that another member has, after which the checkpoint is refused."""
+RESTS_MAX = 120
+"""The same where one of the two does not rest."""
+READS_WITHIN_S = 10.0
+"""System time for a fault of the store to pass. The lead asks on."""
+NAMED_MAX = 5
+"""Paths in an answer."""
+PATH_MAX = 300
+"""Characters of a path in an answer."""
+
+
+class StateUnlike(Exception):
+    """Why no checkpoint can be made of the state: another member has files of it that the lead does not have."""
+
+
+class MemberSilent(Exception):
+    """A member does not say whether it has files of the state."""
+
+    def __init__(self, name: MemberName) -> None:
+        super().__init__(str(name))
+        self.name = name
+
+
+class Verdict(Enum):
+    """The lead's next act on a copy of its state."""
+
+    COMMIT = auto()
+    WAIT = auto()
+    TAKE_ANOTHER = auto()
+    REFUSE = auto()
+
+
+class Heard(NamedTuple):
+    """The answer of a member, None before it comes. `failed`: its trainer has ended with an error, or never began."""
+
+    answer: StateAnswer | None
+    failed: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        return self.answer is not None and not self.answer.count
+
+
+class Asking(NamedTuple):
+    """
+    How long the lead has asked about a copy of its state, and for how long that has rested. `renewed`: the lead has a
+    newer file now at a path where another member has one. `ended`: its command has ended; then a `final` copy follows,
+    or is this one.
+    """
+
+    asked_s: float
+    rested_s: float
+    renewed: bool = False
+    ended: bool = False
+    final: bool = False
+
+
+def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
+    """
+    Decide on a copy of the lead's state by what was heard of all other members.
+
+    Members do not write at the same moment, nor equally fast. So a file that only another member has counts once that
+    is at rest, and the lead's state has rested for a while without it. A command that has ended in the middle of its
+    work on one member says nothing about its files.
+    """
+    open_ones = [each for each in heard if not each.agrees]
+    unlike = [each.answer for each in open_ones if each.answer is not None]
+    waited = asking.asked_s >= RESTS * rest_s
+    if not open_ones:
+        return Verdict.COMMIT
+    if not asking.final:
+        out_of_date = asking.renewed or (asking.ended and (waited or unlike))
+        if out_of_date or any(each.failed for each in open_ones):
+            return Verdict.TAKE_ANOTHER
+    if not unlike:
+        return Verdict.WAIT
+    both_rest = asking.rested_s >= RESTS * rest_s and any(answer.rests for answer in unlike)
+    return Verdict.REFUSE if both_rest or asking.asked_s >= RESTS_MAX * rest_s else Verdict.WAIT
+
+
+class OthersState:
+    """Of the lead: the members that it asks. Used by the thread that saves. `runs` says whether the command runs."""
+
+    def __init__(self, node: Node, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
+        self._node = node
+        self._others = others
+        self._runs = runs
+        self._work = node.assignment.work
+        self._state = state_of(node)
+
+    def compare(
+        self, attempt: int, files: CommittedFiles, frozen: FrozenState, control: UploadControl, *, final: bool
+    ) -> None:
+        """
+        Return once each other member has said that it has written nothing else than what `files` and `frozen` have.
+
+        Raises:
+            StateUnlike: a member has, and the state of the lead rests without it.
+            Abandoned: this copy is out of date, or is wanted no more.
+            MemberSilent: a member does not answer.
+        """
+        clock = self._node.clock
+        rest_s = max(REST_S, REST_MIN_S * clock.scale)
+        began_s = changed_s = clock.monotonic()
+        before = frozen.survey
+        asked = StateAsked(attempt=attempt, word=secrets.token_hex(8), key=files.key, blake3=files.blake3)
+        for heard in self._heard(asked, final=final):
+            if control.cancelled or is_fenced(self._node.recorder.state, attempt):
+                raise Abandoned
+            now, now_s = state_files.survey(self._work, self._state), clock.monotonic()
+            if now.first_change(before) is not None:
+                before, changed_s = now, now_s
+            named = [path for each in heard.values() if each.answer is not None for path in each.answer.unlike]
+            renewed = any(now.at(path) != frozen.survey.at(path) for path in named)
+            asking = Asking(now_s - began_s, now_s - changed_s, renewed, ended=not self._runs(), final=final)
+            match verdict(heard.values(), asking, rest_s):
+                case Verdict.COMMIT:
+                    return
+                case Verdict.TAKE_ANOTHER:
+                    raise Abandoned
+                case Verdict.REFUSE:
+                    raise StateUnlike(self._told(heard, frozen))
+                case Verdict.WAIT:
+                    pass
+
+    def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, Heard]]:
+        """
+        Yield what was heard of the members, again and again.
+
+        Raises:
+            MemberSilent
+        """
+        clock, status = self._node.clock, self._node.status
+        silent_s = max(SILENT_S, SILENT_MIN_S * clock.scale)
+        seen = dict.fromkeys(self._others, (-1, clock.monotonic()))
+        status.facts["state_asked"] = asked
+        self._node.heartbeat.beat_now()
+        try:
+            while True:
+                heard: dict[MemberName, Heard] = {}
+                for name in self._others:
+                    found = read_status(self._node.store, agent_key(name.launch, name.member), AgentStatus)
+                    if found is not None and found.sequence != seen[name][0]:
+                        seen[name] = found.sequence, clock.monotonic()
+                    heard[name] = each = _heard_in(found, asked)
+                    is_silent = clock.monotonic() - seen[name][1] >= silent_s
+                    if each.answer is None and (is_silent or (final and each.failed)):
+                        raise MemberSilent(name)
+                yield heard
+                time.sleep(pause_s(clock.scale))
+        finally:
+            status.facts["state_asked"] = None
+
+    def _told(self, heard: Mapping[MemberName, Heard], frozen: FrozenState) -> str:
+        answers = ((name, each.answer) for name, each in heard.items() if not each.agrees)
+        name, answer = next((name, answer) for name, answer in answers if answer is not None)
+        path = answer.unlike[0]
+        there = frozen.survey.at(path) is not None
+        others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
+        lead = "another one of that name" if there else "no such file"
+        return (
+            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
+            "state has the files of the lead alone; try: let rank 0 write all of it, as each member begins with its "
+            f'files; or say that it is not state: train: {{state: […, "!{path}"]}}'
+        )
+
+
+def _heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
+    if status is None:
+        return Heard(None)
+    answer, trainer = status.state_answer, status.trainer
+    failed = trainer is not None and trainer.attempt == asked.attempt and bool(trainer.exit_code)
+    return Heard(answer if answer is not None and answer.word == asked.word else None, failed)
+
+
+class AnswersLead:
+    """Of another member: a thread that answers the lead about the files that its own trainer has written."""
+
+    def __init__(self, node: Node, attempt: int, lead: MemberName) -> None:
+        self._node = node
+        self._attempt = attempt
+        self._key = agent_key(lead.launch, lead.member)
+        self._before: StateSurvey | None = None
+        self._listings: dict[str, Listing] = {}
+        self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
+        self._unlike: Mapping[str, Stamp | str] = {}
+        self._changed_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self.rest()
+        self._node.status.facts["state_answer"] = None
+
+    def begins(self) -> None:
+        """Take what lies there as that of the lead: a trainer is about to begin with it."""
+        self._before = self._survey()
+
+    def rest(self) -> None:
+        """Answer nothing until `begins`."""
+        self._before = None
+
+    def _work(self) -> None:
+        stand_behind()
+        while not self._stop.wait(pause_s(self._node.clock.scale)):
+            status = read_status(self._node.store, self._key, AgentStatus)
+            asked = None if status is None else status.state_asked
+            before = self._before
+            if asked is None or before is None or asked.attempt != self._attempt:
+                continue
+            with contextlib.suppress(StoreError, CheckpointDamaged):
+                self._answer(asked, before)
+
+    def _answer(self, asked: StateAsked, before: StateSurvey) -> None:
+        unlike = self._unlike_listed(self._listing(asked), before)
+        shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
+        rests = bool(unlike) and self._rest(unlike)
+        answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike), rests=rests)
+        facts = self._node.status.facts
+        if facts.get("state_answer") != answer and self._before is before:
+            facts["state_answer"] = answer
+            self._node.heartbeat.beat_now()
+
+    def _listing(self, asked: StateAsked) -> Listing:
+        """The list that the lead asks about. It is in the store, and in the ledger only if all agree."""
+        if asked.key not in self._listings:
+            self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
+        return self._listings[asked.key]
+
+    def _rest(self, unlike: Mapping[str, Stamp | str]) -> bool:
+        """Return whether these have been as they are for a rest, and no process has one open for writing."""
+        now_s = time.monotonic()
+        if unlike != self._unlike:
+            self._unlike, self._changed_s = unlike, now_s
+        files = {path: stamp for path, stamp in unlike.items() if isinstance(stamp, Stamp)}
+        work, scale = self._node.assignment.work, self._node.clock.scale
+        return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
+
+    def _unlike_listed(self, listing: Listing, before: StateSurvey) -> Mapping[str, Stamp | str]:
+        """Return what the trainer has written of the state, and what is not listed as it is here."""
+        now = self._survey()
+        files = {file.path: file for file in listing.files}
+        links = {link.path: link.target for link in listing.links}
+        written = {path: stamp for path, stamp in now.files.items() if before.files.get(path) != stamp}
+        linked = {path: to for path, to in now.links.items() if to not in (before.links.get(path), links.get(path))}
+        unlike = {path: stamp for path, stamp in written.items() if not self._fits(path, stamp, files.get(path))}
+        return {**unlike, **linked}
+
+    def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
+        """Return whether a file is as it is listed. It is read once as long as neither changes."""
+        if listed is None or listed.size_bytes != stamp.size_bytes:
+            return False
+        known = self._compared.get(path)
+        if known is None or known[:2] != (stamp, listed.pieces):
+            known = self._compared[path] = stamp, listed.pieces, self._holds(listed)
+        return known[2]
+
+    def _holds(self, listed: OutputFile) -> bool:
+        try:
+            root = os.open(self._node.assignment.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return fetching.holds(root, listed)
+            finally:
+                os.close(root)
+        except OSError:
+            return False
+
+    def _survey(self) -> StateSurvey:
+        return state_files.survey(self._node.assignment.work, state_of(self._node))
+
+
+def pause_s(scale: float) -> float:
+    return max(LOOKS_EVERY_MIN_S, LOOKS_EVERY_S / scale)

@@ -1,0 +1,59 @@
+"""When the lead of a gang makes a checkpoint of a command's state, and how another member compares its files."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotrun.agent.gang_state import RESTS, RESTS_MAX, Asking, Heard, Verdict, verdict
+from spotrun.folder.status_objects import StateAnswer
+
+REST_S = 5.0
+LIKE = StateAnswer(word="w", count=0)
+UNLIKE = StateAnswer(word="w", count=1, unlike=("out/part-1",), rests=True)
+CHANGES = StateAnswer(word="w", count=1, unlike=("out/part-1",))
+FRESH = Asking(asked_s=0.0, rested_s=0.0)
+RESTED = Asking(asked_s=RESTS * REST_S, rested_s=RESTS * REST_S)
+BUSY = RESTED._replace(rested_s=0.0)
+LONG = BUSY._replace(asked_s=RESTS_MAX * REST_S)
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "asking", "decided"),
+    [
+        (LIKE, LIKE, FRESH, Verdict.COMMIT),
+        (LIKE, None, RESTED, Verdict.WAIT),
+        (LIKE, UNLIKE, FRESH, Verdict.WAIT),
+        (LIKE, UNLIKE, RESTED, Verdict.REFUSE),
+        (None, UNLIKE, RESTED, Verdict.REFUSE),
+        (LIKE, CHANGES, RESTED, Verdict.WAIT),
+        (LIKE, CHANGES, LONG, Verdict.REFUSE),
+        (LIKE, UNLIKE, BUSY, Verdict.WAIT),
+        (LIKE, UNLIKE, LONG, Verdict.REFUSE),
+        (LIKE, UNLIKE, RESTED._replace(renewed=True), Verdict.TAKE_ANOTHER),
+        (LIKE, LIKE, RESTED._replace(renewed=True), Verdict.COMMIT),
+        (LIKE, UNLIKE, RESTED._replace(renewed=True, final=True), Verdict.REFUSE),
+    ],
+)
+def test_a_state_is_committed_when_no_other_member_has_other_files_and_refused_when_it_rests_without_them(
+    second: StateAnswer | None, third: StateAnswer | None, asking: Asking, decided: Verdict
+) -> None:
+    assert verdict([Heard(second), Heard(third)], asking, REST_S) is decided
+
+
+@pytest.mark.parametrize(
+    ("heard", "asking", "decided"),
+    [
+        (Heard(UNLIKE), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
+        (Heard(LIKE), RESTED._replace(ended=True), Verdict.COMMIT),
+        (Heard(None), FRESH._replace(ended=True), Verdict.WAIT),
+        (Heard(None), RESTED._replace(ended=True), Verdict.TAKE_ANOTHER),
+        (Heard(UNLIKE, failed=True), RESTED, Verdict.TAKE_ANOTHER),
+        (Heard(None, failed=True), FRESH, Verdict.TAKE_ANOTHER),
+        (Heard(LIKE, failed=True), FRESH, Verdict.COMMIT),
+        (Heard(UNLIKE), RESTED._replace(ended=True, final=True), Verdict.REFUSE),
+    ],
+)
+def test_a_command_that_has_ended_in_the_middle_of_its_work_is_no_reason_to_refuse_its_files(
+    heard: Heard, asking: Asking, decided: Verdict
+) -> None:
+    assert verdict([heard], asking, REST_S) is decided
