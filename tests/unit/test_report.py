@@ -218,7 +218,7 @@ def test_an_assumption_of_some_of_the_runs_names_them():
     said = compare.assumptions([fast, faster]).split("; ")
     assert f"times are run time, 20 x as fast as the wall clock ({fast.run})" in said
     assert f"times are run time, 60 x as fast as the wall clock ({faster.run})" in said
-    assert "instance prices are SIMULATED, nobody bills them" in said
+    assert "instance prices are SIMULATED, no cloud bills them" in said
 
 
 def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
