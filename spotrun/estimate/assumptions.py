@@ -1,4 +1,4 @@
-"""What an estimate takes for granted, in sentences."""
+"""The assumptions of an estimate, in sentences."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ DECIMALS = 6
 
 
 def plain_number(number: Decimal) -> str:
-    """`6,500`, `0.2`, `30.4375`: without an exponent or closing zeros."""
+    """Format a number without an exponent or trailing zeros: `6,500`, `0.2`, `30.4375`."""
     return f"{round(number, DECIMALS).normalize():,f}"
 
 
 def money(usd: Decimal) -> str:
-    """`$6,500`, `$0.20`, `$0.0475`: exact."""
+    """Format an exact amount of dollars: `$6,500`, `$0.20`, `$0.0475`."""
     whole = usd == usd.to_integral_value()
     return f"${plain_number(usd)}" if whole or round(usd, 1) != usd else f"${usd:,.2f}"
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Those of the study's own words first, then what each place is taken to be."""
+    """Return the assumptions that the study states, then those about its places."""
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study does not say of when its prices are"
     return [
         *study.assumptions,
@@ -73,7 +73,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
-    """In one line: a study may have dozens of such places."""
+    """Yield one line for all places without interruptions: a study may have dozens of them."""
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
         yield f"an interruption of spot costs no time at {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""`spotrun estimate` as text and as JSON."""
+"""The output of `spotrun estimate`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Of each machine, those against its cheapest rivals."""
+"""Maximum rows for each machine: those against its cheapest rivals."""
 DIGITS = 4
-"""Significant ones, of figures that are not dollars."""
+"""Significant digits of figures that are not dollars."""
 
 
 def show(study: CostStudy, title: str) -> None:
-    """`title` names the file."""
+    """Print a study. `title` names the file."""
     say(f"{plain(study.title)} ({plain(title)})")
     if study.source is not None:
         say(f"after {plain(study.source)}")
@@ -71,7 +71,7 @@ def _prices(study: CostStudy, place: Place) -> list[str]:
 
 
 def cost_table(rows: Sequence[Cost]) -> FiguresTable:
-    """Of one training, a line for each place. The bar is full at the dearest one."""
+    """Return the table of one training, with a line for each place. The bar is full at the dearest one."""
     spread = ["spread"] if any(_has_spread(row) for row in rows) else []
     heads = ["paid", "samples/s", "hours", "dollars", "", *spread, "samples/$", "time\nof base", "cost\nof base"]
     table = figures_table(rows[0].training, "place", heads, texts=(0, 1))
@@ -94,7 +94,7 @@ def _has_spread(row: Cost) -> bool:
 
 
 def _spread(row: Cost) -> str:
-    """Of the dollars, by the lowest and the highest price."""
+    """Format the dollars at the lowest and at the highest price."""
     if not _has_spread(row):
         return NOTHING
     low, high = dollars(row.usd_low), dollars(row.usd_high)
@@ -102,7 +102,7 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """A line for each rival, over all trainings."""
+    """Return the table of break-evens, with a line for each rival, over all trainings."""
     heads = ["than", "paid", "from days\na month"]
     table = figures_table("Cheaper on a machine of one's own", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):
@@ -119,7 +119,7 @@ def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
 
 
 def _days(several: Sequence[Decimal]) -> str:
-    """Those of all trainings: `5.4`, `4.0 to 4.6`, `never`."""
+    """Format the days of all trainings: `5.4`, `4.0 to 4.6`, `never`."""
     least, most = ("never" if days > DAYS_MAX else f"{days:.1f}" for days in (min(several), max(several)))
     return least if least == most else f"{least} to {most}"
 
@@ -139,7 +139,7 @@ def _verdict(row: Compared) -> str:
 
 
 def digits(number: Decimal | None, significant: int = DIGITS) -> str:
-    """So many significant digits, without an exponent: `45.05`, `153,600,000`."""
+    """Format a number with `significant` digits, without an exponent: `45.05`, `153,600,000`."""
     if number is None:
         return NOTHING
     places = max(0, significant - 1 - number.adjusted())
@@ -147,7 +147,7 @@ def digits(number: Decimal | None, significant: int = DIGITS) -> str:
 
 
 def as_json(study: CostStudy, title: str) -> dict[str, Any]:
-    """What `--json` prints. The keys do not change; figures are decimal strings."""
+    """Return the output of `--json`. The keys do not change; figures are decimal strings."""
     return {
         "file": title,
         "title": study.title,

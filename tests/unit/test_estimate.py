@@ -218,7 +218,7 @@ def test_a_rented_place_has_the_prices_of_its_cloud() -> None:
     assert place.spot is not None
     assert (usd_per_hour(place), place.spot.usd_per_hour) == (3, Decimal("1.5"))
     assert (place.spot.low, place.spot.high) == (1, 2)
-    asked = "aws for g5.xlarge in all regions asked, SIMULATED: nobody bills them, a list of 2026-10-30"
+    asked = "aws for g5.xlarge in all regions asked, SIMULATED: no cloud bills them, a list of 2026-10-30"
     assert f"p: prices of 2026-11-01 00:00 UTC from {asked}, spot over 20 days" in assumptions(found)
     assert len(list(costs_at(found, "p", "job"))) == 2
 
