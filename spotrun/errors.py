@@ -159,7 +159,7 @@ class RunGone(LedgerDamaged):
         left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
         super().__init__(
             f"the folder {uri} was moved or deleted, so that nothing of the run can be stored; {left}",
-            hint="move the folder back, delete what has come into its place since, and `spotrun resume` the run",
+            hint="move the folder back, delete what has taken its place since, and `spotrun resume` the run",
         )
 
 
@@ -169,7 +169,7 @@ class CheckpointDamaged(SpotrunError):
 
 class Unreckonable(SpotrunError):
     def __init__(self, cause: ArithmeticError) -> None:
-        what = f"what is stored has figures that cannot be reckoned with ({type(cause).__name__})"
+        what = f"the run's stored figures have no computable result ({type(cause).__name__})"
         super().__init__(what, hint="see `spotrun events RUN`")
 
 

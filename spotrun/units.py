@@ -210,7 +210,7 @@ class Amount:
 
 
 def parse_amount(value: object) -> Amount:
-    """SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
+    """Parse SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
     if isinstance(value, Amount):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):

@@ -372,7 +372,7 @@ class _InstanceLine:
         if others:
             yield f"a charge of another kind: {', '.join(sorted(others))}"
         if residual and not in_file:
-            yield "charged for hours in which the ledger says that nothing is owed"
+            yield "charged for hours for which the ledger has no cost"
         elif residual and not self._usage:
             yield "the file covers its hours, but has no line for it"
         elif residual:

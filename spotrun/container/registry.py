@@ -169,7 +169,7 @@ class _Asked:
                 if self._credentials is None:
                     raise self._wants_login()
                 return f"Basic {self._credentials.encoded}"
-        raise RegistryUnavailable(f"the registry {self._image.host} asks for a login of a kind that is not known")
+        raise RegistryUnavailable(f"the registry {self._image.host} requires an unknown kind of login")
 
     def _token(self, challenge: Mapping[str, str]) -> str:
         realm = urlsplit(challenge.get("realm", ""))
@@ -204,7 +204,9 @@ class _Asked:
         if error.code == 404:
             what = f"the digest {image.digest}" if image.digest else f"the tag {image.tag}"
             return ImageRefused(
-                f"{image.host} has no {image.path} with {what}", hint="see how the registry spells it", key=KEY
+                f"{image.host} has no {image.path} with {what}",
+                hint="check its name in the registry",
+                key=KEY,
             )
         return RegistryUnavailable(f"the registry {image.host} answered {error.code}")
 

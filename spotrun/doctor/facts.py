@@ -21,7 +21,7 @@ def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
         StoreError: by these facts, the store cannot keep a run.
     """
     if not isinstance(store, Inspectable):
-        yield unknown("store", "this kind of store says nothing about itself")
+        yield unknown("store", "this kind of store reports no facts about itself")
         return
     facts = store.inspect()
     yield from _region(facts, wanted_region)
@@ -83,8 +83,8 @@ def _expiry(facts: StoreFacts) -> Iterator[Finding]:
     if isinstance(facts.expiries, Unsaid):
         yield unknown(
             "expiry",
-            f"it is not known whether objects expire: {facts.expiries.reason}",
-            "see that no lifecycle rule deletes or archives anything below the prefix",
+            f"unknown whether objects expire: {facts.expiries.reason}",
+            "make sure that no lifecycle rule deletes or archives anything below the prefix",
         )
     elif facts.expiries:
         raise StoreError(

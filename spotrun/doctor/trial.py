@@ -98,7 +98,7 @@ class Trial:
             raise
         except StoreError:
             return ok("protection", "these credentials cannot delete the entries of a ledger")
-        hint = "deny deletion of */ledger/* to what the instances log in as, so that no training code can end a record"
+        hint = "deny deletion of */ledger/* to the identity of the instances, so no training code can delete entries"
         return warned("protection", "these credentials could delete the entries of a ledger; spotrun never does", hint)
 
     def _exists(self, key: str) -> bool:

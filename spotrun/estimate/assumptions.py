@@ -26,15 +26,15 @@ def money(usd: Decimal) -> str:
 
 def assumptions(study: CostStudy) -> list[str]:
     """Return the assumptions that the study states, then those about its places."""
-    dated = f"prices are those of {study.as_of}" if study.as_of else "the study does not say of when its prices are"
+    dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,
         dated,
         f"a month has {plain_number(study.month_days)} days",
         f"times and costs are normalised by those of {base_of(study)}",
         "each place keeps its speed from the first sample to the last, and its set-up takes no time",
-        "hours are those of training: where a machine or a subscription has only some a month, the calendar shows more",
-        "a month is one of all its hours where a place is rented, of its days of use on a machine of one's own",
+        "hours are those of training: if a machine or a subscription has only some a month, more calendar time passes",
+        "a month counts all its hours at a rented place, and the days of use on your own machine",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]

@@ -107,7 +107,7 @@ class Interrupted(Model):
     @model_validator(mode="after")
     def _leaves_time(self) -> Self:
         if self.lost_share >= 1:
-            raise Unreadable("takes all of the time, so that nothing is trained", "write less", at=("restart",))
+            raise Unreadable("takes all of the time, so no time is left for training", "write less", at=("restart",))
         return self
 
     @property
@@ -320,5 +320,5 @@ def _meant(name: str, known: tuple[str, ...]) -> str:
 
 def _known(value: object, known: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise Unreadable(f"{shown(value)!r} is no figure that we reckon", _meant(str(value), known))
+        raise Unreadable(f"{shown(value)!r} is no figure that spotrun computes", _meant(str(value), known))
     return value

@@ -104,7 +104,7 @@ def _spread(row: Cost) -> str:
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
     """Return the table of break-evens, with a line for each rival, over all trainings."""
     heads = ["than", "paid", "from days\na month"]
-    table = figures_table("Cheaper on a machine of one's own", "machine", heads, texts=(0, 1, 2))
+    table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):
         found: dict[tuple[str, str], list[Decimal]] = {}
         for row in of_machine:
@@ -125,7 +125,9 @@ def _days(several: Sequence[Decimal]) -> str:
 
 
 def published_table(rows: Sequence[Compared]) -> FiguresTable:
-    table = figures_table("Beside what was published", "figure", ["published", "here", "off by", "why"], texts=(0, 4))
+    table = figures_table(
+        "Compared with published figures", "figure", ["published", "here", "off by", "why"], texts=(0, 4)
+    )
     for row in rows:
         off = NOTHING if row.off is None else f"{round(row.off, 3) + 0:+.1%}"
         table.add_row([row.figure, plain_number(row.published), digits(row.ours, 6), off, _verdict(row)])
@@ -135,7 +137,7 @@ def published_table(rows: Sequence[Compared]) -> FiguresTable:
 def _verdict(row: Compared) -> str:
     if row.differs is not None or row.agrees:
         return row.differs or ""
-    return "DIFFERS" if row.ours is not None else "NOT RECKONED: a speed, a price or a machine of one's own is missing"
+    return "DIFFERS" if row.ours is not None else "NOT COMPUTED: a speed, a price or your own machine is missing"
 
 
 def digits(number: Decimal | None, significant: int = DIGITS) -> str:

@@ -101,7 +101,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """Convert a duration to seconds without passing through a float."""
+    """Convert a duration to seconds, exactly: without passing through a float."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 

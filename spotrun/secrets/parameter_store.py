@@ -72,7 +72,7 @@ def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str,
         if _passes(error):
             raise StoreUnavailable(what) from error
         hint = (
-            f"the role of a run (infra/aws) may read what is below {PARAMETERS} and that its job names; "
+            f"the role of a run (infra/aws) may read the parameters below {PARAMETERS} that its job names; "
             "your own key has to allow kms:Decrypt"
         )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error

@@ -58,7 +58,7 @@ _LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileN
 _EXPIRED = "log in again, for example by `aws sso login`, or export new AWS_ variables"
 _EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
-_FULL_TOO = "if this does not pass, see whether the store has space left: a full SeaweedFS says no more than this"
+_FULL_TOO = "if this lasts, check whether the store has space left: a full SeaweedFS reports no more than this"
 _HINTS = {
     "AccessDenied": "allow s3:ListBucket on the bucket, and s3:GetObject, PutObject and DeleteObject on the prefix",
     "AllAccessDisabled": "ask the owner of the bucket",
