@@ -1,4 +1,4 @@
-"""Where a store is: a local folder, or a prefix of a bucket."""
+"""Addresses of stores: a local folder, or a prefix of a bucket."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from spotrun.units import shown
 
 DEFAULT_STORE = "~/.spotrun/runs"
 BETWEEN_REGIONS = "+"
-"""Between the names of the regions of a bucket that is in two of them."""
+"""The separator between the names of the two regions of a bucket."""
 _LIKE_AN_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+-]+)(://|:/?|//)(.*)")
 _MEANT = {"gcs": "gs", "s3a": "s3", "s3n": "s3"}
-"""Schemes of other tools, and ours."""
+"""Schemes of other tools, with the scheme that spotrun uses."""
 _KNOWN = ("s3", "gs", "file", "http", "https")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
 
 
 class BucketAddress(msgspec.Struct, frozen=True):
-    """`prefix` has no slash at its ends; it is empty for the whole bucket."""
+    """A prefix of a bucket. `prefix` has no slash at its ends; it is empty for the whole bucket."""
 
     SCHEMES: ClassVar[tuple[str, ...]] = ("s3", "gs")
 
@@ -42,7 +42,7 @@ class BucketAddress(msgspec.Struct, frozen=True):
 
 def parse(uri: str) -> BucketAddress | str:
     """
-    A prefix of a bucket, or the path of a local folder as written.
+    Parse an address: return a prefix of a bucket, or the path of a local folder as written.
 
     Raises:
         StoreError: `uri` is neither; the message says why.
@@ -78,8 +78,8 @@ def parse(uri: str) -> BucketAddress | str:
 
 def mistyped(text: str) -> str | None:
     """
-    What was probably meant by `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or `gcs://bucket`; None if `text`
-    is a path or a well written address of any kind.
+    Return the address that was probably meant by `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or
+    `gcs://bucket`; None if `text` is a path or a well written address of any kind.
     """
     found = _LIKE_AN_ADDRESS.fullmatch(text)
     if found is None:
@@ -100,7 +100,8 @@ def _path(uri: str, path: str) -> str:
 
 def absolute(uri: str) -> str:
     """
-    An address that means the same store from any folder: an absolute path, or a bucket's address in its one spelling.
+    Return an address that names the same store from any folder: an absolute path, or a bucket's address in its one
+    spelling.
 
     Raises:
         StoreError: `uri` is not an address.

@@ -1,7 +1,7 @@
 """
 Time as a port.
 
-On the local cloud a run's time may pass faster than the world's (`time_scale`). Everything that the user reads, every
+On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
 price, notice, poll and time-to-live, is in *run time*. Only this module knows system time.
 """
 
@@ -19,20 +19,20 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """What the moments of a run are in: `UTC`, or `of run time` where that passes faster than the wall clock."""
+    """Return the zone of a run's moments: `UTC`, or `of run time` if that passes faster than the wall clock."""
     return "UTC" if time_scale == 1 else "of run time"
 
 
 class Clock(Protocol):
     scale: float
     ahead: timedelta
-    """How far this machine has been found to be ahead of the cloud, and `now` was put back; below 0 it was behind."""
+    """How far this machine was ahead of the cloud, by which `put_back` corrected `now`; below 0 if it was behind."""
 
     def now(self) -> datetime:
-        """The date and time in run time, aware, in UTC. It may jump, so never subtract two of them for a deadline."""
+        """Return the date and time in run time, aware, in UTC. It may jump: never derive a deadline from it."""
 
     def monotonic(self) -> float:
-        """Seconds of run time since some fixed moment. It never goes back."""
+        """Return the seconds of run time since some fixed moment. They never decrease."""
 
     def sleep(self, seconds: float) -> None:
         """Wait `seconds` of run time."""
@@ -41,12 +41,12 @@ class Clock(Protocol):
         """Wait until `event` is set, for at most `seconds` of run time; True if it was set."""
 
     def put_back(self, by: timedelta) -> None:
-        """From now on `now` is earlier by so much, or later if that is below 0: somebody knows the time better."""
+        """Make `now` earlier by this much from now on, or later if `by` is negative, to correct a wrong clock."""
 
 
 class ScaledClock:
     """
-    Run time that passes `scale` times as fast as system time, and was equal to it at `epoch`.
+    A clock whose run time passes `scale` times as fast as system time, and was equal to it at `epoch`.
 
         now = epoch + (system now - epoch) * scale - ahead
     """
@@ -63,7 +63,7 @@ class ScaledClock:
         self.ahead += by
 
     def on_the_wall(self, moment: datetime) -> datetime:
-        """The system time at a moment of run time."""
+        """Return the system time at a moment of run time."""
         return self.epoch + (moment - self.epoch) / self.scale
 
     def monotonic(self) -> float:
@@ -76,17 +76,17 @@ class ScaledClock:
         return event.wait(max(0.0, seconds) / self.scale)
 
     def environment(self) -> dict[str, str]:
-        """The variables that a child process needs to share this clock."""
+        """Return the environment variables that a child process needs to share this clock."""
         return {SCALE_VARIABLE: repr(self.scale), EPOCH_VARIABLE: self.epoch.isoformat()}
 
 
 def system_clock() -> ScaledClock:
-    """The clock on the wall."""
+    """Return the wall clock: run time equals system time."""
     return ScaledClock(datetime(2020, 1, 1, tzinfo=UTC), 1.0)
 
 
 def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
-    """The clock that the parent process handed down; the wall clock if it handed down none."""
+    """Return the clock that the parent process passed on; the wall clock if it passed none."""
     if SCALE_VARIABLE not in environment:
         return system_clock()
     return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))

@@ -7,17 +7,17 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
-    │   │   ├── LoginExpired         somebody has to log in again: wait, and do not retry at once
-    │   │   └── WritesRefused        full, over quota, read-only: somebody has to make room: say so at once, and wait
+    │   │   ├── LoginExpired         the user has to log in again: wait, and do not retry at once
+    │   │   └── WritesRefused        full, over quota, read-only: tell the user at once to make room, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              a folder says that it is a run of another name
-    │   ├── LedgerFlooded            others append faster than anybody, or more than a run can have: end its instances
+    │   ├── LedgerFlooded            others append faster than spotrun can, or more than a run may: end its instances
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
-    │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
+    │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   figures that are stored, and each in its bounds, cannot be reckoned with
+    ├── Unreckonable             1   stored figures, each within its bounds, have no computable result
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
@@ -28,9 +28,9 @@ Every failure that a user of spotrun can meet, with its exit code.
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
-        │   ├── LoginNeeded              somebody has to log in again    -> wait, and do not retry at once
-        │   └── IdentityPending          nothing was asked for yet: the role is not there, or not known -> wait
-        ├── AccessDenied             credentials or permissions      -> somebody has to mend it: say so
+        │   ├── LoginNeeded              the user has to log in again    -> wait, and do not retry at once
+        │   └── IdentityPending          nothing was requested yet: the role is missing or unknown -> wait
+        ├── AccessDenied             credentials or permissions      -> the user has to fix it: report it
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
@@ -52,12 +52,12 @@ NO_ROOM = {
     errno.EDQUOT: "delete something there, or have your quota raised",
     errno.EROFS: "make its file system writable again",
 }
-"""What a file system says that takes no writes, and what somebody has to do about it."""
+"""The error numbers of a file system that accepts no writes, with the fix for each."""
 
 
 @contextmanager
 def unless_no_room() -> Iterator[None]:
-    """For a write that nothing depends on: a file system that takes none leaves it undone."""
+    """Ignore errors of a file system that accepts no writes. Use this for a write that nothing depends on."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def unless_no_room() -> Iterator[None]:
 
 class SpotrunError(Exception):
     """
-    A failure as a small letter to the user: what failed, with the values, and what to type next.
+    A failure, reported to the user as what failed, with the values, and what to type next.
 
     `hint` continues "try: …", on a line of its own. `key` is the key of the job that is at fault, if one is.
     """
@@ -80,23 +80,23 @@ class SpotrunError(Exception):
         self.hint = hint
         self.key = key
         self.place: dict[str, object] = {}
-        """Where the key is, in the shape of `found`, if somebody looked it up."""
+        """The place of the key, in the shape of `found`; {} until a caller has found it in the file."""
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"
 
     @property
     def one_line(self) -> str:
-        """The same for a place that has one line."""
+        """The message and the hint in one line."""
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
     def problems_found(self) -> list[dict[str, object]]:
-        """What is wrong, one by one, in the shape of `found`."""
+        """Return the problems one by one, in the shape of `found`."""
         return [{**found(self.message, self.hint), **self.place, "fix": self.hint}]
 
 
 def found(problem: str, fix: str | None, *, file: str | None = None, key: str | None = None) -> dict[str, object]:
-    """One problem as `--json` shows it. `key` is a key of the file or a flag; `line` and `column` count from 1."""
+    """Return one problem as `--json` shows it. `key` is a key of the file or a flag; lines and columns count from 1."""
     return {"file": file, "line": None, "column": None, "key": key, "problem": problem, "fix": fix}
 
 
@@ -153,13 +153,13 @@ class LedgerDamaged(StoreError):
 
 
 class RunGone(LedgerDamaged):
-    """`ended` are the instances that belonged to it."""
+    """The folder of a run was moved or deleted. `ended` are the run's instances that spotrun has ended."""
 
     def __init__(self, uri: str, ended: Sequence[str]) -> None:
         left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
         super().__init__(
             f"the folder {uri} was moved or deleted, so that nothing of the run can be stored; {left}",
-            hint="move the folder back, delete what has come into its place since, and `spotrun resume` the run",
+            hint="move the folder back, delete what has taken its place since, and `spotrun resume` the run",
         )
 
 
@@ -169,7 +169,7 @@ class CheckpointDamaged(SpotrunError):
 
 class Unreckonable(SpotrunError):
     def __init__(self, cause: ArithmeticError) -> None:
-        what = f"what is stored has figures that cannot be reckoned with ({type(cause).__name__})"
+        what = f"the run's stored figures have no computable result ({type(cause).__name__})"
         super().__init__(what, hint="see `spotrun events RUN`")
 
 
@@ -178,12 +178,12 @@ class NotIdentical(SpotrunError):
 
 
 class FiguresDiffer(SpotrunError):
-    """Figures that a cost study has from elsewhere are not those that follow from it."""
+    """Published figures that a cost study quotes differ from those that follow from the study."""
 
     def __init__(self, figures: Sequence[str]) -> None:
         several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"
         listed = "\n".join(f"  {figure}" for figure in figures)
-        hint = "correct what they follow from, or write beside each, as differs:, why it is another"
+        hint = "correct the values that they follow from, or write the reason of each difference under differs:"
         super().__init__(f"{several} not reproduced:\n{listed}", hint=hint)
 
 
@@ -239,7 +239,7 @@ class LaunchTokenSpent(CloudError):
 
 
 class NotInstalled(SpotrunError):
-    """A package or a program is not installed. What is below it is also an error of the part that needs it."""
+    """A package or a program is not installed. Its subclasses are also errors of the part that needs it."""
 
     exit_code = 13
 
@@ -255,10 +255,10 @@ class CloudNotInstalled(NotInstalled, CloudError):
 @contextmanager
 def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled) -> Iterator[None]:
     """
-    Around imports of packages that only this extra of pyproject.toml brings. `what` cannot be done without them.
+    Convert a failed import of a package that only this extra of pyproject.toml installs. `what` needs the package.
 
     Raises:
-        error: one of them is not installed. Its hint is the command that installs the extra.
+        error: a package is not installed. Its hint is the command that installs the extra.
     """
     try:
         yield
@@ -270,9 +270,9 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    The command that adds an extra to this spotrun, made from how it was installed.
+    Return the command that adds an extra to this spotrun, by the way in which it was installed.
 
-    It names the place that this spotrun came from, or the packages of the extra. An index has no spotrun of ours.
+    It names the place that this spotrun came from, or the packages of the extra. No package index has this spotrun.
     """
     import shlex
     import sys
@@ -292,7 +292,7 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """uv makes a tool anew with what it is told, so this repeats what it was told before."""
+    """Return the command for a tool of uv. uv installs a tool from scratch, so repeat its earlier requirements."""
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -302,7 +302,7 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 
 def installer() -> list[str]:
-    """The words that install packages for this Python, whose environment need not be the active one."""
+    """Return the words that install packages for this Python, whose environment need not be the active one."""
     import shutil
     import sys
     from importlib.util import find_spec
@@ -319,7 +319,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    This spotrun with an extra, as pip and uv take it from where it came from; [] if that is gone or was an index.
+    Return the arguments by which pip and uv install this spotrun with an extra from its origin; [] if the origin is
+    gone or was an index.
 
     See https://packaging.python.org/specifications/direct-url.
     """
@@ -332,7 +333,7 @@ def _origin(extra: str) -> list[str]:
     found = json.loads(next(filter(None, texts), "{}"))
     url, inside, vcs = found.get("url", ""), found.get("subdirectory", ""), found.get("vcs_info")
     if url.startswith("file:") and vcs is not None:
-        return []  # pip takes no name with an extra before such an address
+        return []  # pip accepts no name with an extra before such an address
     if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path), inside)
         flags = ["-e"] if found.get("dir_info", {}).get("editable") else []
@@ -343,7 +344,7 @@ def _origin(extra: str) -> list[str]:
 
 
 def packages_of(extra: str) -> list[str]:
-    """What an extra brings, as pip takes it: ["boto3>=1.44", ...]."""
+    """Return the requirements of an extra, in pip's notation: ["boto3>=1.44", ...]."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement

@@ -11,7 +11,7 @@ import msgspec
 from spotrun.offering import AwareDatetime, Offering, require_amount
 
 VOLUME_GIB = 100
-"""The size of the root volume, unless a job says otherwise."""
+"""The size of the root volume in GiB, unless a job says otherwise."""
 
 
 class InstanceState(StrEnum):
@@ -19,23 +19,23 @@ class InstanceState(StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
-    """It has switched itself off. Nobody starts it again, and its disk is billed until somebody ends it."""
+    """It has switched itself off. Nothing starts it again, and its disk is billed until it is terminated."""
     TERMINATED = "terminated"
 
 
 class EndedBy(StrEnum):
-    """Who ended an instance. The bill depends on it: some clouds do not charge for an early interruption."""
+    """The actor that ended an instance. The bill depends on it: some clouds do not charge for an early interruption."""
 
     CLOUD = "cloud"
     """The cloud took the spot capacity back: an interruption."""
     USER = "user"
-    """Somebody called terminate."""
+    """A user, or spotrun for the user, called terminate."""
     ITSELF = "itself"
     """It powered itself off."""
     TIME_TO_LIVE = "time_to_live"
     """Its armed time-to-live ran out."""
     QUOTA = "quota"
-    """The cloud ended it before it ran: the account may have no more of something that it needs, a disk for example."""
+    """The cloud ended it before it ran: a quota of the account allows no more of something it needs, such as a disk."""
     FAULT = "fault"
     """The machine failed (hardware, or the local supervisor was killed)."""
 
@@ -54,10 +54,11 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     Everything that a driver needs to start one instance, or the members of a gang; it looks nothing up later.
 
-    `count` is how many members, all or none; None asks for one instance on its own, which no other has to reach.
-    `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the
-    instance's monotonic clock from its start, and ends the instance whatever else has died. `price_cap_usd_per_hour` is
-    the most that the user will pay for spot. Most want None: a cap means more interruptions and never a smaller bill.
+    `count` is the number of members, all or none; None requests a single instance, which no other has to reach. `token`
+    makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the instance's
+    monotonic clock from its start, and ends the instance even if every other program has died. `price_cap_usd_per_hour`
+    is the most that the user will pay for spot. Most want None: a cap means more interruptions and never a smaller
+    bill.
     """
 
     token: str
@@ -76,10 +77,10 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
     why it ended in the cloud's own words, "" if there are none. `off_since` is when its machine was switched off, if
-    its disk is there without it, or was.
+    its disk outlived the machine; else None.
 
-    `member` counts the instances of its launch from 0. `address` is where other members reach it; "" if it is on its
-    own.
+    `member` counts the instances of its launch from 0. `address` is where other members reach it; "" for a single
+    instance.
     """
 
     instance_id: str
@@ -105,5 +106,5 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def never_ran(self) -> bool:
-        """It has ended, and its meter never began."""
+        """True if it has ended and its meter never began."""
         return not self.alive and self.billed_from is None

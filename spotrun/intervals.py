@@ -1,5 +1,5 @@
 """
-How often to checkpoint, and when to stop for the last one before a deadline. Pure; all durations are run time.
+Computes how often to checkpoint, and when to take the last one before a deadline. Pure; all durations are run time.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from datetime import timedelta
 from math import expm1, sqrt
 
 COMMIT_GAP = timedelta(seconds=30)
-"""Commits are at least so far apart, the final one excepted (protocol 7)."""
+"""Minimum time between two commits, except for the final one (protocol 7)."""
 INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
-"""CheckFreq's bound (FAST '21): checkpoints may slow training down by this much."""
+"""Maximum share of training time that checkpoints may cost: CheckFreq's bound (FAST '21)."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
-"""What is assumed until interruptions are counted; the median spot lifetime in public traces is half of it."""
+"""The assumption until interruptions are counted; the median spot lifetime in public traces is half of it."""
 
 WORK_PER_LOSS_MAX = 10
-"""Work that is longer comes through once in 22,000 times."""
+"""Maximum ratio of work to the mean time between losses: longer work succeeds once in 22,000 tries."""
 
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
@@ -25,7 +25,7 @@ DRAIN_MARGIN_S = 5.0
 
 def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timedelta) -> timedelta:
     """
-    The interval between checkpoints that wastes least time (Young 1974).
+    Return the interval between checkpoints that wastes least time (Young 1974).
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 
@@ -41,9 +41,11 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Young's interval, at most 10 min, and never so short that training stands still for more than 3.5 % of it.
+    Return Young's interval, at most 10 min, but so long that training stands still for at most 3.5 % of it, and at
+    least COMMIT_GAP.
 
-    Only losses that undo steps count: of all, `saved` (0 to 1) do not, as their notice is used for one more commit.
+    Only losses that undo steps count: the share `saved` (0 to 1) undoes none, as their notice leaves time for one more
+    commit.
     """
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
@@ -52,11 +54,11 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    What work that keeps nothing repeats on average until it has once come through: with losses at random,
+    Return the mean rework until work without checkpoints has once completed: with random losses,
 
         m * (e^(work / m) - 1) - work
 
-    of a mean time m between them. None where that is beyond counting, as the work is many times as long as m.
+    with a mean time m between them. None if the work is more than WORK_PER_LOSS_MAX times as long as m.
     """
     ratio = work / mean_time_between_interruptions
     if ratio > WORK_PER_LOSS_MAX:
@@ -66,12 +68,12 @@ def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta)
 
 def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:
     """
-    When to ask for the final snapshot, so that it is durable before `deadline_s`.
+    Return when to request the final snapshot, so that it is durable before `deadline_s`.
 
         moment = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit; None where none was measured, and then the window
-    is split in halves. A moment that has passed means at once.
+    `commit_s` is the measured time from a snapshot to its commit; None if none was measured, and then half of the
+    window is reserved. A moment in the past means at once.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

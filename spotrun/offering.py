@@ -1,4 +1,4 @@
-"""What a cloud rents out: an instance type, in a zone, as spot or on-demand, at a price."""
+"""An offering of a cloud: an instance type, in a zone, as spot or on-demand, at a price."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ AMOUNT_MAX = Decimal(10) ** 12
 
 def require_amount(amount: Decimal | None) -> None:
     """
+    Require an amount of dollars, or None.
+
     Raises:
         ValueError: `amount` is not a possible number of dollars.
     """
@@ -26,8 +28,8 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    Who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is a machine of the
-    user's own, which nobody rents out.
+    The capacity type says who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is
+    the user's own machine, which is not rented.
     """
 
     SPOT = "spot"
@@ -36,24 +38,23 @@ class CapacityType(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """As people read and write it."""
+        """The form that people read and write, with a hyphen."""
         return self.replace("_", "-")
 
 
 HOME = "home"
-"""The region and the zone of a machine of the user's own."""
+"""The region and the zone of the user's own machine."""
 RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
-"""What clouds rent out."""
+"""The capacity types that clouds rent out."""
 
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
     One thing that a cloud rents out, with its price now.
 
-    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that nobody is ever
-    billed this price. `price_list` names the price list, with its day, that has the on-demand price of this type; ""
-    if there is none. `image`, `subnet` and `launch_template` are what it would start with now, on a cloud that needs
-    them.
+    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
+    bills this price. `price_list` names the price list, with its day, that has the on-demand price of this type; "" if
+    there is none. An instance would start now with `image`, `subnet` and `launch_template`, on a cloud that needs them.
     """
 
     cloud: str

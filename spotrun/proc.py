@@ -1,9 +1,9 @@
 """
-Processes as Linux tells of them, and those that were started with a variable in their environment.
+Reads processes from Linux, and finds those that were started with a variable in their environment.
 
-Within execve(2) a process has none: its old memory is gone, and the new one is not filled yet. Who killed all processes
-with a variable and did not wait for these let 7 in 100 escape that were executing one program after another. One may
-also start another and die while others are looked at. So who has come meanwhile is looked at too, until nobody has.
+Within execve(2) a process has no environment: its old memory is gone, and the new one is not filled yet. A search that
+did not wait for such processes missed 7 in 100 of those that were executing one program after another. A process may
+also start another and die during the search. So the search repeats for new processes until there are none.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from typing import NamedTuple
 import msgspec
 
 EXEC_WITHIN_S = 0.1
-"""System time that a process may be within execve on a busy machine. One without any environment costs as much."""
+"""
+Maximum seconds of system time that a process spends within execve on a busy machine. The search waits for that long for
+a process without any environment.
+"""
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the kernel's include/linux/sched.h."""
 
 
 def started_with(name: str, value: str) -> list[int]:
-    """Ids of the live processes of this user that were started with `name=value` in their environment."""
+    """Return the ids of this user's live processes that were started with `name=value` in their environment."""
     wanted = f"{name}={value}".encode()
     read: dict[int, bytes | None] = {}
     give_up_at = time.monotonic() + EXEC_WITHIN_S
@@ -39,7 +42,7 @@ def started_with(name: str, value: str) -> list[int]:
 
 
 def _environment(pid: int) -> bytes | None:
-    """None if the process is gone, or somebody else's."""
+    """Return the environment of a process; None if the process is gone, or another user's."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -52,7 +55,7 @@ def _will_have_one(pid: int) -> bool:
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
-    """One process, for ever: its id may be another's later. `started` is in clock ticks since the machine booted."""
+    """A lasting mark of one process, whose id may be reused. `started` is in clock ticks since the machine booted."""
 
     pid: int
     started: int
@@ -60,8 +63,8 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 class Stat(NamedTuple):
     """
-    What Linux tells of a process (proc_pid_stat(5)). `ended`: it waits to be reaped, or threads of it live on without
-    the first. `cpu_s` is what it and the children it has waited for have computed.
+    Linux's facts about a process (proc_pid_stat(5)). `ended`: it waits to be reaped, or its other threads live on
+    without the first. `cpu_s` is the CPU time of the process and of the children that it has waited for.
     """
 
     mark: ProcessMark
@@ -74,7 +77,10 @@ class Stat(NamedTuple):
 
 
 def stat(pid: int) -> Stat | None:
-    """A command's name, the second field, may hold anything, so the others are counted from its last ')'."""
+    """
+    Read the facts about a process; None if it is gone. The second field, the command's name, may contain any character,
+    so the others are counted from its last ')'.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -88,7 +94,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def program(pid: int) -> str:
-    """The name of the file that it executes; "" where that cannot be read."""
+    """Return the name of the file that a process executes; "" if that cannot be read."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -96,7 +102,7 @@ def program(pid: int) -> str:
 
 
 def all_stats() -> Iterator[Stat]:
-    """Of every process there is."""
+    """Yield the facts about every process."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (found := stat(int(name))) is not None:
             yield found

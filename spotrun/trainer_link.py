@@ -1,10 +1,10 @@
 """
-The line between the agent and the trainer process that it started.
+The link between the agent and the trainer process that it started.
 
-A Unix stream socket, whose path is in `SPOTRUN_AGENT`: whatever started the training, it finds its agent. A message is
-one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel beside it (SCM_RIGHTS) and are
-counted in the line, so that each reaches the message it was sent with, however the stream was cut. The trainer's end
-needs the standard library alone.
+It is a Unix stream socket, whose path is in `SPOTRUN_AGENT`: the training finds its agent whichever program started it.
+A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel along with it
+(SCM_RIGHTS) and are counted in the line, so that each reaches the message it was sent with, however the stream was cut.
+The trainer's end needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -39,36 +39,36 @@ from spotrun.wire import plain, unix_path
 
 AGENT = "SPOTRUN_AGENT"
 TAKEN = "taken:"
-"""What `SPOTRUN_AGENT` begins with once a training has its link: what it starts from then on has no agent."""
+"""The prefix of `SPOTRUN_AGENT` once a training has its link: processes that it starts from then on have no agent."""
 GANG = "SPOTRUN_GANG"
-"""Of which run, attempt, incarnation and world the trainers of a gang are. They compare it when they have met."""
+"""The run, attempt, incarnation and world of a gang's trainers. They compare it when they have met."""
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
-The variable with what all processes of a training know, and no other process of the machine or the network. Its name
-sounds secret, so that its value is starred in what a training prints.
+The secret that all processes of a training know, and no other process of the machine or the network. Its name sounds
+secret, so that its value is starred in what a training prints.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
-"""The work folder of a gang's member that does not lead. No checkpoint has files of it."""
+"""The work folder of a gang's member that does not lead. No checkpoint contains its files."""
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"env -u {AGENT} before a command trains it without checkpoints"
 
 SEED = 0
-"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
+"""The seed of the data order. It is the same in every run, so a job trains identically on spot and on demand."""
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""A peer that reads nothing for this long is taken for gone."""
+"""Maximum seconds for which a peer may read nothing; after that it counts as gone."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
 
 
 class LinkClosed(Exception):
-    """The other end is gone, or speaks something else. Nothing more can be sent or received."""
+    """The other end is gone, or does not speak this protocol. Nothing more can be sent or received."""
 
 
 class LinkLost(Exception):
-    """The environment names an agent, and there is no way to it; `hint` says what to do."""
+    """The environment names an agent that cannot be reached; `hint` says what to do."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -82,7 +82,7 @@ class Welcome:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnedAway:
-    """In its place: the agent has nothing to say to this process."""
+    """The first message instead of `Welcome`: the agent does not serve this process."""
 
     reason: str
     hint: str
@@ -100,14 +100,14 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
-    """The process calls fit() once more, for the `fit`-th time, and waits for what that begins with."""
+    """The process calls fit() again, for the `fit`-th time, and waits for the `Resume` of that call."""
 
     fit: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
-    """Snapshots need `size_bytes` each. Asked again, with a larger size, when the state has grown."""
+    """Snapshots need `size_bytes` each. The trainer sends it again, with a larger size, when the state has grown."""
 
     size_bytes: int
 
@@ -115,11 +115,12 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    Where training is. `epoch` counts from 0; `batch` of `batches` are done in it; `step` is Lightning's `global_step`.
+    The position of training. `epoch` counts from 0; `batch` of its `batches` are done; `step` is Lightning's
+    `global_step`.
 
-    `epochs` is `max_epochs`, or 0 where that is unknown; so is `batches`. Metrics that are not finite are left out.
-    `data_s` are system seconds for which this process has waited for its training data so far. `samples` are those of
-    this epoch so far, of all processes of the training; 0 if that is unknown.
+    `epochs` is `max_epochs`; `epochs` and `batches` are 0 if unknown. Metrics that are not finite are left out.
+    `data_s` are the system seconds for which this process has waited for its training data so far. `samples` are those
+    of this epoch so far, of all processes of the training; 0 if unknown.
     """
 
     epoch: int
@@ -136,8 +137,8 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    Training is about to go on, and its work folder has to be as it was at the checkpoint. Of the files there the
-    processes of the training have those `open` for writing: they are not exchanged but written to.
+    Training is about to go on, and its work folder has to be as it was at the checkpoint. Processes of the training
+    have the files `open` for writing: the agent overwrites those in place instead of replacing them.
     """
 
     open: tuple[str, ...]
@@ -167,9 +168,9 @@ class SnapshotTaken:
     """
     Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
 
-    `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, with its validation and all else that
-    belongs to its end. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
-    stood still. `finite` is False when the loss or a parameter is NaN or infinite. `files` is the number of the
+    `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, including its validation and its other
+    end-of-epoch work. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
+    stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the number of the
     `FilesFrozen` that came before. `epoch` and `step` count on over the fits of a process, of which this is the
     `fit`-th.
     """
@@ -191,8 +192,8 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The snapshot of `step` lacks these, as no image holds them: for each its name in the script, and what it is. Each is
-    said once by a fit().
+    The snapshot of `step` lacks these, as no image holds them: for each its name in the script, and its kind. A fit()
+    reports each once.
     """
 
     step: int
@@ -206,7 +207,7 @@ class RoomWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEnded:
-    """Epoch `epoch` (from 0) has ended, its validation included; `step` is the one that it ended on."""
+    """Epoch `epoch` (from 0) has ended, including its validation; `step` is its last one."""
 
     epoch: int
     step: int
@@ -235,8 +236,8 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    Which files belong to a checkpoint: those below `work` that are not as the file `before` says, and that no pattern
-    of `exclude` names. `put_back`: the checkpoint to resume from has files.
+    The files that belong to a checkpoint: those below `work` that differ from the list in the file `before`, and that
+    no pattern of `exclude` names. `put_back`: the checkpoint to resume from has files.
     """
 
     work: str
@@ -248,13 +249,13 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
-    `start` on, or the first `here_bytes` of one that is still being fetched.
+    The point from which to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint
+    image, from `start` on, or the first `here_bytes` of one that is still being fetched.
 
-    `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot after each
-    stretch of that many optimizer steps. Without `files` no files belong to checkpoints. `epoch` and `step` count on
-    over fits; of one that begins afresh, they are what the fit() before it has ended with. The image of a second or
-    later `fit` is all there. With `exact` training ends where something has changed that no image holds.
+    `seed` must be the same in every attempt of a run; `every_steps` requests a snapshot after each stretch of that many
+    optimizer steps. Without `files` no files belong to checkpoints. `epoch` and `step` count on over fits; for a fit()
+    that begins from scratch, they are those at the end of the previous fit(). The image of a second or later `fit` is
+    complete. With `exact` training ends with an error if state has changed that no image holds.
     """
 
     size_bytes: int
@@ -279,7 +280,7 @@ class FilesReady:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """The first `size_bytes` of the image are there, and are what was committed."""
+    """The first `size_bytes` of the image are there, and are verified as the committed ones."""
 
     size_bytes: int
 
@@ -288,7 +289,7 @@ class Arrived:
 class Arenas:
     """
     The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at these `starts` of the memory whose descriptor
-    comes along. They replace earlier ones. `first` is free, and the others come to be.
+    comes along. They replace earlier ones. `first` is free at once, the others later (`ArenaFree`).
     """
 
     size_bytes: int
@@ -302,7 +303,7 @@ class ArenaFree:
 
 
 Why: TypeAlias = Literal["interval", "rebalance", "epoch"]
-"""What made the agent ask for a snapshot."""
+"""The reason for which the agent requests a snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,14 +313,14 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """Take a final snapshot at the next step boundary and do no step any more."""
+    """Take a final snapshot at the next step boundary, and do no further step."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """`files` is the number of the work folder that is durable with it."""
+    """The snapshot of `step` is committed. `files` is the number of the `FilesFrozen` that is durable with it."""
 
     step: int
     files: int | None = None
@@ -328,8 +329,8 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    These files were written to before the agent had read them, or it has never had them: the next snapshot needs
-    copies, made at its boundary.
+    The script wrote to these files before the agent had read them, or the agent has never had them: the next snapshot
+    needs copies, made at its boundary.
     """
 
     paths: tuple[str, ...]
@@ -338,11 +339,11 @@ class FilesTorn:
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    What the run has come to by its ledger, for the script's own loggers: with the first step, after each commit and
-    after each epoch.
+    The figures of the run by its ledger, for the script's own loggers: the agent sends them with the first step, after
+    each commit and after each epoch.
 
-    `lost_s`: run time that was no training whose result was kept. `attempt` counts from 1. `epochs` have ended, the
-    newest of which is durable only with the next commit; `usd_per_epoch` is None before the first.
+    `lost_s`: run time in which no kept training happened. `attempt` counts from 1. `epochs` have ended, the newest of
+    which is durable only with the next commit; `usd_per_epoch` is None before the first.
     """
 
     cost_usd: float
@@ -352,7 +353,7 @@ class Figures:
     epochs: int
 
     def metrics(self) -> dict[str, float]:
-        """Under the names that they have everywhere."""
+        """Return the figures under their common names."""
         figures = {"cost_usd": self.cost_usd, "lost_s": self.lost_s, "attempt": float(self.attempt)}
         return figures if self.usd_per_epoch is None else figures | {"usd_per_epoch": self.usd_per_epoch}
 
@@ -396,8 +397,10 @@ def _encoded(message: Message, fds: int) -> bytes:
 
 def _decoded(line: bytes) -> tuple[Message, int]:
     """
+    Decode a line into its message and the number of its file descriptors.
+
     Raises:
-        ValueError: it is no message.
+        ValueError: the line is no message.
     """
     try:
         read = json.loads(line)
@@ -410,9 +413,9 @@ def _decoded(line: bytes) -> tuple[Message, int]:
 
 class TrainerLink:
     """
-    One end of the line. `send` may be called from any thread, `receive` from one at a time.
+    One end of the link. `send` may be called from any thread, `receive` from one at a time.
 
-    It owns the socket. Descriptors that `receive` hands out belong to the caller; those given to `send` stay the
+    It owns the socket. Descriptors that `receive` returns belong to the caller; those given to `send` stay the
     sender's.
     """
 
@@ -427,8 +430,10 @@ class TrainerLink:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """
+        Send a message and its file descriptors.
+
         Raises:
-            LinkClosed: the other end is gone, or has read nothing for a minute.
+            LinkClosed: the other end is gone, or has read nothing for SEND_TIMEOUT_S.
         """
         line = _encoded(message, len(fds))
         assert len(line) <= LINE_MAX_BYTES
@@ -453,7 +458,7 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        The next message and its file descriptors; None when none came in time. A timeout of None waits for ever, 0
+        Return the next message and its file descriptors; None if none came in time. A timeout of None waits for ever, 0
         not at all.
 
         Raises:
@@ -469,7 +474,7 @@ class TrainerLink:
             self._read()
 
     def close(self) -> None:
-        """Idempotent. A thread that waits in `receive` gets LinkClosed."""
+        """Close the link. Idempotent. A thread that waits in `receive` gets LinkClosed."""
         with contextlib.suppress(OSError):  # the other end went first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -477,7 +482,7 @@ class TrainerLink:
             os.close(self._fds.popleft())
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close this copy of the socket without ending the conversation."""
+        """Close this copy of the socket in a forked child, without ending the parent's link."""
         self._sock.close()
 
     def _ready(self, event: int, wait_s: float | None) -> bool:
@@ -520,11 +525,11 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    The trainer's link, where an agent started this process or one above it; None elsewhere. Only one caller gets it:
-    from then on, this process and its children have no agent.
+    Return the trainer's link if an agent started this process or one above it; else None. Only one caller gets it: from
+    then on, this process and its children have no agent.
 
     Raises:
-        LinkLost: nobody listens there, or the agent does not want this process.
+        LinkLost: no agent listens there, or the agent turns this process away.
     """
     address = os.environ.get(AGENT, "")
     if not address or address.startswith(TAKEN):

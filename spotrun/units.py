@@ -1,8 +1,8 @@
 """
 The short notations of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
 
-Every `parse_*` takes what YAML or a flag holds (text or a number) and returns a typed value. If it cannot, it raises
-`Unreadable`, which says what to write instead.
+Every `parse_*` takes the value in YAML or of a flag (text or a number) and returns a typed value. If it cannot, it
+raises `Unreadable`, which says what to write instead.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from decimal import Decimal
 LONGEST = timedelta(days=3650)
 DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
-"""How many names a sentence lists."""
+"""Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
-"""A number without a unit, up to this one, probably means hours; a larger one seconds."""
+"""Maximum of a number without a unit that probably means hours; a larger one probably means seconds."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -55,37 +55,39 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    A duration that is reckoned from what is stored: not negative, and no longer than any job. Training code may have
-    written the figures, and a product of two that are each in their bounds is more than a `timedelta` holds.
+    Convert computed seconds to a duration from 0 to that of the longest job. Training code may have written the stored
+    figures, and a product of two that are each within their bounds may exceed a `timedelta`.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
+    """Return `value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def shown_lines(text: str) -> str:
-    """Text of several lines that is safe to show, as long as it is."""
+    """Return text of several lines, safe to show and uncut."""
     return "\n".join(shown(line, len(line)) for line in text.split("\n"))
 
 
 def count_of(number: int, one: str, several: str | None = None) -> str:
-    """`1 run`, `3 runs`, `1,200 entries`: `several` is the plural where it is not `one` with an s."""
+    """Format a count: `1 run`, `3 runs`, `1,200 entries`. `several` is the plural if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """The first NAMED_MAX of them, and how many more there are."""
+    """List the first NAMED_MAX names, and how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return between.join(names[:NAMED_MAX]) + more
 
 
 def parse_duration(value: object) -> timedelta:
-    """`90s`, `10m`, `4h`, `1d`, `1h30m`: days, hours, minutes, seconds, in that order, each at most once."""
+    """
+    Parse `90s`, `10m`, `4h`, `1d` or `1h30m`: days, hours, minutes, seconds, in that order, each at most once.
+    """
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
@@ -129,7 +131,7 @@ def _duration_suggestion(text: str) -> str:
 
 
 def _spelled_duration(text: str) -> str | None:
-    """`10 min`, `1 hour and 30 minutes`, `2 weeks` in our notation; None if that cannot be guessed."""
+    """Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to our notation; None if that cannot be guessed."""
     parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
     rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])
     if not parts or rest:
@@ -142,13 +144,13 @@ def _spelled_duration(text: str) -> str | None:
 
 
 def duration_in_seconds(duration: timedelta) -> str:
-    """The exact form for programs: `600s`, `0.25s`. `parse_duration` gives the same duration back."""
+    """Format the exact form for programs: `600s`, `0.25s`. `parse_duration` reverses this."""
     whole, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
     return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
 
 
 def format_duration(duration: timedelta) -> str:
-    """The short form for people: `1h30m`, `10m`, `0s`. `parse_duration` gives the same duration back."""
+    """Format the short form for people: `1h30m`, `10m`, `0s`. `parse_duration` reverses this."""
     days, rest = divmod(duration, timedelta(days=1))
     hours, rest = divmod(rest, timedelta(hours=1))
     minutes, rest = divmod(rest, timedelta(minutes=1))
@@ -157,12 +159,12 @@ def format_duration(duration: timedelta) -> str:
 
 
 def to_the_second(duration: timedelta) -> str:
-    """The short form of the nearest whole second: `4m`, `2h10m`, `1m5s`."""
+    """Format the short form of the nearest whole second: `4m`, `2h10m`, `1m5s`."""
     return format_duration(timedelta(seconds=round(duration.total_seconds())))
 
 
 def parse_usd(value: object) -> Decimal:
-    """Dollars above zero, as a number or as text: `2.50`."""
+    """Parse dollars above zero, as a number or as text: `2.50`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise Unreadable("must be a number of US dollars", "write it like 2.50")
     text = format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -189,7 +191,7 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """`$0.27`. Of what is less than ten cents, two digits: `$0.0042`. Only nothing is `$0.00`."""
+    """Format `$0.27`; less than ten cents with two digits: `$0.0042`. Only zero is `$0.00`."""
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"
@@ -198,7 +200,7 @@ def to_the_cent(usd: float | Decimal) -> str:
 
 @dataclass(frozen=True)
 class Amount:
-    """How many CPUs or gigabytes: exactly `number`, or with `at_least` that many or more (`4` and `4+`)."""
+    """An amount of CPUs or gigabytes: exactly `number`, or with `at_least` that many or more (`4` and `4+`)."""
 
     number: Decimal
     at_least: bool = False
@@ -208,7 +210,7 @@ class Amount:
 
 
 def parse_amount(value: object) -> Amount:
-    """SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
+    """Parse SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
     if isinstance(value, Amount):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
@@ -230,6 +232,6 @@ class Steps:
 
 
 def parse_steps(text: str) -> Steps | None:
-    """`500 steps`; None if the text is something else."""
+    """Parse `500 steps`; None if the text is something else."""
     match = _STEPS.fullmatch(text)
     return Steps(int(match[1])) if match else None

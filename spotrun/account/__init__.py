@@ -1,1 +1,1 @@
-"""What a run cost, in dollars and in time: pure folds of its ledger."""
+"""The cost of a run, in dollars and in time: pure folds of its ledger."""

@@ -1,8 +1,8 @@
 """
-What has crossed regions, in dollars: checkpoints, packed set-ups and data that were read, and checkpoints, set-ups and
+The cost of traffic between regions: checkpoints, packed set-ups and data that were read, and checkpoints, set-ups and
 files of the script that were written. Pure.
 
-The bytes that a standby fetched ahead but never trained on are in no ledger and are not counted.
+Bytes that a standby fetched ahead but never trained on are in no ledger and are not counted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ BYTES_PER_GB = 10**9
 
 
 def data_gb(created: ev.RunCreated) -> Decimal:
-    """The data that an instance reads at its start, by the specification."""
+    """Return the gigabytes of data that an instance reads at its start, by the specification."""
     return amount_of(created.job("data").get("gb", 0)) or ZERO
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
-    """When each transfer of these instances between regions was known of, and what it cost; in no order."""
+    """Yield, in no order, when each transfer of these instances between regions was recorded, and its dollars."""
     storage = state.created.storage
     led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
@@ -53,8 +53,8 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    By launch, the attempts whose agent was on it; of a gang the lead's. A checkpoint crosses once whoever has which
-    part of it, and the lead's region is that of all.
+    Return, by launch, the attempts whose agent was on it; in a gang, whose lead was. A checkpoint crosses once however
+    the members share its parts, and all of them are in the lead's region.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -63,7 +63,7 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
 
 
 def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
-    """By launch. Each member of a gang sets itself up."""
+    """Return the set-ups by launch. Each member of a gang has one."""
     found: dict[int, list[KnownSetUp]] = {}
     for one in state.setups():
         found.setdefault(one.launch.number, []).append(one)
@@ -71,7 +71,7 @@ def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
 
 
 def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple[datetime, Decimal]]:
-    """What each trainer resumed from."""
+    """Yield when each trainer resumed, and the cost of reading its checkpoint."""
     for trainer in attempt.trainers:
         if trainer.commit is not None:
             commit = state.commit(trainer.commit)
@@ -79,7 +79,10 @@ def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple
 
 
 def _read_bytes(commit: Commit, trainer: Trainer) -> int:
-    """A first trainer needs the files too. A later one finds most of them where the one before it has left them."""
+    """
+    Return the bytes that a trainer reads to resume. The first trainer of an attempt reads the files too. A later one
+    finds most of them where the previous trainer left them.
+    """
     files = commit.event.files
     return commit.event.size_bytes + (files.size_bytes if files is not None and not trainer.incarnation else 0)
 
@@ -89,6 +92,6 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """The transfers of the instances that are gone; those of the others lie within what they reserved."""
+    """Return the cost of the transfers of launches that are gone; those of the others are within their reservations."""
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

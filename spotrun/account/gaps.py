@@ -1,4 +1,4 @@
-"""What changes in a training and is in no checkpoint. Pure."""
+"""The state of a training that changes and is in no checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spotrun.run.state import RunState
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `place` is its name in the script, and `what` says what it is. It has changed by `step`, and so many `resumes` since
-    then began without it.
+    State that no checkpoint holds. `place` is its name in the script, and `what` is its kind. It has changed by `step`,
+    and `resumes` is the number of resumes since then that lacked it.
     """
 
     place: str
@@ -21,7 +21,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gaps(state: RunState) -> tuple[Gap, ...]:
-    """In the order in which they were found."""
+    """Return the gaps in the order in which the run found them."""
     return tuple(
         Gap(place=one.place, what=one.what, step=one.step, resumes=state.resumes_without(one))
         for one in state.not_carried

@@ -1,12 +1,12 @@
 """
-What Cloud Storage charges, by where a bucket is: in one region, in two, or in all of a continent.
+The prices of Cloud Storage by the location of a bucket: in one region, in two, or in all of a continent.
 
 Storing and requests: https://cloud.google.com/storage/pricing, as of September 2026. Between regions Google bills by
-the continents of both ends, the same for Cloud Storage and for Compute Engine, which pays since October 2024 for what
-it writes into a bucket elsewhere (https://cloud.google.com/vpc/network-pricing; those tables were written down from
+the continents of both ends, the same for Cloud Storage and for Compute Engine, which since October 2024 pays for writes
+into a bucket in another region (https://cloud.google.com/vpc/network-pricing; those tables were written down from
 memory in November 2026). A bucket in several regions is billed for each GB that it copies to another one. An instance
-in one of two regions reads it for nothing; in a multi-region, it reads as if from elsewhere on its continent.
-https://cloud.google.com/storage/docs/locations has which regions a location holds.
+in one of two regions reads it for free; from a multi-region, it pays the price between regions of that continent.
+https://cloud.google.com/storage/docs/locations lists the regions of each location.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GCS_STANDARD = StoragePrices(
     egress_usd_per_gb=Decimal("0.14"),
     source="GCS Standard in us-central1 (cloud.google.com/storage/pricing, 2026-11-25)",
 )
-"""To a continent that is not known here, bytes cost as much as to the dearest."""
+"""The base prices. Traffic to a continent that is unknown here costs as much as to the dearest one."""
 DUAL_REGIONS = {
     "asia1": ("asia-northeast1", "asia-northeast2"),
     "eur4": ("europe-north1", "europe-west4"),
@@ -43,7 +43,7 @@ _MANY_USD_PER_1000_PUTS = Decimal("0.010")
 
 
 class Continent(StrEnum):
-    """The first word of the names of its regions."""
+    """A continent, as the first word of the names of its regions."""
 
     US = "us"
     NORTH_AMERICA = "northamerica"
@@ -69,13 +69,13 @@ _TO_OTHERS: Mapping[Continent, Decimal] = {
     **dict.fromkeys((Continent.MIDDLE_EAST, Continent.AFRICA), Decimal("0.11")),
     Continent.SOUTH_AMERICA: Decimal("0.14"),
 }
-"""The dearer end counts."""
+"""USD per GB between continents. The dearer end counts."""
 
 
 def gcs_prices(location: str) -> StoragePrices:
     """
-    For a bucket at `location`: a region, the code of a dual- or multi-region, or two regions with BETWEEN_REGIONS; ""
-    if that is not known.
+    Return the prices for a bucket at `location`: a region, the code of a dual- or multi-region, or two regions joined
+    by BETWEEN_REGIONS; "" if the location is unknown.
     """
     if not location:
         return GCS_STANDARD
@@ -91,14 +91,14 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
-    """Between two regions that are not the same."""
+    """Return the price of a GB between two different regions on these continents."""
     if one is other or {one, other} == _AMERICAN:
         return _WITHIN[one]
     return max(_TO_OTHERS[one], _TO_OTHERS[other])
 
 
 def _passages(location: str, home: Continent) -> dict[str, Passage]:
-    """By continent, and by region where it is at home."""
+    """Return the traffic prices of a bucket, by continent, and by region for the bucket's own regions."""
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _WITHIN[home] if is_multi or len(regions) > 1 else Decimal(0)
     found = {
@@ -114,7 +114,7 @@ def _passages(location: str, home: Continent) -> dict[str, Passage]:
 
 
 def _regions(location: str) -> tuple[str, ...]:
-    """Those that are named; () for a multi-region."""
+    """Return the regions that a location names; () for a multi-region."""
     if location in _MULTI_REGIONS:
         return ()
     return DUAL_REGIONS.get(location) or tuple(location.split(BETWEEN_REGIONS))

@@ -1,4 +1,4 @@
-"""What each interruption cost, from what the ledger says around it. Pure: no clock, no I/O."""
+"""The cost of each interruption, by the entries of the ledger around it. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Interruption:
     """
     The cloud took the instance of an attempt, or `members` of a gang.
 
-    `at` is when training stood still. `notice_lead` is how long before its end the instance got the notice; None
-    without a notice. `detection` is how long the instance was gone before anybody wrote that down. `commit_age` is the
-    age, at `at`, of the checkpoint that training went on from; None if it began anew. `to_first_step` is the time from
-    `at` to the first step of a new trainer, without the pauses of the run; None while there is none.
+    `at` is when training stopped. `notice_lead` is how long before its end the instance got the notice; None without a
+    notice. `detection` is the time from the instance's end until the ledger had it. `commit_age` is the age, at `at`,
+    of the checkpoint that training resumed from; None if it began from scratch. `to_first_step` is the time from `at`
+    to the first step of a new trainer, without the pauses of the run; None while there is none.
     """
 
     attempt: int
@@ -37,12 +37,12 @@ class Interruption:
 
 
 def interruptions(state: RunState) -> tuple[Interruption, ...]:
-    """In the order of the attempts that they ended."""
+    """Return the interruptions in the order of the attempts that they ended."""
     redone: Counter[datetime] = Counter()
     for at, count in state.steps_redone:
         redone[at] += count
     found: list[Interruption] = []
-    following = next_trainer = next_started = None  # read backwards, so that what follows an attempt is known
+    following = next_trainer = next_started = None  # read backwards, so each attempt's successor is known
     for attempt in reversed(state.attempts.values()):
         if interrupted(state, attempt):
             one = _interruption(state, attempt, next_trainer, next_started, redone)
@@ -61,7 +61,7 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """`next_trainer` came next; `next_started` was the next to do a step."""
+    """Compute one interruption. `next_trainer` came next; `next_started` was the next to do a step."""
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
@@ -79,7 +79,7 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Who was not reached, got the notice or was taken by the cloud, and does not train in the next attempt."""
+    """Return the members that were missing, had the notice or were taken, and do not train in the next attempt."""
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names
@@ -99,7 +99,7 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
-    """The age of the commit that the next trainer chose, or would choose if there is none yet."""
+    """Return the age of the commit that the next trainer chose, or would choose if there is no trainer yet."""
     if trainer is None:
         commit = state.latest_commit()
     else:

@@ -1,4 +1,4 @@
-"""What became of a run, of its attempts and of its epochs, in words that reports use."""
+"""The outcome of a run, of its attempts and of its epochs, in the words that reports use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.run.state import Attempt, Epoch, RunState
 
 
 def outcome(state: RunState) -> str:
-    """`running`, `completed`, `stopped` or `failed`."""
+    """Return `running`, `completed`, `stopped` or `failed`."""
     return "running" if state.terminal is None else state.terminal.outcome
 
 
@@ -18,14 +18,15 @@ STATES = (
     *("created", "waiting", "starting", "restoring", "training", "leaving", "stopping"),
     *("completed", "stopped", "failed"),
 )
-"""Each word of `status_word`."""
+"""All words that `status_word` returns."""
 
 
 def status_word(state: RunState) -> str:
     """
-    What the run is doing now. Before an end: `created`; `waiting` (for capacity, or for a runner to ask for it);
-    `starting` (a machine is asked for, or has taken over to begin at the beginning); `restoring`; `training`; `leaving`
-    (the attempt was told to go); `stopping` (somebody asked for an end). After it: `completed`, `stopped` or `failed`.
+    Return what the run is doing now. Before its end: `created`; `waiting` (for capacity, or for a runner to request
+    it); `starting` (a machine is requested, or has taken over to train from scratch); `restoring`; `training`;
+    `leaving` (the attempt has a notice or a drain request); `stopping` (the user requested a stop). After its end:
+    `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome
@@ -49,11 +50,11 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Whether the run has a command that says nothing of steps, and does them from its first moment on. Its checkpoints
-    are of files alone, if it has any.
+    Return whether the run has a command that reports no steps, and so counts as training from its start. Its
+    checkpoints, if any, have files only.
 
-    A job that names a command is taken for that until a training says its first step. A script is, once its agent has
-    heard nothing of it for a while, or it came to its end without a step.
+    A job that names a command is plain until a training reports its first step. A script is plain once its agent has
+    received nothing from it for a while, or once it has completed without a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if any(commit.event.has_image for commit in state.commits) or any(trainer.started_at for trainer in trainers):
@@ -65,10 +66,10 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    The completed epochs (from 0), and when the account of each ends; in order, no moment earlier than the one before.
+    Return the completed epochs (from 0) and the end of each one's account, in order; no end precedes an earlier one.
 
     An epoch is completed with the first surviving commit at or past its last step, or with the run. Its account ends
-    when it was finished, on the pass over it that survives: an epoch whose finish was lost is finished again later.
+    when the surviving pass over it finished: an epoch whose finish was lost is finished again later.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -94,8 +95,8 @@ def _account_end(state: RunState, epoch: Epoch, durable_at: datetime) -> datetim
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
-    Whether the cloud took an instance of this attempt, or several. The record of its end says so. If a standby took
-    over before that end was recorded, the notice says so, or the record that came later.
+    Return whether the cloud took one or more instances of this attempt. The record of its end says so. If a standby
+    took over before that end was recorded, the notice or the later record says so.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

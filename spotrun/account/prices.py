@@ -1,4 +1,4 @@
-"""What an hour cost while a run went on."""
+"""The hourly prices of a run's instances over time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WIDTH = 24
 
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
-    The hourly price of the newest instance at `width` evenly spaced moments, from the run's creation to now or its end;
-    None where no instance was rented.
+    Return the hourly price of the newest instance at `width` evenly spaced moments, from the run's creation to now or
+    its end; None where no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
@@ -38,7 +38,7 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 class Rented(NamedTuple):
-    """The instances of a kind that a run has, and what an hour of all of them costs, without what is attached."""
+    """The instances of a kind that a run has, and the hourly price of all of them, without disks and addresses."""
 
     instance_type: str
     capacity_type: CapacityType
@@ -47,7 +47,7 @@ class Rented(NamedTuple):
 
 
 def rented(state: RunState) -> list[Rented]:
-    """What is being billed, by the newest prices on record; in the order in which each kind was asked for first."""
+    """Return the instances billed now, at the newest recorded prices, in the order of each kind's first launch."""
     found: dict[tuple[str, CapacityType], list[Decimal]] = {}
     for launch in state.launches.values():
         offering = launch.intent.offering
@@ -59,7 +59,7 @@ def rented(state: RunState) -> list[Rented]:
 
 
 class Charge(NamedTuple):
-    """A stretch of time in which an instance was billed at one price, without what is attached to it."""
+    """A stretch of time in which an instance was billed at one price, without its disk and address."""
 
     since: datetime
     until: datetime
@@ -68,10 +68,10 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    What an hour of each of its instances cost, from the start of its meter to its end, or to `end`.
+    Return the hourly prices of each of a launch's instances, from the start of its meter to its end, or to `end`.
 
-    There is nothing if the cloud forgives the machine's time, or before a price is known, or for a disk that outlived
-    its machine. As on the bill, the first price counts before its own moment too.
+    There are none if the cloud forgives the machine's time, before a price is known, or for a disk that outlived its
+    machine. As on the bill, the first price also counts for the time before it.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

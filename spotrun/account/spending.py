@@ -1,4 +1,4 @@
-"""When a run will pass its budget, and what it needs, at the pace of its completed epochs. Pure."""
+"""Forecasts when a run will pass its budget, and what it needs, by the pace of its completed epochs. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from spotrun.run.billing import ZERO, to_nano
 from spotrun.run.bounds import NUMBER_MAX
 
 EPOCHS_LOOKED_AT = 5
-"""The newest epochs say most about the next ones: prices and capacity change."""
+"""The number of newest epochs that the forecast uses: prices and capacity change."""
 LONGEST = timedelta(days=365)
-"""A run that would take longer than this to pass its budget will not."""
+"""Maximum time until a run passes its budget; a later moment is not forecast."""
 _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     """
-    What is spent of a budget and where that leads. Nothing is foreseen before the first completed epoch.
+    The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
     `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) the one that will
-    be under way then; None if that cannot be foreseen, or if it would be after the training's end. `needs_usd` is what
-    the whole training will cost, if that is more than the budget, and it is known how many epochs it has. The run never
-    passes its budget: it commits and ends before (see `policy.money`).
+    be under way then; None if that cannot be foreseen, or if it would be after the training's end. `needs_usd` is the
+    cost of the whole training, if that is more than the budget and the number of epochs is known. The run never passes
+    its budget: it commits and ends before (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -45,7 +45,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
 def forecast_spending(
     summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast:
-    """`epochs_total` is how many epochs the whole training has; None if it does not say."""
+    """Forecast the spending. `epochs_total` is the number of epochs of the whole training; None if it is unknown."""
     spent = BudgetForecast(budget_usd, summary.total.cost_usd, time_scale=summary.time_scale)
     usd, wall = _pace(summary.epochs)
     if not usd or not wall or summary.ended_at is not None:
@@ -60,7 +60,7 @@ def forecast_spending(
             return spent
     left = wall.total_seconds() * float(spent.left_usd / usd)
     epoch = newest + 1 + int((summary.rest.cost_usd + spent.left_usd) / usd)
-    if left > LONGEST.total_seconds() or epoch > NUMBER_MAX:  # an agent may call its epochs what it likes
+    if left > LONGEST.total_seconds() or epoch > NUMBER_MAX:  # an agent may report any epoch number
         return msgspec.structs.replace(spent, needs_usd=needs_usd)
     passes_at = now + timedelta(seconds=left)
     return msgspec.structs.replace(spent, passes_at=passes_at, epoch=epoch, needs_usd=needs_usd)
@@ -68,8 +68,8 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Dollars and wall time of one of the next epochs, by the newest; zero before the first is completed. The run's start
-    does not come again: an epoch with it is left out, or if it is the only one, its start.
+    Return the expected dollars and wall time of each next epoch, by the newest ones; zero before the first is
+    completed. The run's start does not recur: the first epoch is left out, or if it is the only one, its start is.
     """
     if len(epochs) == 1:
         first = epochs[0]

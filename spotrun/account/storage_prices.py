@@ -1,8 +1,8 @@
 """
-What object stores charge, as dated list prices: of the standard class in each provider's cheapest large region.
+The prices of object stores, as dated list prices of the standard class in each provider's cheapest large region.
 
 S3's were read on 2026-11-21 at aws.amazon.com/s3/pricing; spotrun.account.gcs_prices has Google's. Other regions charge
-up to a half more, and your own server charges nothing. So the report names the list that it used.
+up to 50 % more, and your own server charges nothing. So the report names the list that it used.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ S3_STANDARD = StoragePrices(
     source="S3 Standard in us-east-1 (aws.amazon.com/s3/pricing, 2026-11-21)",
 )
 """
-Between regions AWS bills the region that sends, S3 and EC2 alike: $0.02 a GB in North America and Europe (repost.aws,
+Between regions AWS bills the sending region, for S3 and EC2 alike: $0.02 a GB in North America and Europe (repost.aws,
 "Cost-effective methods for accessing S3 buckets cross-region", prices of January 2026). The dearer regions were
-written down from memory in November 2026, and us-east-1 to us-east-2 is $0.01 in truth; the list itself is at
+written down from memory in November 2026, and us-east-1 to us-east-2 is in fact $0.01; the list itself is at
 aws.amazon.com/ec2/pricing/on-demand, "Data Transfer".
 """
 
 
 TO_HOME_USD_PER_GB = {"s3": Decimal("0.09"), "gs": Decimal("0.12")}
 """
-What leaves a bucket for the internet, in the first tier (aws.amazon.com/s3/pricing; Google's Premium Tier, cloud.google
-.com/vpc/network-pricing), written down from memory in November 2026. The first GB of a month, which are free, are left
-out. What is sent to a bucket is free.
+USD per GB from a bucket to the internet, in the first tier (aws.amazon.com/s3/pricing; Google's Premium Tier,
+cloud.google.com/vpc/network-pricing), written down from memory in November 2026. The free first GB of each month are
+not deducted. Traffic to a bucket is free.
 """
 
 
 def with_home(prices: StoragePrices, uri: str) -> StoragePrices:
-    """The same with what moves between a bucket and a machine of the user's own."""
+    """Return the prices with those for traffic between a bucket and the user's own machine."""
     place = address.parse(uri)
     to_home = None if isinstance(place, str) else TO_HOME_USD_PER_GB.get(place.scheme)
     if to_home is None:
@@ -63,9 +63,9 @@ def with_home(prices: StoragePrices, uri: str) -> StoragePrices:
 
 def storage_prices(uri: str, region: str = "") -> StoragePrices:
     """
-    For a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
+    Return the prices for a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" if that is not known.
+    `region` is where the bucket is, "" if that is unknown.
     """
     place = address.parse(uri)
     if isinstance(place, str):

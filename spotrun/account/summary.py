@@ -1,11 +1,12 @@
 """
-What a run cost, in dollars and in time, per completed epoch (protocol 24 and 26). Pure: no clock, no I/O.
+The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 26). Pure: no clock, no I/O.
 
     epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-Epoch e owns the interval from the surviving finish of the epoch before to its own; whatever accrues in it, the overlap
-of two instances included, is its cost. The rest follows the finish of the last completed epoch. While the run goes on
-it is *unfinished*; of a completed run it is the *end of run*: the last checkpoint, and the script after its training.
+Epoch e owns the interval from the surviving finish of the previous epoch to its own; everything that accrues in it,
+including the overlap of two instances, is its cost. The rest follows the finish of the last completed epoch. While the
+run goes on it is *unfinished*; in a completed run it is the *end of run*: the last checkpoint, and the script after its
+training.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 CHANGED = "the same samples in the same order, in bits that may differ"
-"""What a change of types leaves of a training."""
+"""The promise that remains when a training changes its instance type."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Account(Bill):
     epoch: int | None
     times: Mapping[Activity, timedelta]
     size: int = 1
-    """So many instances train together."""
+    """The number of instances that train together."""
     at_home: bool = False
-    """The job may train on a machine of the user's own."""
+    """True if the job may train on the user's own machine."""
 
     @property
     def productive(self) -> timedelta:
@@ -51,7 +52,7 @@ class Account(Bill):
 
     @property
     def wall(self) -> timedelta:
-        """Productive time and downtime; pauses are in neither."""
+        """The sum of productive time and downtime; pauses are in neither."""
         return self.productive + self.downtime
 
     @property
@@ -64,14 +65,14 @@ class Account(Bill):
     @property
     def goodput(self) -> float | None:
         """
-        Productive over paid seconds, those of all instances; above 1 if the cloud did not bill some. None if nothing
-        was paid.
+        The ratio of productive to paid seconds of all instances; above 1 if the cloud did not bill some. None if
+        nothing was paid.
         """
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
     def usd_per_productive_hour(self) -> Decimal | None:
-        """All dollars over the hours of training that they bought, to the nano-dollar; None if there were none."""
+        """All dollars divided by the productive hours, to the nano-dollar; None if there were no such hours."""
         if not self.productive:
             return None
         return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
@@ -80,13 +81,13 @@ class Account(Bill):
 @dataclass(frozen=True)
 class RunSummary:
     """
-    What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
+    The cost of a run; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
     name of its folder.
 
-    `setups` has, by attempt, how the user's `setup` made its instance ready. `ordinals` are the numbers of the attempts
-    for people (`RunState.ordinals`). `plain`: a command without checkpoints. `time_scale` is how many times as fast as
-    the wall clock run time passed. `work` is what was trained. `gaps` are in no
-    checkpoint. `assumptions` says in a line what the figures rest on.
+    `setups` has, by attempt, the set-up of its instance by the user's `setup`. `ordinals` are the numbers that users
+    see for the attempts (`RunState.ordinals`). `plain`: a command that reports no steps. `time_scale` is the ratio of
+    run time to wall-clock time. `work` is what was trained. `gaps` are the state that no checkpoint holds.
+    `assumptions` lists the bases of the figures in one line.
     """
 
     run: str
@@ -109,7 +110,7 @@ class RunSummary:
 
     @property
     def usd_per_epoch(self) -> Decimal | None:
-        """All dollars over completed epochs; None before the first."""
+        """All dollars divided by the number of completed epochs; None before the first."""
         return self.total.cost_usd / len(self.epochs) if self.epochs else None
 
     @property
@@ -121,7 +122,7 @@ class RunSummary:
 
 
 def summarise(state: RunState, now: datetime) -> RunSummary:
-    """The account of a run as of `now`. What has not ended yet is billed and timed up to then."""
+    """Return the account of a run as of `now`. What has not ended yet is billed and timed up to then."""
     created = state.created
     spans = timeline(state, now)
     completions = completed_epochs(state)
@@ -160,8 +161,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    The bill at `points` moments, two or more, evenly from the run's creation until now, or until nothing is billed any
-    more. The last bill has all that is on record: what is written of a run after its end costs its own request.
+    Return the bill at `points` moments, two or more, evenly spaced from the run's creation until now, or until nothing
+    is billed any more. The last bill has all entries: an entry after a run's end costs a request too.
     """
     end = _billed_until(state, now)
     whole = end - state.created_at
@@ -171,13 +172,13 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
 
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
-    """What had accrued by each of these moments."""
+    """Return the bill accrued by each of these moments."""
     totals = Totals(state, timeline(state, now), _horizon(state, now))
     return [totals.until(moment) for moment in moments]
 
 
 def assumptions(state: RunState) -> str:
-    """What the figures rest on, in one line."""
+    """Return the bases of the figures, in one line."""
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
@@ -208,7 +209,10 @@ def assumptions(state: RunState) -> str:
 
 
 def types_trained(state: RunState) -> list[str]:
-    """The accelerators, or the types without any, that made steps for a job with a choice, in their order."""
+    """
+    Return, in their order, the accelerators (or the types without any) that made steps; [] for a job that allows only
+    one kind.
+    """
     resources = state.created.job("resources")
     if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
         return []
@@ -236,13 +240,13 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """A moment by which everything in the ledger has happened, by any writer's clock; never before now."""
+    """Return a moment by which everything in the ledger has happened, by any writer's clock; at least `now`."""
     ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """The end of the run or of its last instance; now, while there is one or the other."""
+    """Return the end of the run or of its last instance, whichever is later; `now` while one of them goes on."""
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
@@ -250,7 +254,7 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """The spans cut at `cuts` (in order): one list before each, and one for what follows the last."""
+    """Cut the spans at `cuts` (in order): one list before each cut, and one after the last."""
     windows: list[list[Span]] = [[]]
     for span in spans:
         start = span.start

@@ -1,9 +1,9 @@
 """
-What each instant of a run was: training, or one of seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
+Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans touch and none overlaps, whatever the
-clocks of the writers said. What is not known yet counts as it looks now: training after the last commit of a living
-trainer is productive until its attempt ends without having saved it.
+A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never overlap,
+even if the writers' clocks disagree. Open questions count as they look now: training after the last commit of a living
+trainer is productive until its attempt ends without saving it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Activity(StrEnum):
-    """What one instant of a run was spent on."""
+    """The use of one instant of a run."""
 
     PRODUCTIVE = "productive"
     """Training whose result is kept."""
     DETECT = "detect"
-    """Training has stopped and nobody has written it down yet."""
+    """Training has stopped, and the ledger does not say so yet."""
     WAIT = "wait"
-    """Nothing trains, and the machine that will is not asked for yet: no capacity, a cool-down, or nobody to ask."""
+    """Nothing trains, and the next machine is not requested yet: no capacity, a cool-down, or no runner."""
     BOOT = "boot"
-    """From asking for the machine until it runs our code."""
+    """From the request for the machine until it runs our code."""
     SETUP = "setup"
-    """From there until its agent takes over the run."""
+    """From the start of our code until its agent takes over the run."""
     RESTORE = "restore"
     """From the takeover, or from a trainer's exit, to the first new step."""
     REWORK = "rework"
@@ -49,7 +49,7 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one kind. `attempt` is the one that it belongs to; of boot and setup, the one that they led to."""
+    """A stretch of one kind. `attempt` is the attempt that it belongs to; for boot and setup, the one they led to."""
 
     kind: Activity
     start: datetime
@@ -63,9 +63,9 @@ class Span:
 
 def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
     """
-    The spans from `RunCreated` to the run's end, or to `now` while it has none: contiguous, in order, none empty.
+    Return the spans from `RunCreated` to the run's end, or to `now` before it: contiguous, in order, none empty.
 
-    Pauses are in it as `Activity.PAUSED`; leave them out of every sum.
+    Pauses are included as `Activity.PAUSED`; leave them out of every sum.
     """
     line = _Line(state.created_at, account_end(state, now))
     survived = _survived(state)
@@ -81,12 +81,12 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """The account of time ends with the run, or now."""
+    """Return the end of the account of time: the run's end, or `now` before it."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
 def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
-    """How long each kind lasted in all."""
+    """Return the total duration of each kind."""
     sums = dict.fromkeys(Activity, timedelta(0))
     for span in spans:
         sums[span.kind] += span.duration
@@ -94,7 +94,7 @@ def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
 
 
 class _Line:
-    """A pencil that only moves forwards, and not past the end."""
+    """A line of spans that grows only forwards, and not past its end."""
 
     def __init__(self, start: datetime, end: datetime) -> None:
         self.spans: list[Span] = []
@@ -118,8 +118,8 @@ class _Line:
 
 def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, attempt: Attempt) -> None:
     """
-    From the end of one attempt to the takeover by the next. A standby that was asked for before costs no wait, and one
-    that had booted before costs no boot.
+    Draw the time from the end of one attempt to the takeover by the next. A standby that was requested before the end
+    costs no wait, and one that had booted before it costs no boot.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -130,7 +130,7 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
 
 
 def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
-    """From the end of the last attempt to the end of the line."""
+    """Draw the time from the end of the last attempt to the end of the line."""
     pending = state.pending_launch if state.terminal is None else None
     asked_at = line.end if pending is None else pending.intended_at
     known_at = NEVER if last is None or last.end is None else last.end.known_at
@@ -160,7 +160,7 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
 # -- within an attempt -------------------------------------------------------------------------------------------------
 
 TrainerKey = tuple[int, int]
-"""Attempt and incarnation: names one trainer of a run."""
+"""The attempt and incarnation that name one trainer of a run."""
 
 
 def _draw_attempt(
@@ -171,7 +171,7 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """`plain`: the command says nothing of its first step, and trains from its begin on."""
+    """Draw the time of one attempt. A `plain` command reports no first step, and counts as training from its start."""
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
         started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
@@ -187,14 +187,14 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """When the attempt did nothing more: its last word, or the end of its machine if that came first."""
+    """Return the end of the attempt's work: when the ledger had its end, or its machine's end if that came first."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """When the trainer stopped for good; after that its last state became durable."""
+    """Return when the trainer made its last step; after that its last state became durable. FOREVER if unknown."""
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -216,7 +216,7 @@ def _draw_training(
 
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
-    """Everything after `survived` was lost, and is rework."""
+    """Draw until a moment: time after `survived` was lost, and is rework."""
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
 
@@ -230,11 +230,11 @@ def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Comm
 
 def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
-    For each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
+    Return, for each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    A trainer that resumes from a commit throws away what was done after that commit's snapshot, by the trainer that
-    took it and by all that came between. The oldest commit that any later trainer chose counts. One that goes on in
-    place throws nothing away.
+    A trainer that resumes from a commit discards all work after that commit's snapshot, by the trainer that took it and
+    by all trainers in between. The oldest commit that any later trainer chose counts. A trainer that continues in place
+    discards nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -259,7 +259,10 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """The newest trainer is over and the work is not: its steps after the last commit are lost already."""
+    """
+    Return whether another trainer has to follow the newest one: it has ended and the work is not done, so its steps
+    after the last commit are lost already.
+    """
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

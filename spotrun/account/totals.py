@@ -1,7 +1,7 @@
 """
-Dollars and counts of a run as sums that only grow.
+Computes the dollars and counts of a run as sums that only grow.
 
-Each sum is rounded to nano-dollars once at each boundary and then only subtracted, so no cent is lost or made between
+Each sum is rounded to nano-dollars once at each boundary and then only subtracted, so no cent is lost or added between
 the epochs.
 """
 
@@ -33,14 +33,13 @@ _CHANGEOVER = (Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 @dataclass(frozen=True)
 class Bill:
     """
-    What has accrued by some moment, or between two.
+    The costs and counts accrued by some moment, or between two.
 
-    `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
-    with one start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is
-    left out. `paid` is the billed time of all instances: two that overlap count twice, and what the cloud forgives
-    counts nothing. `own_usd` is what a machine of the user's own is used up and draws, and `own_paid` for how long.
-    `waiting_usd` is the part of the dollars for instances that members of a gang cost while they stood
-    ready and were in no attempt.
+    `counterfactual_usd` is the cost of the same productive time on demand on the same instance type, together with one
+    start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is left
+    out. `paid` is the billed time of all instances: two that overlap count twice, and time that the cloud forgives
+    counts as zero. `own_usd` is the wear and power of the user's own machine, and `own_paid` its time. `waiting_usd` is
+    the part of the instance dollars that accrued while members of a gang were ready and in no attempt.
     """
 
     spot_usd: Decimal
@@ -62,7 +61,7 @@ class Bill:
 
     @property
     def kept_usd(self) -> Decimal:
-        """What it cost to keep and move checkpoints."""
+        """The cost of storing and moving checkpoints: storage, requests and egress."""
         return self.storage_usd + self.requests_usd + self.egress_usd
 
     def __sub__(self, other: Bill) -> Bill:
@@ -83,12 +82,12 @@ class Tally:
             self._counts.append(self._counts[-1] + count)
 
     def until(self, moment: datetime) -> int:
-        """How many up to and including `moment`."""
+        """Return the count up to and including `moment`."""
         return self._counts[bisect_right(self._moments, moment)]
 
 
 class Integral:
-    """The integral over time of something that is there from one moment to another: bytes kept, dollars an hour."""
+    """The integral over time of amounts that each last from one moment to another: bytes kept, dollars an hour."""
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -109,7 +108,7 @@ class Integral:
             self._amounts.append(amount_now)
 
     def until(self, moment: datetime) -> Decimal:
-        """Amount times microseconds, up to `moment`."""
+        """Return the sum of amount times microseconds up to `moment`."""
         index = bisect_right(self._moments, moment) - 1
         if index < 0:
             return ZERO
@@ -122,10 +121,10 @@ def _microseconds(duration: timedelta) -> int:
 
 class Machines:
     """
-    What the instances of one capacity type cost, by any moment.
+    The cost of the instances of one capacity type, by any moment.
 
-    Each bill is rounded by itself. The bills of instances that are gone are added up once; only those of the few that
-    ran at the moment in question are computed anew.
+    Each bill is rounded by itself. The bills of instances that are gone are added up once; only those of the few
+    instances that ran at the requested moment are computed for each call.
     """
 
     def __init__(self, meters: Iterable[Meter | Stretch]) -> None:
@@ -150,7 +149,7 @@ class Machines:
             self._running.append(running)
 
     def until(self, moment: datetime) -> tuple[Decimal, timedelta]:
-        """Dollars, and the billed time of all instances."""
+        """Return the dollars and the billed time of all instances by `moment`."""
         index = bisect_left(self._moments, moment)
         usd, paid = self._settled[index]
         for meter in self._running[index]:
@@ -159,7 +158,7 @@ class Machines:
 
 
 class Totals:
-    """Everything that accrues, by any moment."""
+    """The whole bill of a run, by any moment."""
 
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
@@ -230,8 +229,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Checkpoints from their commit on, and stored set-ups from when they were known of, as long as they stay; and
-    the files of the script.
+    Yield the start, end and bytes of everything stored: checkpoints from their commit on, set-ups from when they were
+    reported, and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -244,7 +243,7 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
-    """The objects that set-ups of this kind have put or got."""
+    """Yield when each set-up of this kind was reported, and how many objects it put or got."""
     for one in state.setups():
         if one.setup.how == how:
             yield one.at, one.setup.objects
@@ -252,9 +251,9 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    The price that the job is compared with (`report.baseline`); None for that of the type that trained.
+    Return the price that the job is compared with (`report.baseline`); None for that of the type that trained.
 
-    Also None if it names a type whose price was not looked up, as in a rehearsal; the assumptions say so.
+    It is also None if the job names a type whose price was not looked up, as in a rehearsal; the assumptions say so.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)
@@ -262,7 +261,7 @@ def baseline_usd_per_hour(state: RunState) -> Decimal | None:
 
 
 def baseline_in_words(state: RunState) -> str:
-    """`the on-demand price of the same type`, or what the job compares with instead."""
+    """Return `the on-demand price of the same type`, or the baseline that the job names instead."""
     named, usd_per_hour = str(state.created.job("report").get("baseline", ON_DEMAND)), baseline_usd_per_hour(state)
     if usd_per_hour is not None:
         kind = f", {named} on demand" if is_instance_type(named) else ""
@@ -275,7 +274,7 @@ def baseline_in_words(state: RunState) -> str:
 def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """When on-demand machines in this run's place would have been billed, and at which hourly price in all."""
+    """Yield when on-demand machines would have been billed in place of this run's, and their total hourly price."""
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)
     for span in spans:

@@ -1,4 +1,4 @@
-"""What members of a gang cost while they stand ready and are in no attempt: others boot, or are awaited. Pure."""
+"""The cost of members of a gang while they are ready and in no attempt: others boot, or are awaited. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Stretch(NamedTuple):
-    """What accrues on a meter from one moment to another, as a meter of its own."""
+    """A part of a meter, from one moment to another, as a meter of its own."""
 
     meter: Meter
     billed_from: datetime
     ended_at: datetime
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """Dollars."""
+        """Return the dollars accrued in this part by `moment`."""
         since, until = min(moment, self.billed_from), min(moment, self.ended_at)
         return self.meter.cost_until(until) - self.meter.cost_until(since)
 
@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[Stretch]:
-    """Of each member, as of `horizon`. Whom its gang has let go waits for nothing (protocol 32)."""
+    """Yield each member's waiting stretches, as of `horizon`. A member let go by its gang has none (protocol 32)."""
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

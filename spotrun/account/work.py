@@ -1,4 +1,4 @@
-"""What a run trains, so that two bills are compared only where they pay for the same. Pure."""
+"""Identifies the work of a run, so that two bills are compared only if they pay for the same. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from spotrun.units import count_of
 @dataclass(frozen=True)
 class Work:
     """
-    `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
-    the script, "" if it is not known. `start_sha256` is that of the checkpoint which training began from. `epochs` and
-    `steps` are those that a checkpoint holds. `nodes` is the job's `num_nodes`: with others a step has another batch.
+    The work of a run. `command` is the script, or the command line; `args` are the script's arguments. `script_sha256`
+    is the digest of the script, "" if it is unknown. `start_sha256` is that of the checkpoint which training began
+    from. `epochs` and `steps` are those that a checkpoint holds. `nodes` is the job's `num_nodes`: with another number
+    a step has another batch.
     """
 
     command: str
@@ -25,7 +26,7 @@ class Work:
     nodes: int
 
     def unlike(self, other: Work) -> list[str]:
-        """In which ways this is not the same work as the other; empty if none is known."""
+        """Return the ways in which this is not the same work as the other; [] if none is known."""
         found = []
         if self.command != other.command:
             found.append("another command")
@@ -45,7 +46,7 @@ class Work:
 
 
 def work_of(state: RunState, epochs: int) -> Work:
-    """`epochs` is how many are completed."""
+    """Return the work of a run. `epochs` is the number of completed epochs."""
     created = state.created
     train, args = created.job("train"), created.job("train").get("args")
     commits = (each.event.step for each in state.commits if not each.cut_off and not each.event.suspect)

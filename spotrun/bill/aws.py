@@ -1,5 +1,5 @@
 """
-Reads what AWS charged: the Cost and Usage Report, and the Spot Instance data feed.
+Reads AWS's charges: the Cost and Usage Report, and the Spot Instance data feed.
 
 The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; those of its second
 generation: https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only
@@ -22,7 +22,7 @@ from spotrun.run.billing import EC2_RULE
 from spotrun.units import count_of
 
 REPORT_PRECISION_USD = Decimal("1e-10")
-"""The report writes ten decimals."""
+"""The rounding of the report, which writes ten decimals."""
 _TITLE = "AWS Cost and Usage Report"
 _NEEDED = (
     *("line_item_line_item_type", "line_item_usage_type", "line_item_usage_start_date", "line_item_usage_end_date"),
@@ -44,7 +44,8 @@ _FEED_FIELDS = (
 
 def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The lines about one run, from a report of either generation in CSV or Parquet. A month's report has several files.
+    Read the lines about one run, from a report of either generation in CSV or Parquet. A month's report has several
+    files.
 
     Raises:
         SpecInvalid: the message names file, line and fix.
@@ -81,7 +82,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """The run that the line is tagged with: a column of its own, or in the second generation's map of all tags."""
+    """Return the run that the line's tag names, in a separate column or in the second generation's map of all tags."""
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)
@@ -101,7 +102,7 @@ def _kind(row: BillRow) -> ChargeKind:
 
 def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The instance hours of one run. The feed has no tags and only spot instances; each hour is a file of its own.
+    Read the instance hours of one run. The feed has no tags and only spot instances; each hour has its own file.
 
     Raises:
         SpecInvalid: the message names file, line and fix.
@@ -152,7 +153,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Half of the last decimal: older feeds write three, newer ones ten."""
+    """Return half of the last decimal: older feeds write three, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

@@ -1,4 +1,4 @@
-"""What the cloud charged, in the same terms for every format of a bill."""
+"""The cloud's charges, in the same terms for every format of a bill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """What a line of a bill is for. The ledger knows the price of `USAGE`, and a list price of disks and addresses."""
+    """The purpose of a bill's line. The ledger knows the price of `USAGE`, and a list price of disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -25,7 +25,7 @@ class ChargeKind(StrEnum):
 
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
-    """What a line is for, by its amount too: one that gives money back corrects others, whatever it names."""
+    """Return the purpose of a line by its kind and amount: a negative amount corrects other lines of any kind."""
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
 
@@ -34,9 +34,9 @@ class Charge:
     """
     One line of a bill, or one of several amounts in it.
 
-    `line` counts from 1 in the file `path`. `resource` is the cloud's name of what it charged for: an instance id, a
-    volume id, or "". `hours` is the metered time, if the line gives it. `precision_usd` is how much the file may have
-    rounded the amount.
+    `line` counts from 1 in the file `path`. `resource` is the cloud's name of the charged resource: an instance id, a
+    volume id, or "". `hours` is the metered time, if the line gives it. `precision_usd` is the maximum rounding of the
+    amount in the file.
     """
 
     path: str
@@ -65,7 +65,7 @@ class LineFilter:
 @dataclass(frozen=True)
 class Statement:
     """
-    What the files of a bill say about one run.
+    The charges for one run in the files of a bill.
 
     `rule` is the cloud's published billing rule. The files have the account's instance hours from `since` to `until`;
     None if they have none at all. With `spot_only` they do not list on-demand instances.

@@ -1,4 +1,4 @@
-"""The ends that a bill knows, where the ledger has only a bound of them. Pure."""
+"""Finds the ends of instances that a bill knows and of which the ledger has only a bound. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from spotrun.run.state import Launch, RunState
 @dataclass(frozen=True)
 class Correction:
     """
-    The end of an instance, the `member` of a launch, by the bill. `bound` is what the ledger has taken `was` from. With
-    the new end the run costs `usd` more; below 0, less.
+    The end of an instance, the `member` of a launch, by the bill. `bound` is the bound from which the ledger took
+    `was`. With the new end the run costs `usd` more; below 0, less.
     """
 
     launch: int
@@ -36,14 +36,14 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    One for each instance that was charged for another time than up to its bound. The bill has to cover all of its life:
-    while the last charged hour is the last one in the file, more may follow.
+    Return a correction for each instance whose charged time does not end at its bound. The bill has to cover all of its
+    life: while the last charged hour is the last one in the file, more may follow.
     """
     return tuple(_corrections(state, found))
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """The entry that says so. In a run on one instance no entry names a member."""
+    """Return the entry for a correction. In a run on one instance no entry names a member."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 
@@ -77,7 +77,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 
 def _end_by(line: Line, launch: Launch) -> datetime:
-    """The moment up to which the ledger would charge what the cloud has charged."""
+    """Return the end with which the ledger's charge would equal the cloud's."""
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
     assert began is not None
@@ -88,7 +88,7 @@ def _end_by(line: Line, launch: Launch) -> datetime:
 
 
 def _metered(usage: Sequence[Charge]) -> timedelta | None:
-    """The time on the cloud's meter, if the bill gives it."""
+    """Return the time on the cloud's meter; None if the bill does not give it."""
     hours = [charge.hours for charge in usage if charge.hours is not None]
     if len(hours) < len(usage):
         return None
@@ -96,7 +96,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """The whole seconds that cost what was charged, at the prices of the ledger."""
+    """Return the time, in whole seconds, that costs the charged amount at the prices of the ledger."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

@@ -1,5 +1,5 @@
 """
-Reads what Google Cloud charged: the detailed usage cost export of Cloud Billing, as JSON or CSV.
+Reads Google Cloud's charges: the detailed usage cost export of Cloud Billing, as JSON or CSV.
 
 Its fields: https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery extracts
 the table as JSON, one object a line. A CSV cannot hold lists, so export `labels` and `credits` as
@@ -24,22 +24,22 @@ _NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
 """The tag `spotrun:run`, in characters that a label may have."""
 PRECISION_USD = Decimal("1e-6")
-"""The smallest amount of a line. The sum of all rounding is a line of its own (`rounding_error`)."""
+"""The smallest amount of a line. The sum of all rounding has its own line (`rounding_error`)."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
 _NAMED = re.compile(r"spotrun-([a-z0-9]{1,20})-[0-9]{1,9}-[0-9a-f]{8}-[sd]-[a-z0-9-]+")
-"""The names that spotrun gives to instances, and so to their boot disks: the uid of the run is in them."""
+"""The names that spotrun gives to instances, and so to their boot disks; they contain the uid of the run."""
 _SKUS = (
     (ChargeKind.USAGE, re.compile(r"Local SSD|Local Storage|running in|\bCore\b|\bRam\b", re.IGNORECASE)),
     (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b", re.IGNORECASE)),
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
-"""The first that fits counts. Local SSDs come with a machine: their price is a part of its price."""
+"""Patterns of SKUs; the first match counts. Local SSDs come with a machine: their price is a part of its price."""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The lines about one run: those with its label, and those of its instances. A large export has several files.
+    Read the lines about one run: those with its label, and those of its instances. A large export has several files.
 
     Raises:
         SpecInvalid: the message names file, line and fix.
@@ -58,7 +58,7 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
 
 
 def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
-    """The cost before credits, and each credit: https://cloud.google.com/billing/docs/how-to/bq-examples."""
+    """Yield the cost before credits, and each credit: https://cloud.google.com/billing/docs/how-to/bq-examples."""
     if (currency := row.text("currency")) != "USD":
         raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
     amounts = [(kind, row.text("sku_description", optional=True), row.amount("cost"))]
@@ -86,7 +86,7 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """By its label; or by the name that spotrun gave, where somebody has taken the label away. "" if it has none."""
+    """Return the run of a row, by its label; or by the name that spotrun gave, if the label is gone; "" if neither."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled or ("" if named is None else named[1])
@@ -100,7 +100,7 @@ def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:
 
 
 def _resource(row: BillRow) -> str:
-    """`resource.name`, or the end of `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
+    """Return `resource.name`, or the end of `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
     named = row.text("resource_name", optional=True)
     return named or row.text("resource_global_name", optional=True).rpartition("/")[2]
 

@@ -3,10 +3,10 @@ Compares our ledger with the cloud's statement, instance by instance. Pure, and 
 
     ours + the explained parts + what is unexplained = theirs
 
-For each instance, first the ledger's facts are billed again by the cloud's published rule (its minimum, its refunds).
-Then the amount is cut to the hours that the file covers, and compared with the lines that meter the instance. Taxes and
-credits explain themselves. Disks and addresses are one line for the whole run: the ledger counts them at list prices,
-and a bill names them by ids of their own.
+For each instance, `reconcile` first bills the ledger's facts again by the cloud's published rule (its minimum, its
+refunds). Then it cuts the amount to the hours that the file covers, and compares it with the lines that meter the
+instance. Taxes and credits explain themselves. Disks and addresses are one line for the whole run: the ledger counts
+them at list prices, and a bill names them by their own ids.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""Clouds meter whole seconds, and may round an instance's first and last."""
+"""Maximum difference of metered time by rounding: clouds may round an instance's first and last second."""
 DISKS_MOST = 3
-"""Another price list or kind of disk explains at most this many times the ledger's amount."""
+"""Maximum ratio of charged to recorded disk dollars that another price list or kind of disk explains."""
 _SECONDS_PER_HOUR = 3600
 
 
 class Reason(StrEnum):
-    """Why the cloud charged more or less than the ledger says."""
+    """The reason why the cloud charged more or less than the ledger says."""
 
     MINIMUM = "minimum"
-    """The cloud bills a shortest time."""
+    """The cloud bills a minimum time."""
     REFUND = "interruption refund"
     """Spot capacity that the cloud takes back early is free: on EC2 in the first hour."""
     NOT_COVERED = "hours not in the file"
     NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
-    """The ledger counts from the launch, the cloud from when the machine runs."""
+    """The ledger counts from the launch, the cloud from the moment the machine runs."""
     UNSEEN_END = "an end that no runner saw"
-    """The ledger takes it from a bound; the cloud knows it."""
+    """The ledger has a bound of the end; the cloud knows the end."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
@@ -88,7 +88,7 @@ class Line:
     One instance of the ledger, the `member` of its launch; or, with `launch` None, a charge with the run's tag for
     something else.
 
-    `why` says what is known about `unexplained_usd`; "" if that is zero.
+    `why` describes `unexplained_usd`; "" if that is zero.
     """
 
     launch: int | None
@@ -116,7 +116,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of their names, then what the ledger does not know."""
+    """All lines about a run: its instances in the order of their names, then resources that the ledger lacks."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -145,12 +145,12 @@ class Reconciliation:
 
 
 def line_filter(state: RunState) -> LineFilter:
-    """Selects this run's lines of a bill."""
+    """Return a filter for this run's lines of a bill."""
     return LineFilter(state.created.uid, frozenset(_instances(state)))
 
 
 def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
-    """Each instance of the run, and each charge about it, is in exactly one line."""
+    """Compare a run with a statement. Each instance of the run, and each charge for it, is in exactly one line."""
     ours = _instances(state)
     by_resource: dict[str, list[Charge]] = {}
     beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
@@ -168,7 +168,7 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Disks, addresses and traffic of the whole run: no bill says to which instance they belonged."""
+    """Compare disks, addresses and traffic of the whole run: no bill says to which instance they belonged."""
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(
@@ -205,7 +205,7 @@ def _until(member: Member, now: datetime) -> datetime:
 
 
 def _instances(state: RunState) -> dict[str, MemberName]:
-    """Each instance that is known by its id, in the order of their names."""
+    """Return the names of all instances with a known id, by id, in the order of their names."""
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
@@ -220,7 +220,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """The charges that are not for the instance itself, by reason."""
+    """Sum the charges that are not for the instance itself, by reason."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -230,7 +230,7 @@ def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
 
 
 def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """The line of a resource that the ledger does not know. A tax explains itself, an instance does not."""
+    """Return the line of a resource that the ledger lacks. A tax explains itself, an instance does not."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -284,7 +284,7 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """The steps from the ledger's cost to the published rule's, and on to the part that the file can have."""
+        """Yield the steps from the ledger's cost to the published rule's, and then to the part that the file covers."""
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -307,11 +307,11 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """When the meter began, by the ledger; the end if it never did."""
+        """The moment the meter began, by the ledger; the end if it never did."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
-        """The part of its cost in the hours that the file covers."""
+        """Return the part of the cost in the hours that the file covers."""
         since, until = self._statement.since, self._statement.until
         if since is None or until is None or self._absent:
             return ZERO
@@ -320,7 +320,7 @@ class _InstanceLine:
         return max(ZERO, last - (meter.cost_until(since) if since < self._until else last))
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
-        """The reason for a difference in the metered time itself; None if there is none."""
+        """Return the reason for a difference in the metered time itself; None if no reason fits."""
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
         if residual == -in_file and self._may_be_free:
@@ -337,7 +337,7 @@ class _InstanceLine:
 
     @property
     def _may_be_free(self) -> bool:
-        """Whether the cloud may have ended it early. The ledger may give another end, but not that we terminated it."""
+        """True if the cloud may have ended it early, even if the ledger differs, unless spotrun terminated it."""
         gone = self._gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
@@ -346,22 +346,22 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """Whether the file has lines about an instance whose end the ledger takes from a bound."""
+        """True if the file has lines about the instance and the ledger has only a bound of its end."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
-        """What it would have cost more if it had lived as long as it might."""
+        """Return the additional cost if the instance had lived to the end of its time-to-live."""
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)
 
     def _starting(self) -> Decimal:
-        """What the ledger counts for the time from the launch until the machine ran our code."""
+        """Return the ledger's cost of the time from the launch until the machine ran our code."""
         booted_at = self._booted_at
         return ZERO if booted_at is None else metered(self._member.prices, self._began, booted_at)
 
     @property
     def _booted_at(self) -> datetime | None:
-        """Each member of a gang says it of itself; elsewhere the attempt does."""
+        """The moment the machine began to run our code, by the gang's member or by the attempt; None if unknown."""
         if self._member.ready is not None:
             return self._member.ready.booted_at
         attempt = None if self._state.of_gangs else self._launch.attempt
@@ -372,14 +372,14 @@ class _InstanceLine:
         if others:
             yield f"a charge of another kind: {', '.join(sorted(others))}"
         if residual and not in_file:
-            yield "charged for hours in which the ledger says that nothing is owed"
+            yield "charged for hours for which the ledger has no cost"
         elif residual and not self._usage:
             yield "the file covers its hours, but has no line for it"
         elif residual:
             yield from self._measured()
 
     def _measured(self) -> Iterator[str]:
-        """Whether time or price differs, if the file gives the charged time."""
+        """Describe whether time or price differs, if the file gives the charged time."""
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
             yield "a different amount for its hours"
@@ -394,7 +394,7 @@ class _InstanceLine:
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:
-        """How long it ran, by the ledger, in the hours that the file covers."""
+        """Return how long it ran, by the ledger, in the hours that the file covers."""
         assert self._statement.since is not None
         assert self._statement.until is not None
         return min(self._until, self._statement.until) - max(self._began, self._statement.since)

@@ -1,4 +1,4 @@
-"""`spotrun bill` as text and as JSON: our ledger, the cloud's statement, and each difference with its reason."""
+"""The output of `spotrun bill`, as text and as JSON: ledger, statement, and each difference with its reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotrun.report.machine_readable import usd_text
 from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, print_figures
 
 PLACES = 6
-"""Decimals, because differences are small."""
+"""The number of decimals; many, because differences are small."""
 SCOPE = (
     "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
 )
@@ -57,7 +57,7 @@ def _unexplained(line: Line) -> str:
 
 
 def correction(found: Correction) -> str:
-    """What `spotrun bill --correct` would change."""
+    """Describe the change that `spotrun bill --correct` would make."""
     was, ended_at = (f"{at:%Y-%m-%d %H:%M:%S}" for at in (found.was, found.ended_at))
     amount = abs(found.usd)
     changed = f"{as_text(round(amount, PLACES), amount, PLACES)} {'less' if found.usd < 0 else 'more'}"
@@ -66,7 +66,7 @@ def correction(found: Correction) -> str:
 
 
 class Shown(NamedTuple):
-    """Dollars as they are shown: ours, what explains a difference by reason, and what is left of it."""
+    """Dollars as shown: ours, the explained parts by reason, and the rest of the difference."""
 
     ours: Decimal
     explained: Sequence[Decimal]
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
 
 
 def _shown(found: Reconciliation) -> tuple[list[Shown], Shown]:
-    """What is shown of each line and of all: it adds up."""
+    """Round the dollars of each line and of all lines so that the shown figures add up."""
     exact = []
     for line in found.lines:
         explained = {part.reason: Decimal(0) for part in found.parts}
@@ -123,7 +123,7 @@ def _dollars(shown: Decimal, exact: Decimal) -> str:
 
 
 def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
-    """What `spotrun bill --json` prints. Dollars are exact decimal strings."""
+    """Return the output of `spotrun bill --json`. Dollars are exact decimal strings."""
     statement = found.statement
     return {
         "run": plain(run),
@@ -180,5 +180,5 @@ def _charge(charge: Charge) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """The exact amount: a cloud may write more decimals than our nano-dollars."""
+    """Format the exact amount: a cloud may write more decimals than our nano-dollars."""
     return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"

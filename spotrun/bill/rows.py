@@ -50,8 +50,10 @@ class BillRow:
 
     def require(self, columns: Sequence[str], report: str) -> None:
         """
+        Require that the row has these columns.
+
         Raises:
-            SpecInvalid: it lacks some of these columns; or so many that its file is not that report.
+            SpecInvalid: it lacks some of them; if it lacks more than half, its file is not that report.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -63,6 +65,8 @@ class BillRow:
 
     def raw(self, column: str) -> Any:
         """
+        Return a column as the file has it.
+
         Raises:
             SpecInvalid: the row has no such column.
         """
@@ -75,7 +79,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """A number, exactly as the file has it; `unit` may follow it."""
+        """Return a number, exactly as the file has it; `unit` may follow it."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -86,7 +90,7 @@ class BillRow:
         return number
 
     def moment(self, column: str) -> datetime:
-        """A time. Without a zone it is UTC, as in all these exports."""
+        """Return a time in UTC. A time without a zone is UTC, as in all these exports."""
         value = self.raw(column)
         if not isinstance(value, datetime):
             try:
@@ -96,7 +100,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """A list or a map, which a CSV holds as JSON text. None if the column is absent or empty."""
+        """Return a list or a map, which a CSV has as JSON text. None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -112,7 +116,7 @@ class DuplicateLines:
     """
     Refuses a line that two files of a bill have, because it would be counted twice.
 
-    AWS, for one, may keep every version of a month's report beside the newest.
+    AWS, for example, may keep every version of a month's report next to the newest.
     """
 
     def __init__(self) -> None:
@@ -120,6 +124,8 @@ class DuplicateLines:
 
     def check(self, row: BillRow) -> None:
         """
+        Remember a line.
+
         Raises:
             SpecInvalid: another file has this line; the message names both.
         """
@@ -131,7 +137,7 @@ class DuplicateLines:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    The files that `patterns` name, in order, each once. A pattern may contain `*`, `?`, `[…]` and `**`.
+    Return the files that `patterns` name, in order, each once. A pattern may contain `*`, `?`, `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.
@@ -147,13 +153,13 @@ def files_of(patterns: Iterable[str]) -> list[Path]:
 
 
 def column_name(name: str) -> str:
-    """`resourceTags/user:spotrun:run` -> `resource_tags_user_spotrun_run`."""
+    """Convert a column name: `resourceTags/user:spotrun:run` -> `resource_tags_user_spotrun_run`."""
     return re.sub(r"[^a-z0-9]+", "_", _HUMP.sub("_", name.strip()).lower()).strip("_")
 
 
 def read_rows(path: Path) -> Iterator[BillRow]:
     """
-    The rows of a CSV, JSON or Parquet file; the file's first bytes tell its format.
+    Return the rows of a CSV, JSON or Parquet file; the file's first bytes give its format.
 
     Raises:
         SpecInvalid: the file cannot be read, or a row is damaged; the message names file and line.
@@ -166,10 +172,10 @@ def read_rows(path: Path) -> Iterator[BillRow]:
 
 def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[BillRow]:
     """
-    The rows of a file that is to be such a report: its first row has these columns.
+    Yield the rows of a file that has to be such a report: its first row has these columns.
 
     Raises:
-        SpecInvalid: it is not, or see `read_rows`.
+        SpecInvalid: the file is no such report, or see `read_rows`.
     """
     rows = read_rows(path)
     first = next(rows, None)
@@ -180,7 +186,7 @@ def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[Bil
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, gzipped or not, each with its number; blank lines are left out."""
+    """Yield the lines of a text file, gzipped or not, each with its number; blank lines are left out."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -201,7 +207,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """A text file, gzipped or not. Its faults become SpecInvalid."""
+    """Open a text file, gzipped or not. Its faults become SpecInvalid."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP

@@ -1,3 +1,3 @@
-"""What a rented machine needs from the run's folder to become an instance with an agent."""
+"""The files in a run's folder by which a rented machine becomes an instance with an agent."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes into a run's folder before its first entry: a start script, and this very spotrun with its lock in it."""
+"""Uploads a start script, and this spotrun with its lock, to a run's folder before its first entry."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FOLDER = "boot"
 
 def upload(store: Store, start: bytes) -> None:
     """
-    A machine runs the script `start` to become an instance. That sources install.sh, which installs the wheel, and what
-    the lock in that names.
+    Upload the start script, install.sh and the wheel. A machine runs the script `start` to become an instance; the
+    script sources install.sh, which installs the wheel and the packages that the wheel's lock names.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the folder cannot be written.
     """
     wheel = own_wheel()
     store.put(f"{FOLDER}/{wheel.name}", wheel.data)

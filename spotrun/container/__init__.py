@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 ENTRANCE = "enter"
-"""In the folder of an instance whose training is in a container: the program that opens a shell there."""
+"""The program that opens a shell in a training's container; its name in the instance's folder."""

@@ -1,5 +1,5 @@
 """
-Logins to Google's registries of images, made of the login at hand: on an instance that of its service account.
+Makes logins to Google's image registries from the current Google login: on an instance that of its service account.
 
 The password is an access token, which lasts for an hour:
 https://cloud.google.com/artifact-registry/docs/docker/authentication#token
@@ -20,7 +20,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    None where nobody is logged in to Google, or no longer: some repositories are for everybody.
+    Make a login; None without a valid login to Google: some repositories are public.
 
     Raises:
         RegistryUnavailable: Google gives no token just now.

@@ -1,7 +1,7 @@
 """
-Logins to Amazon's registries of images, made of the credentials at hand: on an instance those of its role.
+Makes logins to Amazon's image registries from the current AWS credentials: on an instance those of its role.
 
-One lasts for 12 hours, and lets its owner do what that role or user may do:
+A login lasts for 12 hours, and has the rights of that role or user:
 https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
 """
 
@@ -19,7 +19,7 @@ from spotrun.container.hosts import AWS, ECR_PUBLIC, RIGHTS
 from spotrun.container.registry import KEY, Credentials, NotForThisUser, RegistryUnavailable
 
 PUBLIC_REGION = "us-east-1"
-"""The only one that gives tokens for the public registry."""
+"""The only region that gives tokens for the public registry."""
 _PASSING = (sdk.HTTPClientError, sdk.ConnectionError, sdk.CredentialRetrievalError, sdk.MetadataRetrievalError)
 _CONFIG = Config(
     connect_timeout=5.0,
@@ -31,7 +31,7 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    None for the public registry where nobody is logged in to AWS, or may not ask: it serves everybody.
+    Make a login; None for the public registry, which needs none, if AWS gives no token.
 
     Raises:
         NotForThisUser: there are no credentials, or they allow no login.

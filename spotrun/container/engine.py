@@ -1,13 +1,13 @@
 """
-Containers on this machine, by the program that it has: docker or podman.
+Runs containers on this machine, by docker or podman.
 
-A container of ours trains nothing by itself. Its one process waits for the end of its input, and so holds open what a
-container is: the files of an image, with folders of this machine in their places. Whoever started it runs commands in
-these files (`Container.within`), as processes of its own: their signals, ends, memory and sockets are as anywhere else.
+A container of ours trains nothing by itself. Its one process waits for the end of its input, and so keeps the container
+open: the files of an image, with folders of this machine mounted. The process that started it runs commands in these
+files (`Container.within`) as its own children: their signals, exits, memory and sockets are those of ordinary ones.
 
     docker run --rm --interactive …  <── input ──  the process that has started it
 
-If that process dies, however it dies, the input ends; then the container ends, and is removed.
+If that process dies in any way, the input ends; then the container ends, and is removed.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from spotrun.proc import ProcessMark
 from spotrun.spec.image import Image
 
 NAMES = ("docker", "podman")
-"""In the order in which they are looked for."""
+"""The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The variable that has a container's name, in the environment of its one process."""
+"""The environment variable with a container's name, in its one process."""
 HOLDS = 'echo "$$"; read -r _ || :'
-"""What that process runs. Any shell has both words."""
+"""The command of that process. Any shell has both builtins."""
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
-"""System time. An engine without a file system for it copies the whole image."""
+"""Maximum seconds of system time. An engine without an overlay file system copies the whole image."""
 PULLS_WITHIN_S = 3600.0
 ENDS_WITHIN_S = 20.0
 GPU = Path("/dev/nvidiactl")
-"""Is there where the driver of Nvidia's GPUs is."""
+"""Exists if the driver of Nvidia's GPUs is loaded."""
 GPUS: Mapping[str, tuple[str, ...]] = {"docker": ("--gpus", "all"), "podman": ("--device", "nvidia.com/gpu=all")}
-"""docker's own word for them, and the one of https://github.com/cncf-tags/container-device-interface."""
+"""Options for all GPUs: docker's own, and that of https://github.com/cncf-tags/container-device-interface."""
 FILE = "container.json"
-"""In the folder of an instance: which container it has."""
+"""The file in an instance's folder that names its container."""
 _PAUSE_S = 0.1
 
 
 class EngineFailed(SpotrunError):
-    """docker or podman could not do what it was asked for."""
+    """docker or podman failed to do what spotrun requested."""
 
 
 class EngineSilent(NotInstalled):
-    """docker or podman is there, and does not answer; while a machine boots, not yet."""
+    """docker or podman is installed, and does not answer; while a machine boots, not yet."""
 
 
 class Engine(NamedTuple):
-    """`name` is that of the program, which is at `path`."""
+    """A container engine: the `name` and the `path` of its program."""
 
     name: str
     path: str
@@ -71,7 +71,7 @@ class Engine(NamedTuple):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def digest_of(self, image: Image) -> str:
-        """The digest by which this machine has an image of that name; "" if it has none."""
+        """Return the digest of this machine's image of that name; "" if it has none."""
         done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
         if done.returncode != 0:
             return ""
@@ -83,15 +83,15 @@ class Engine(NamedTuple):
         return ""
 
     def has(self, image: Image) -> bool:
-        """Whether nothing has to be pulled."""
+        """Return whether this machine has the image, so that no pull is needed."""
         return self._ask("image", "inspect", "--format", "{{.Id}}", image.pinned).returncode == 0
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        By its digest. What the engine has of its layers is not pulled again.
+        Pull an image by its digest. Layers that the engine has are not pulled again.
 
         Raises:
-            EngineFailed: with the last line that it said.
+            EngineFailed: the pull failed; the message has the last line of its output.
         """
         insecure = ["--tls-verify=false"] if self.name == "podman" and image.is_local else []
         with _login(self.name, image, credentials) as (options, variables, descriptors):
@@ -105,11 +105,11 @@ class Engine(NamedTuple):
 
     def start(self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str]) -> Container:
         """
-        A container with all GPUs and with the network of this machine. `mounts` are its folders, by their path here and
-        there, each with its options.
+        Start a container with all GPUs and with the network of this machine. `mounts` maps each folder's path, which is
+        the same here and there, to its options.
 
         Raises:
-            EngineFailed: with what the engine said.
+            EngineFailed: the start failed; the message has the last line of the engine's output.
         """
         self.remove(name)
         command = [self.path, *self.run_arguments(image, name, run_uid, mounts, gpus=GPU.exists())]
@@ -133,8 +133,8 @@ class Engine(NamedTuple):
         self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
     ) -> list[str]:
         """
-        Processes have the same ids inside and outside, so that both speak of one; memory is shared with this machine's,
-        where data loaders put their batches. What the image would start is not started.
+        Return the arguments that start the container. Processes have the same ids inside and outside; shared memory is
+        that of this machine, as data loaders put their batches there. The image's own command is not started.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -147,10 +147,10 @@ class Engine(NamedTuple):
 
     def changed(self, name: str) -> set[str]:
         """
-        Paths of the container's own files that are not as in its image, without the folders above them.
+        Return the paths of the container's own files that differ from its image, without the folders above them.
 
         Raises:
-            EngineFailed
+            EngineFailed: the engine cannot compare them.
         """
         done = self._ask("diff", name)
         if done.returncode != 0:
@@ -160,7 +160,7 @@ class Engine(NamedTuple):
 
     def remove(self, name: str) -> None:
         """
-        The container of that name, running or not, with its files. Harmless if there is none.
+        Remove the container of that name, running or not, with its files. Harmless if there is none.
 
         Raises:
             EngineFailed: it is still there.
@@ -175,7 +175,7 @@ class Engine(NamedTuple):
             time.sleep(_PAUSE_S)  # it is being removed already
 
     def named(self, name: str) -> list[str]:
-        """The names of the containers that begin like this one, running or not."""
+        """Return the containers of exactly this name, running or not: one name, or none."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 
@@ -205,23 +205,23 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} gives no answer within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Of docker, that of its daemon."""
+        """Run the query of the engine's version; for docker, that of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
 
     def info(self) -> subprocess.CompletedProcess[str]:
-        """What it says of itself, as JSON."""
+        """Run the query of the engine's facts, as JSON."""
         return self._ask("info", "--format", "{{json .}}")
 
 
 def find_engine() -> Engine:
     """
-    The first that is there and answers.
+    Return the first engine that is installed and answers.
 
     Raises:
-        EngineSilent: one is there.
-        NotInstalled: none is, or this user may not use it as it is needed.
+        EngineSilent: an engine is installed, and none answers.
+        NotInstalled: no engine is installed, or this user may not use it as spotrun needs it.
     """
     silent = []
     for name in NAMES:
@@ -254,7 +254,7 @@ def _for_this_user(engine: Engine) -> Engine:
 
 class Container:
     """
-    A container that runs, until `close` or the end of the process that has it.
+    A container that runs until `close`, or until the process that started it ends.
 
     Raises:
         EngineFailed: its process is not one of this machine.
@@ -266,7 +266,7 @@ class Container:
         self._process = process
         self._holder = _mark(pid)
         self.variables = variables_of(pid)
-        """The environment that image and engine give to a process."""
+        """The environment that the image and the engine give to a process."""
         if self.variables.pop(MARK, None) != name or self._holder is None:
             self.close()
             raise EngineFailed(
@@ -279,14 +279,14 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        The command that runs another one in the container's files and in a folder there, as a process of the caller.
-        Its environment is the one that it is started with.
+        Return the command that runs `command` in the container's files and in a folder there, as a child of the caller.
+        Its environment is the one that the caller gives it.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
 
     def close(self) -> None:
-        """Idempotent. The container is gone then."""
+        """End and remove the container. Idempotent."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -300,13 +300,13 @@ class Container:
 
 
 def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
-    """See Container.within. `holder` is the process that a container is there for."""
+    """Return the command of `Container.within`. `holder` is the container's one process."""
     enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """A container that may be left over, in a file."""
+    """A container that may be left over, as a file names it."""
 
     engine: str
     path: str
@@ -314,7 +314,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """Before it is started: so that whoever finds its machine dead can remove it."""
+    """Name a container in a file before it starts, so that a process that finds its machine dead can remove it."""
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(Remembered(engine.name, engine.path, name)))
     temporary.replace(file)
@@ -329,7 +329,7 @@ def remembered(file: Path) -> Remembered | None:
 
 def remove_remembered(file: Path) -> None:
     """
-    Harmless if nothing is remembered there, or left.
+    Remove the container that a file names. Harmless if there is no file, or no container.
 
     Raises:
         EngineFailed: it is still there.
@@ -344,7 +344,7 @@ def remove_remembered(file: Path) -> None:
 def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
-    """Options, variables and descriptors by which an engine reads the login from memory: it is in no file."""
+    """Yield options, variables and descriptors by which an engine reads the login from memory: it is in no file."""
     if credentials is None:
         yield (), {}, ()
         return
@@ -364,7 +364,7 @@ def _login(
 
 
 def _first_line(process: subprocess.Popen[bytes], within_s: float) -> str:
-    """What it prints first, within so much system time; "" if it prints nothing."""
+    """Return the first line that a process prints within `within_s` seconds of system time; "" if it prints nothing."""
     assert process.stdout is not None
     give_up_at, read = time.monotonic() + within_s, b""
     while b"\n" not in read and (left_s := give_up_at - time.monotonic()) > 0:
@@ -382,7 +382,7 @@ def _mark(pid: int) -> ProcessMark | None:
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty if it is gone."""
+    """Return the environment that a process was started with; {} if it is gone."""
     try:
         read = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -393,7 +393,7 @@ def variables_of(pid: int) -> dict[str, str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # docker advises to read its help behind what went wrong.
+    # After the error, docker adds a line that advises to read its help.
     told = [line for line in lines if not line.startswith(("See '", "Run '"))]
     return (told or lines or [""])[-1][:500]
 

@@ -1,4 +1,4 @@
-"""What is known of the engine of this machine before it runs anything. Nothing is pulled, no container is started."""
+"""Reads facts about this machine's engine before it runs anything, without a pull or a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from spotrun.container.engine import GPU, Engine, EngineFailed
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where engines find how a device gets into a container."""
+"""The folders in which engines find how a device gets into a container."""
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """The program of nvidia-container-toolkit that `docker run --gpus` calls."""
@@ -22,7 +22,10 @@ INSTALL: Mapping[str, str] = {
 
 
 class EngineFacts(NamedTuple):
-    """`rootless`: its containers are those of another user than root. `gpus`: they get them; None if there are none."""
+    """
+    Facts about an engine. `rootless`: another user than root owns its containers. `gpus`: whether its containers get
+    the GPUs; None if the machine has none.
+    """
 
     version: str
     rootless: bool
@@ -31,8 +34,10 @@ class EngineFacts(NamedTuple):
 
 def facts_of(engine: Engine) -> EngineFacts:
     """
+    Read the engine's facts.
+
     Raises:
-        EngineFailed: it does not say.
+        EngineFailed: the engine does not report them.
     """
     told = _info(engine)
     if engine.name == "docker":

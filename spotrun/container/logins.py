@@ -1,4 +1,4 @@
-"""Who may pull an image: the user whose password a job names, or the identity of a cloud in that cloud's registries."""
+"""Finds the login for a pull: the user whose password a job names, or a cloud's identity in that cloud's registries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spotrun.spec.image import Image
 
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
     """
-    The login to its registry; None for one that everybody may ask. `secrets` are the values of the job's.
+    Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
 
-    A cloud's own is made anew at each call: it lasts for an hour, or for some.
+    A cloud's login is made again at each call: it lasts for one or several hours.
 
     Raises:
         NotForThisUser: this machine has no identity for that registry.

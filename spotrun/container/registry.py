@@ -1,8 +1,8 @@
 """
-Ask a registry for an image, as engines do before they pull one: is it there, for this user, and by which digest?
+Asks a registry for an image, as engines do before a pull: whether this user may pull it, and its digest.
 
-The protocol is that of https://github.com/opencontainers/distribution-spec; how one gets a token is in
-https://distribution.github.io/distribution/spec/auth/token. Nothing but a manifest is read.
+The protocol is that of https://github.com/opencontainers/distribution-spec; the way to a token is in
+https://distribution.github.io/distribution/spec/auth/token. Only a manifest is read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""System time, for each piece of an answer."""
+"""Maximum seconds of system time for each piece of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
-"""What registries have to take at least; larger ones are refused."""
+"""Maximum bytes of a manifest: every registry has to accept this size, and spotrun refuses larger ones."""
 KEY = ("resources", "image_id")
 _HUB_API = "registry-1.docker.io"
 _KINDS = (
@@ -40,7 +40,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """Of a user at a registry, or of an identity of the cloud `of_cloud`. Nobody shows one."""
+    """The login of a user at a registry, or of an identity of the cloud `of_cloud`. No output shows it."""
 
     username: str
     password: str
@@ -48,7 +48,7 @@ class Credentials(NamedTuple):
 
     @property
     def encoded(self) -> str:
-        """As HTTP and engines want them."""
+        """The form that HTTP and engines expect: `user:password` in base64."""
         return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def __repr__(self) -> str:
@@ -56,42 +56,42 @@ class Credentials(NamedTuple):
 
 
 class ImageRefused(SpecInvalid):
-    """There is no such image, or not for this user: nobody has to try again."""
+    """There is no such image, or this user may not pull it: a retry does not help."""
 
 
 class NotForThisUser(ImageRefused):
-    """A registry of a cloud does not let this identity pull: another one may, or this one when its rights are known."""
+    """A cloud's registry does not let this identity pull: another one may, or this one once its rights are known."""
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no answer just now, or none from here."""
+    """The registry gives no usable answer just now, or none to this machine."""
 
 
 class Found(NamedTuple):
-    """`size_bytes` is what a pull transfers; None where that depends on the machine."""
+    """An image in its registry. `size_bytes` is what a pull transfers; None if that depends on the machine."""
 
     digest: str
     size_bytes: int | None
 
 
 def credentials_of(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Credentials | None:
-    """What a job and the values of its secrets say of the user at its registry; None if nothing."""
+    """Return the registry login in a job's variables and secret values; None if they have none."""
     named = {**envs, **secrets}
     return Credentials(named[USERNAME], named[PASSWORD]) if USERNAME in named and PASSWORD in named else None
 
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> Found:
     """
-    The image as its registry has it now, for a machine of that kind.
+    Return the image as its registry has it now, for a machine of that kind.
 
     Raises:
-        ImageRefused: there is none of that name, or not for this user, or it is for other processors.
-        RegistryUnavailable
+        ImageRefused: there is no image of that name, this user may not pull it, or it is for other processors.
+        RegistryUnavailable: the registry gives no usable answer.
     """
     kind, data = _Asked(image, credentials).manifest()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if image.digest and digest != image.digest:
-        raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was asked for")
+        raise RegistryUnavailable(f"{image.host} answers with {digest} where {image.digest} was requested")
     try:
         manifest = json.loads(data)
         machines = [*_machines(manifest)]
@@ -111,7 +111,7 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """The processors for which an index has an image; none for the manifest of one image."""
+    """Yield the processors for which an index has an image; none for the manifest of one image."""
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":
@@ -126,7 +126,7 @@ class _Asked:
         self._url = f"{_scheme(image)}://{host}/v2/{image.path}/manifests/{image.digest or image.tag}"
 
     def manifest(self) -> tuple[str, bytes]:
-        """Its kind, and its bytes."""
+        """Return the media type and the bytes of the manifest."""
         try:
             return self._get("")
         except urllib.error.HTTPError as error:
@@ -160,7 +160,7 @@ class _Asked:
         return kind, data
 
     def _authorization(self, challenges: list[str]) -> str:
-        """What the registry wants to see."""
+        """Return the Authorization header that a registry's challenges require."""
         for challenge in challenges:
             scheme, _, rest = challenge.strip().partition(" ")
             if scheme.lower() == "bearer":
@@ -169,7 +169,7 @@ class _Asked:
                 if self._credentials is None:
                     raise self._wants_login()
                 return f"Basic {self._credentials.encoded}"
-        raise RegistryUnavailable(f"the registry {self._image.host} asks for a login of a kind that is not known")
+        raise RegistryUnavailable(f"the registry {self._image.host} requires an unknown kind of login")
 
     def _token(self, challenge: Mapping[str, str]) -> str:
         realm = urlsplit(challenge.get("realm", ""))
@@ -204,12 +204,14 @@ class _Asked:
         if error.code == 404:
             what = f"the digest {image.digest}" if image.digest else f"the tag {image.tag}"
             return ImageRefused(
-                f"{image.host} has no {image.path} with {what}", hint="see how the registry spells it", key=KEY
+                f"{image.host} has no {image.path} with {what}",
+                hint="check its name in the registry",
+                key=KEY,
             )
         return RegistryUnavailable(f"the registry {image.host} answered {error.code}")
 
     def _wants_login(self) -> ImageRefused:
-        what = f"{self._image.host} has no {self._image.path} for everybody"
+        what = f"{self._image.host} has no public {self._image.path}"
         if cloud_of(self._image.host):
             return NotForThisUser(what, hint="correct the name, or log in to that cloud", key=KEY)
         return ImageRefused(

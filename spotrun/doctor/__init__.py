@@ -1,1 +1,1 @@
-"""Whether a machine, a store and an account can carry a run, checked before anything is billed."""
+"""Checks whether a machine, a store and an account can carry a run, before anything is billed."""

@@ -1,4 +1,4 @@
-"""What a store says about itself, judged."""
+"""Judges the facts that a store reports about itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    `wanted_region` is where the instances will be, if that is known.
+    Yield what the store's facts mean for a run. `wanted_region` is where the instances will be; None if unknown.
 
     Raises:
-        StoreError: by what it says, no run may be kept there.
+        StoreError: by these facts, the store cannot keep a run.
     """
     if not isinstance(store, Inspectable):
-        yield unknown("store", "this kind of store says nothing about itself")
+        yield unknown("store", "this kind of store reports no facts about itself")
         return
     facts = store.inspect()
     yield from _region(facts, wanted_region)
@@ -46,7 +46,10 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 
 def _covers(region: str, wanted: str) -> bool:
-    """GCS has buckets of whole continents (`us`, `eu`). The names of their regions begin with the bucket's."""
+    """
+    Return whether a bucket's region includes the wanted one. GCS has buckets of whole continents (`us`, `eu`), whose
+    regions' names begin with the bucket's.
+    """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 
 
@@ -80,8 +83,8 @@ def _expiry(facts: StoreFacts) -> Iterator[Finding]:
     if isinstance(facts.expiries, Unsaid):
         yield unknown(
             "expiry",
-            f"it is not known whether objects expire: {facts.expiries.reason}",
-            "see that no lifecycle rule deletes or archives anything below the prefix",
+            f"unknown whether objects expire: {facts.expiries.reason}",
+            "make sure that no lifecycle rule deletes or archives anything below the prefix",
         )
     elif facts.expiries:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""What a check found, and how bad it is."""
+"""The findings of checks, with their verdicts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotrun.errors import CloudUnavailable, SpotrunError, StoreUnavailable
 
 class Verdict(StrEnum):
     """
-    `warned`: a run works, at a price. `unknown`: it could not be found out. `failed`: do not launch. `waits` is none
-    yet: the check goes on, and this says what it waits for.
+    The verdict of a check. `warned`: a run works, at a price. `unknown`: the check could not find out. `failed`: do not
+    launch. `waits` is no verdict yet: the check goes on, and the finding says what it waits for.
     """
 
     OK = "ok"
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`hint` continues the sentence "try: …". `exit_code` is that of the failure, or 0."""
+    """One result of a check. `hint` continues the sentence "try: …". `exit_code` is that of the failure, or 0."""
 
     name: str
     verdict: Verdict
@@ -67,13 +67,13 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 
 def advice_of(error: SpotrunError, otherwise: str) -> str:
-    """Of an error, or `otherwise`: but what passes by itself is no matter of rights or settings."""
+    """Return an error's hint, else `otherwise`: but a fault that passes by itself needs no other rights or settings."""
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
 
 
 def findings_of(name: str, check: Check) -> Iterator[Finding]:
-    """What a check found. If an error ends the check, it is the last finding, under `name`."""
+    """Yield the findings of a check. If an error ends the check, it is the last finding, under `name`."""
     try:
         yield from check()
     except SpotrunError as error:

@@ -1,4 +1,4 @@
-"""What a training needs on this machine."""
+"""Checks this machine for what a training needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import SpotrunError, command_for
 
 LIGHTNINGS = {"pytorch_lightning": "pytorch-lightning", "lightning": "lightning"}
-"""The two packages that are Lightning, with the names that they are installed by."""
+"""The two packages of Lightning, with the names under which pip installs them."""
 
 
 def lightning() -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def lightning() -> Iterator[Finding]:
 
 
 def is_installed(package: str) -> bool:
-    """Whether this Python could import a package; it is not imported."""
+    """Return whether this Python could import a package, without importing it."""
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):

@@ -1,7 +1,7 @@
 """
-A store tried out with small objects in a folder of its own, which is gone afterwards.
+Tries out a store with small objects in a separate folder, and removes them afterwards.
 
-No label says whether a store has what a ledger needs: two writers must really never both create the same object.
+No label says whether a store has the property that a ledger needs: two writers never both create the same object.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RACES = 3
 SAMPLES = 5
 SAMPLE_BYTES = 1024
 SLOW_S = 1.0
-"""A commit is a dozen calls, and a notice may leave 30 s."""
+"""Maximum seconds of a call without a warning: a commit is a dozen calls, and a notice may leave 30 s."""
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
-"""Beyond it S3 refuses every request (RequestTimeTooSkewed)."""
+"""Maximum skew: beyond it S3 refuses every request (RequestTimeTooSkewed)."""
 
 
 class Trial:
-    """Everything happens in one folder with a random name. A store that is not there yet is not there afterwards."""
+    """A trial in one folder with a random name. If the store did not exist before, it does not exist afterwards."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -44,8 +44,10 @@ class Trial:
 
     def findings(self) -> Iterator[Finding]:
         """
+        Yield the findings of all trials.
+
         Raises:
-            StoreError: something that every run needs cannot be done. What depends on it is not tried.
+            StoreError: something that every run needs does not work. Trials that depend on it are skipped.
         """
         try:
             yield from self._permissions()
@@ -62,7 +64,7 @@ class Trial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Do once each thing that a run does with a store."""
+        """Do each operation once that a run does with a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -85,9 +87,10 @@ class Trial:
 
     def _protection(self) -> Finding:
         """
-        Whether an entry of a ledger could be deleted. It deletes one that does not exist: stores check rights first.
+        Check whether these credentials could delete an entry of a ledger. The check deletes an entry that does not
+        exist: stores check rights first.
 
-        Other objects were just deleted, so a refusal is about the name.
+        Other objects were just deleted, so a refusal concerns the name.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -95,7 +98,7 @@ class Trial:
             raise
         except StoreError:
             return ok("protection", "these credentials cannot delete the entries of a ledger")
-        hint = "deny deletion of */ledger/* to what the instances log in as, so that no training code can end a record"
+        hint = "deny deletion of */ledger/* to the identity of the instances, so no training code can delete entries"
         return warned("protection", "these credentials could delete the entries of a ledger; spotrun never does", hint)
 
     def _exists(self, key: str) -> bool:
@@ -108,7 +111,7 @@ class Trial:
     # -- creation of what is absent ----------------------------------------------------------------------------------
 
     def _races(self) -> Iterator[Finding]:
-        """Writers race for one name, as runners do for the next entry of a ledger."""
+        """Let writers race for one name, as runners do for the next entry of a ledger."""
         for number in range(RACES):
             race(self._store, self._key(f"race-{number}"))
         yield ok("creation", f"only what is absent is created ({RACES} races of {RACERS} writers, one winner each)")
@@ -131,7 +134,7 @@ class Trial:
         return self._clock.monotonic() - began
 
     def _skew(self) -> Iterator[Finding]:
-        """Compare the store's time of a new object with ours, to the second; stores report no more."""
+        """Compare the store's time of a new object with ours, to the second: stores report no fractions."""
         key = self._key("clock")
         before = self._clock.now()
         persist(lambda: self._store.put(key, b""))
@@ -151,12 +154,12 @@ class Trial:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _tidy_up(self) -> None:
-        """Delete what can be deleted. The rest was reported as a failure, or `_nothing_left` reports it."""
+        """Delete the trial's objects. A failure to delete was reported already, or `_nothing_left` reports it."""
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
                 persist(partial(self._store.delete, found.key))
         for folder in self._absent:
-            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+            with contextlib.suppress(OSError):  # another process has put something there meanwhile
                 folder.rmdir()
 
     def _nothing_left(self) -> Finding:
@@ -167,7 +170,7 @@ class Trial:
 
 
 def _absent_folders(uri: str) -> list[Path]:
-    """What the first object would make on this machine: the store's folder and those above, the deepest first."""
+    """Return the folders that the first object would make: the store's folder and those above, the deepest first."""
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
     return [folder for folder in above if not folder.exists()]

@@ -1,1 +1,1 @@
-"""What a training would cost at several places, by prices and speeds that are named. Nothing is rented. Pure."""
+"""Estimates the cost of a training at several places, by named prices and speeds. Nothing is rented. Pure."""

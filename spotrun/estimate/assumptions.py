@@ -1,4 +1,4 @@
-"""What an estimate takes for granted, in sentences."""
+"""The assumptions of an estimate, in sentences."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ DECIMALS = 6
 
 
 def plain_number(number: Decimal) -> str:
-    """`6,500`, `0.2`, `30.4375`: without an exponent or closing zeros."""
+    """Format a number without an exponent or trailing zeros: `6,500`, `0.2`, `30.4375`."""
     return f"{round(number, DECIMALS).normalize():,f}"
 
 
 def money(usd: Decimal) -> str:
-    """`$6,500`, `$0.20`, `$0.0475`: exact."""
+    """Format an exact amount of dollars: `$6,500`, `$0.20`, `$0.0475`."""
     whole = usd == usd.to_integral_value()
     return f"${plain_number(usd)}" if whole or round(usd, 1) != usd else f"${usd:,.2f}"
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Those of the study's own words first, then what each place is taken to be."""
-    dated = f"prices are those of {study.as_of}" if study.as_of else "the study does not say of when its prices are"
+    """Return the assumptions that the study states, then those about its places."""
+    dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,
         dated,
         f"a month has {plain_number(study.month_days)} days",
         f"times and costs are normalised by those of {base_of(study)}",
         "each place keeps its speed from the first sample to the last, and its set-up takes no time",
-        "hours are those of training: where a machine or a subscription has only some a month, the calendar shows more",
-        "a month is one of all its hours where a place is rented, of its days of use on a machine of one's own",
+        "hours are those of training: if a machine or a subscription has only some a month, more calendar time passes",
+        "a month counts all its hours at a rented place, and the days of use on your own machine",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]
@@ -73,7 +73,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
-    """In one line: a study may have dozens of such places."""
+    """Yield one line for all places without interruptions: a study may have dozens of them."""
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
         yield f"an interruption of spot costs no time at {', '.join(names)}"

@@ -11,7 +11,7 @@ from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
 class Found(NamedTuple):
-    """Samples per second of one instance, in which run they were measured, and when."""
+    """Samples per second of one instance, the run that measured them, and when."""
 
     samples_per_second: Decimal
     run: str
@@ -19,7 +19,7 @@ class Found(NamedTuple):
 
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], Found]) -> CostStudy:
-    """The study with all speeds that are named by a job, each of which `found_for` is asked for by its place."""
+    """Return the study with all speeds that are named by a job; `found_for` returns each by its place's name."""
     told: list[str] = []
 
     def measured(name: str, place: Place) -> Place:

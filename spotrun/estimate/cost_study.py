@@ -1,7 +1,7 @@
 """
-A cost study: what trainings cost at several places, by prices and speeds that its file names. Nothing is rented for it.
+A cost study: the cost of trainings at several places, by prices and speeds that its file names. Nothing is rented.
 
-`spotrun.estimate.cost_study_file.load_study` reads one; `spotrun.estimate` reckons with it.
+`spotrun.estimate.cost_study_file.load_study` reads a study; `spotrun.estimate` computes its figures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Quantity = Literal[
     "normalised_cost",
     "break_even_days",
 ]
-"""What can be compared with a published figure."""
+"""The figures that can be compared with published ones."""
 OF_A_TRAINING = frozenset(
     {
         *("samples", "samples_per_second", "mean_of_times", "speed_ratio", "hours", "usd", "spot_usd"),
@@ -52,14 +52,14 @@ OF_TWO_PLACES = frozenset({"price_ratio", "speed_ratio", "break_even_days", "nor
 
 
 def _remark(value: object) -> str:
-    """A text, or a number such as a year. The line end of a YAML block does not count."""
+    """Return a text, or a number such as a year as text, without the line end of a YAML block."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return str(value)
     return clean_text(value.strip() if isinstance(value, str) else value)
 
 
 def _several(value: object) -> tuple[Any, ...]:
-    """One number, or a list of them."""
+    """Return one value, or a list of them, as a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -69,8 +69,8 @@ Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_l
 
 class Training(Model):
     """
-    How many samples it takes to the end: `samples`, or `steps` of a `batch`. `step_s` are the parts of a step that
-    come one after the other, in seconds.
+    A training and its length: `samples`, or `steps` of a `batch`. `step_s` are the sequential parts of a step, in
+    seconds.
     """
 
     samples: Positive | None = None
@@ -92,14 +92,14 @@ class Training(Model):
 
 
 class Part(Model):
-    """Something that is rented with others, such as a GPU beside its machine."""
+    """Something that is rented with others, such as a GPU with its machine."""
 
     usd_per_hour: Amount
     count: Positive = Decimal(1)
 
 
 class Interrupted(Model):
-    """How often spot capacity is interrupted; each interruption costs `restart` once more."""
+    """The interruptions of spot capacity; each one costs another `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -107,17 +107,17 @@ class Interrupted(Model):
     @model_validator(mode="after")
     def _leaves_time(self) -> Self:
         if self.lost_share >= 1:
-            raise Unreadable("takes all of the time, so that nothing is trained", "write less", at=("restart",))
+            raise Unreadable("takes all of the time, so no time is left for training", "write less", at=("restart",))
         return self
 
     @property
     def lost_share(self) -> Decimal:
-        """Of the time: what goes into restarts."""
+        """The share of the time that restarts take."""
         return self.interruptions_per_hour * Decimal(self.restart.total_seconds()) / 3600
 
 
 class Spot(Interrupted):
-    """Interruptible capacity. `usd_per_hour` is a mean, of prices between `low` and `high` where these are known."""
+    """Interruptible capacity. `usd_per_hour` is the mean of prices between `low` and `high`; None if unknown."""
 
     usd_per_hour: Positive
     low: Positive | None = None
@@ -133,14 +133,14 @@ class Spot(Interrupted):
 
 
 class Subscription(Model):
-    """A fixed price a month for at most so many hours of it; a training that needs more pays for further months."""
+    """A fixed price a month for at most `hours_per_month`; a training that needs more pays for further months."""
 
     usd_per_month: Amount
     hours_per_month: Annotated[Decimal, BeforeValidator(read_positive), Field(le=744)]
 
 
 class Rented(Interrupted):
-    """What a cloud asks, looked up when the study is read: on demand now, and spot over the last `days`."""
+    """A cloud's price, looked up when the study is read: on demand now, and spot over the last `days`."""
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
@@ -149,7 +149,7 @@ class Rented(Interrupted):
 
 
 class Listed(Interrupted):
-    """What spotrun's own price lists say of `count` of a type; where no region is named, in the first one there."""
+    """The price of `count` of a type in spotrun's own price lists; without a region, that of the first one there."""
 
     table: fields.Text
     type: fields.Text
@@ -168,8 +168,8 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed by that of another `place`: so many `devices` of it, by the `times` of each training (the mean of several),
-    and with some parts of a step so much `faster`.
+    A speed relative to that of another `place`: times its number of `devices`, times the ratio `times` of each training
+    (the mean of several), with the named parts of a step `faster` by a factor.
     """
 
     place: fields.Text
@@ -183,7 +183,7 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    Somewhere to train: its price in one of six ways, or that on spot alone, and its speed by training: said, measured
+    A place to train: its price in one of six ways, or that on spot alone, and its speed by training: stated, measured
     by a bench, or that of another place. `source` and `as_of` are those of its prices.
     """
 
@@ -218,8 +218,7 @@ class Place(Model):
 
 class Published(Model):
     """
-    A figure that somebody has published, to be compared with ours. `differs` says why the two are not alike; without it
-    they have to be.
+    A published figure, to be compared with ours. `differs` says why the two are not alike; without it they have to be.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
@@ -246,8 +245,8 @@ class Published(Model):
 
 class CostStudy(Model):
     """
-    `within` is the share by which ours may differ from a published figure. `base` is the place that times and costs are
-    normalised by; the first one if it is not named.
+    A cost study. `within` is the share by which ours may differ from a published figure. `base` is the place by which
+    times and costs are normalised; None means the first one.
     """
 
     title: Remark
@@ -262,12 +261,12 @@ class CostStudy(Model):
     within: Annotated[Decimal, BeforeValidator(read_positive), Field(le=1)] = Decimal("0.02")
 
     def with_places(self, change: Callable[[str, Place], Place]) -> CostStudy:
-        """The same with what `change` makes of each place, by its name."""
+        """Return the study with each place replaced by the result of `change` for its name and place."""
         return self.model_copy(update={"places": {name: change(name, place) for name, place in self.places.items()}})
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """Names that cannot be read, or that the study uses and does not have; a speed that leads back to itself."""
+    """Yield problems: unreadable names, names that the study uses but lacks, speeds that lead back to themselves."""
     places, trainings = tuple(study.places), tuple(study.trainings)
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
@@ -300,7 +299,7 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
-    """The places that its speed comes from, until one that is unknown, has a speed of its own, or was met before."""
+    """Return the places that its speed comes from, up to one that is unknown, has its own speed, or was met before."""
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:
         name = place.like.place
@@ -321,5 +320,5 @@ def _meant(name: str, known: tuple[str, ...]) -> str:
 
 def _known(value: object, known: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in known:
-        raise Unreadable(f"{shown(value)!r} is no figure that we reckon", _meant(str(value), known))
+        raise Unreadable(f"{shown(value)!r} is no figure that spotrun computes", _meant(str(value), known))
     return value

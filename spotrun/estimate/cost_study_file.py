@@ -20,6 +20,8 @@ BEGIN = "title: My study"
 
 def load_study(path: Path) -> CostStudy:
     """
+    Read a study from its file.
+
     Raises:
         SpecFileInvalid: lists every problem of the file with its key, line and suggestion.
     """
@@ -42,7 +44,7 @@ def load_study(path: Path) -> CostStudy:
 
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
-    """An error inside that is about a place of the study gets its line."""
+    """Add the file and line of a place to an error inside."""
     try:
         yield
     except SpotrunError as error:
@@ -52,7 +54,7 @@ def placed_in(path: Path, name: str) -> Iterator[None]:
 
 
 def _read(document: Document) -> tuple[CostStudy | None, list[Problem]]:
-    """The study, or what is wrong with it."""
+    """Return the study, or its problems."""
     try:
         study = CostStudy.model_validate(document.data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What each training would take and cost at each place, and from when on a machine of one's own is the cheaper one."""
+"""Computes the time and cost of each training at each place, and when the user's own machine is cheaper."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SPOT = "spot"
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One training at one place, from begin to end.
+    The cost of one whole training at one place.
 
-    `capacity` is `on-demand`, `spot`, `own` or `subscription`; of a subscription so many `months` are paid. `hours` are
-    those of training, also where a machine has only some a month. `usd_low` and `usd_high` are those of the lowest and
-    the highest spot price, None where these are not known. `samples_per_usd` is None where it costs nothing.
-    `normalised_time` and `normalised_cost` are shares of those at the base of the study; None if the base does not
-    train this, or costs nothing.
+    `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
+    are those of training, also if a machine has only some a month. `usd_low` and `usd_high` are those of the lowest and
+    the highest spot price, None if these are unknown. `samples_per_usd` is None if it costs nothing. `normalised_time`
+    and `normalised_cost` are relative to those at the base of the study; None if the base does not train this, or costs
+    nothing.
     """
 
     place: str
@@ -44,8 +44,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    On how many days a month machine `own` has to compute so that a sample costs there what it costs at `rival`. None:
-    its power alone costs more.
+    The number of days a month on which machine `own` has to compute so that a sample costs the same there as at
+    `rival`; None if its power alone costs more.
     """
 
     own: str
@@ -60,14 +60,14 @@ def base_of(study: CostStudy) -> str:
 
 
 def costs(study: CostStudy) -> Iterator[Cost]:
-    """Of each training, the cheapest place first."""
+    """Yield the costs of each training, the cheapest place first."""
     for training in study.trainings:
         found = (cost for place in study.places for cost in costs_at(study, place, training))
         yield from sorted(found, key=lambda cost: cost.usd)
 
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
-    """Spot beside on demand; nothing where the speed is not known."""
+    """Yield the cost on demand and the cost on spot, as far as the place has them; nothing if the speed is unknown."""
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
         yield replace(
@@ -120,7 +120,7 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """How an hour there is paid, unless it is on spot beside that."""
+    """Return how an hour there is paid, apart from an additional price on spot."""
     if place.own is not None:
         return "own"
     if place.subscription is not None:
@@ -130,7 +130,7 @@ def capacity_of(place: Place) -> str:
 
 def drag(spot: Spot) -> Decimal:
     """
-    How much longer a training takes that loses its instance now and then (at least 1).
+    Return by which factor, at least 1, interruptions prolong a training.
 
         1 / (1 - interruptions an hour * hours of a restart)
     """
@@ -138,7 +138,7 @@ def drag(spot: Spot) -> Decimal:
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
-    """Of each machine of one's own against each place that is not, where both speeds are known."""
+    """Yield the break-even of each of the user's own machines with each other place, if both speeds are known."""
     for own, machine in study.places.items():
         rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
         for training in study.trainings:
@@ -155,6 +155,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
+    Return the break-even in days a month; None if the own machine's power alone costs as much as the rival.
+
     fixed dollars a month / (hours a day * (dollars of the rival for the samples of an hour - dollars of power an hour))
     """
     machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)

@@ -10,7 +10,7 @@ from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
-    """The study with the prices of all listed places, each of which `price_of` is asked for by name."""
+    """Return the study with the prices of all listed places; `price_of` returns each by the place's name."""
 
     def priced(name: str, place: Place) -> Place:
         return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))

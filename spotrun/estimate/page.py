@@ -1,4 +1,4 @@
-"""`spotrun estimate STUDY --html FILE`: what trainings cost at several places, as one file that loads nothing."""
+"""The page of `spotrun estimate STUDY --html FILE`: the costs at several places, in one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"spot": "spot", "on-demand": "on_demand", "own": "productive", "subsc
 
 
 def estimates_page(studies: Sequence[tuple[str, CostStudy]]) -> str:
-    """Each study with the name of its file."""
+    """Return the page of several studies, each given with the name of its file."""
     title = studies[0][1].title if len(studies) == 1 else f"{len(studies)} cost studies"
     return document(title, element("main", element("h1", title), *(_study(*study) for study in studies)))
 
@@ -40,7 +40,7 @@ def _study(name: str, study: CostStudy) -> Markup:
 
 
 def _bars(rows: Sequence[Cost]) -> Markup:
-    """A bar for each place, full at the dearest one."""
+    """Draw a bar for each place, full at the dearest one."""
     most = max(row.usd for row in rows) or Decimal(1)
     drawn = [
         lane(row.place, bar(0, 0, float(row.usd / most) * 100, ROW, COLOURS[row.capacity]), value=dollars(row.usd))
@@ -52,7 +52,7 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """What an hour of it costs by the days on which it computes, beside the cheapest rival for as many samples."""
+    """Draw the price of its hour by the days of use, with that of the cheapest rival for the same number of samples."""
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
@@ -65,7 +65,10 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
-    """In the first training that both do: who it is, and its dollars for the samples of an hour; "" if nobody is."""
+    """
+    Return the cheapest rival in the first training that both do, and its dollars for the samples of an hour; "" and 0
+    if there is none.
+    """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)
         others = [row for row in rows if study.places[row.place].own is None and row.samples_per_usd is not None]
@@ -78,7 +81,7 @@ def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
 
 
 def _listed(found: FiguresTable) -> Markup:
-    """Without the bars, which are drawn above."""
+    """Return a table as HTML, without the bars, which the page draws above."""
     columns = [number for number, text in enumerate(found.heads) if text]
     heads = [head(found.heads[number].replace("\n", " ")) for number in columns]
     rows = [row(cells[0], [cells[number] for number in columns[1:]]) for cells, *_ in found.rows]

@@ -1,9 +1,9 @@
 """
-What is asked for training that spotrun does not rent: TPUs, SageMaker's training jobs, Colab.
+The prices of capacity that spotrun does not rent: TPUs, SageMaker's training jobs, Colab.
 
-Prices were read on 2026-11-27 from sources that say of when they are; each row names its own. A price without such a
-source is not here, as that of ml.p4d.24xlarge. They are list prices in dollars, without tax, and some are years old:
-whoever pays looks at the price of today.
+Prices were read on 2026-11-27 from dated sources; each row names its own. A price without such a source is left out,
+such as that of ml.p4d.24xlarge. They are list prices in dollars, without tax, and some are years old: check today's
+price before you pay.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spotrun.units import Unreadable, shown
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
     """
-    It is paid by the hour, or by the month for at most so many hours of it. `what` says for what, `as_of` of when it
-    is, and `source` where that can be read. `spot_usd_per_hour` is None where none is known below that on demand.
+    A list price by the hour, or by the month for at most `hours_per_month`. `what` says what it buys, `as_of` its date,
+    and `source` where it can be read. `spot_usd_per_hour` is None if no spot price below that on demand is known.
     """
 
     type: str
@@ -36,7 +36,7 @@ class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_price(table: str, type_name: str, region: str | None = None) -> ListPrice:
     """
-    Where no region is asked for, that of the first one in the table.
+    Return a price from a table; without a region, that of the first one in the table.
 
     Raises:
         Unreadable: the table has no such price, or there is no such table.
@@ -62,12 +62,12 @@ _TPU_SOURCE = (
     "https://github.com/dstackai/gpuhunt/blob/b707e743b2c27d7ec9be17e87e689997cbcbbeaf"
     "/src/gpuhunt/resources/tpu_pricing.json"
 )
-"""By chip, of on demand and spot. Where spot costs more than on demand there (v2, v3 and v4), it is left out."""
+"""Prices by chip, on demand and spot. If the source's spot price exceeds on demand (v2, v3 and v4), it is left out."""
 _IOWA_SOURCE = "https://github.com/skypilot-org/skypilot/pull/3113"
 
 
 def _tpu(type_name: str, region: str, usd: str, spot_usd: str | None = None, chips: int = 1) -> ListPrice:
-    """`usd` and `spot_usd` are those of one chip."""
+    """Return the price of `chips` chips; `usd` and `spot_usd` are those of one chip."""
     return ListPrice(
         type=type_name,
         region=region,
@@ -142,14 +142,14 @@ _SAGEMAKER = (
 # -- Colab -------------------------------------------------------------------------------------------------------------
 
 _UNITS_PER_HOUR = {"T4": "1.84", "V100": "4.91", "L4": "4.82", "A100": "11.77"}
-"""Compute units, seen in California on 2024-04-10 (T4, V100) and 2024-04-22 (L4, A100). They move."""
+"""Compute units per hour, seen in California on 2024-04-10 (T4, V100) and 2024-04-22 (L4, A100). They change."""
 _PLANS = {"Pro": ("9.99", 100), "Pro+": ("49.99", 500)}
 """
 Dollars a month, as of 2026-09-17, and compute units, by Colab's own answers in 2024 and 2023:
 https://github.com/googlecolab/colabtools/issues/4395 and https://github.com/googlecolab/colabtools/issues/3440
 """
 _USD_PER_UNIT = Decimal("9.99") / 100
-"""Without a plan, as of 2026-09-17."""
+"""USD per compute unit without a plan, as of 2026-09-17."""
 _COLAB_SOURCE = (
     "https://mccormickml.com/2024/04/23/colab-gpus-features-and-pricing (units an hour), "
     "https://github.com/IgorGanapolsky/ThumbGate/pull/3901 (what Colab's page asked on 2026-09-17)"
@@ -178,4 +178,4 @@ def _colab(gpu: str, per_hour: Decimal) -> Iterator[ListPrice]:
 _COLAB = tuple(price for gpu, per_hour in _UNITS_PER_HOUR.items() for price in _colab(gpu, Decimal(per_hour)))
 
 PRICE_LISTS: Mapping[str, tuple[ListPrice, ...]] = {"tpu": _TPU, "sagemaker": _SAGEMAKER, "colab": _COLAB}
-"""The first row of a type is what it costs where no region is named."""
+"""The price lists by name. The first row of a type has its price if a study names no region."""

@@ -1,4 +1,4 @@
-"""What an hour at a place costs."""
+"""Computes the price of an hour and of a month at a place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    On demand, or of a machine of one's own; on spot where a place has no other price.
+    Return the price of an hour on demand, or on the user's own machine; on spot if a place has no other price.
 
-    Of a subscription it is the price of an hour if all of its hours are used. A place that is `rented` or `listed` has
-    to be looked up first.
+    For a subscription it is the price of an hour if all its hours are used. A place that is `rented` or `listed` has to
+    be looked up first.
     """
     if place.own is not None:
         return place.own.usd_per_hour()
@@ -29,7 +29,7 @@ def usd_per_hour(place: Place) -> Decimal:
 
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
-    """Of a rented place for each hour of the month; of a machine of one's own for the days on which it computes."""
+    """Return the price of all hours of a month at a rented place, or of the hours of use on the user's own machine."""
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day
     if place.subscription is not None:

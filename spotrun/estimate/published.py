@@ -1,4 +1,4 @@
-"""Figures that somebody has published beside the same figures of ours."""
+"""Compares published figures with the same figures of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """`ours` is None if the study does not say enough to reckon it. `off` is the share by which ours differs."""
+    """
+    A published figure and ours. `ours` is None if the study lacks the facts to compute it. `off` is the share by which
+    ours differs.
+    """
 
     figure: str
     published: Decimal
@@ -27,7 +30,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(study: CostStudy) -> list[Compared]:
-    """In the order of the study."""
+    """Return the comparisons in the order of the study."""
     return [_compared(study, each) for each in study.published]
 
 
@@ -45,7 +48,7 @@ def _compared(study: CostStudy, each: Published) -> Compared:
 
 
 def title_of(each: Published) -> str:
-    """`box, ResNet50: hours`."""
+    """Return the title of a figure, such as `box, ResNet50: hours`."""
     of = [name for name in (each.place, each.training) if name is not None]
     against = "" if each.against is None else f" against {each.against}"
     return f"{', '.join(of)}{against}: {each.figure.replace('_', ' ')}"
@@ -92,7 +95,7 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
-    """On spot if that is asked for, or if the place has nothing else."""
+    """Return the cost on spot if `spot` is set or the place has nothing else, otherwise the first; None if unknown."""
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
 
@@ -106,7 +109,7 @@ def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> F
 
 
 def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
-    """As share of the same at the place that it is compared with, whatever the base of the study is."""
+    """Return a figure relative to that at the place `against`, whatever the base of the study is."""
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost, other = (_cost(study, place, each.training) for place in (each.place, each.against))

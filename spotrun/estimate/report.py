@@ -1,4 +1,4 @@
-"""`spotrun estimate` as text and as JSON."""
+"""The output of `spotrun estimate`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Of each machine, those against its cheapest rivals."""
+"""Maximum rows for each machine: those against its cheapest rivals."""
 DIGITS = 4
-"""Significant ones, of figures that are not dollars."""
+"""Significant digits of figures that are not dollars."""
 
 
 def show(study: CostStudy, title: str) -> None:
-    """`title` names the file."""
+    """Print a study. `title` names the file."""
     say(f"{plain(study.title)} ({plain(title)})")
     if study.source is not None:
         say(f"after {plain(study.source)}")
@@ -71,7 +71,7 @@ def _prices(study: CostStudy, place: Place) -> list[str]:
 
 
 def cost_table(rows: Sequence[Cost]) -> FiguresTable:
-    """Of one training, a line for each place. The bar is full at the dearest one."""
+    """Return the table of one training, with a line for each place. The bar is full at the dearest one."""
     spread = ["spread"] if any(_has_spread(row) for row in rows) else []
     heads = ["paid", "samples/s", "hours", "dollars", "", *spread, "samples/$", "time\nof base", "cost\nof base"]
     table = figures_table(rows[0].training, "place", heads, texts=(0, 1))
@@ -94,7 +94,7 @@ def _has_spread(row: Cost) -> bool:
 
 
 def _spread(row: Cost) -> str:
-    """Of the dollars, by the lowest and the highest price."""
+    """Format the dollars at the lowest and at the highest price."""
     if not _has_spread(row):
         return NOTHING
     low, high = dollars(row.usd_low), dollars(row.usd_high)
@@ -102,9 +102,9 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """A line for each rival, over all trainings."""
+    """Return the table of break-evens, with a line for each rival, over all trainings."""
     heads = ["than", "paid", "from days\na month"]
-    table = figures_table("Cheaper on a machine of one's own", "machine", heads, texts=(0, 1, 2))
+    table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):
         found: dict[tuple[str, str], list[Decimal]] = {}
         for row in of_machine:
@@ -119,13 +119,15 @@ def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
 
 
 def _days(several: Sequence[Decimal]) -> str:
-    """Those of all trainings: `5.4`, `4.0 to 4.6`, `never`."""
+    """Format the days of all trainings: `5.4`, `4.0 to 4.6`, `never`."""
     least, most = ("never" if days > DAYS_MAX else f"{days:.1f}" for days in (min(several), max(several)))
     return least if least == most else f"{least} to {most}"
 
 
 def published_table(rows: Sequence[Compared]) -> FiguresTable:
-    table = figures_table("Beside what was published", "figure", ["published", "here", "off by", "why"], texts=(0, 4))
+    table = figures_table(
+        "Compared with published figures", "figure", ["published", "here", "off by", "why"], texts=(0, 4)
+    )
     for row in rows:
         off = NOTHING if row.off is None else f"{round(row.off, 3) + 0:+.1%}"
         table.add_row([row.figure, plain_number(row.published), digits(row.ours, 6), off, _verdict(row)])
@@ -135,11 +137,11 @@ def published_table(rows: Sequence[Compared]) -> FiguresTable:
 def _verdict(row: Compared) -> str:
     if row.differs is not None or row.agrees:
         return row.differs or ""
-    return "DIFFERS" if row.ours is not None else "NOT RECKONED: a speed, a price or a machine of one's own is missing"
+    return "DIFFERS" if row.ours is not None else "NOT COMPUTED: a speed, a price or your own machine is missing"
 
 
 def digits(number: Decimal | None, significant: int = DIGITS) -> str:
-    """So many significant digits, without an exponent: `45.05`, `153,600,000`."""
+    """Format a number with `significant` digits, without an exponent: `45.05`, `153,600,000`."""
     if number is None:
         return NOTHING
     places = max(0, significant - 1 - number.adjusted())
@@ -147,7 +149,7 @@ def digits(number: Decimal | None, significant: int = DIGITS) -> str:
 
 
 def as_json(study: CostStudy, title: str) -> dict[str, Any]:
-    """What `--json` prints. The keys do not change; figures are decimal strings."""
+    """Return the output of `--json`. The keys do not change; figures are decimal strings."""
     return {
         "file": title,
         "title": study.title,

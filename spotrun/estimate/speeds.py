@@ -1,4 +1,4 @@
-"""How fast a place trains: measured there, or by the speed of another place."""
+"""Computes the training speed of a place: measured there, or from the speed of another place."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from spotrun.estimate.cost_study import CostStudy, Like
 
 def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal | None:
     """
-    Of a place that is like another one:
+    Return the speed of a training at a place. For a place that is like another one:
 
         speed there * devices * mean of the `times` of this training * speedup of the parts that are faster
 
-    None if the study does not say it, nor for any place that this one is like. What is faster there is faster here too.
+    None if the study gives no speed for it, nor for any place that this one is like. Parts that are faster there are
+    faster here too.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -31,7 +32,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
-    """1 where a place is like the other one in all trainings; None where it says it of other trainings only."""
+    """Return the mean ratio for a training; 1 if `like` names no ratios, None if it names only other trainings."""
     if not like.times:
         return Decimal(1)
     times = like.times.get(training)
@@ -40,7 +41,7 @@ def mean_of_times(like: Like, training: str) -> Decimal | None:
 
 def speedup(step_s: Mapping[str, Decimal], faster: Mapping[str, Decimal]) -> Decimal | None:
     """
-    How much faster a step is of which some parts are (Amdahl 1967); None if its parts are not known.
+    Return the speedup of a step if some of its parts are faster (Amdahl 1967); None if its parts are unknown.
 
         sum of the parts / sum of the parts, each divided by how much faster it is
     """

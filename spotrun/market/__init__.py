@@ -1,1 +1,1 @@
-"""What is known of offerings, their prices, and how often they are lost."""
+"""Knowledge about offerings: their prices, their speeds, and how often they are lost."""

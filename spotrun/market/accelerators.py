@@ -1,4 +1,4 @@
-"""How fast accelerators are at most, so that prices of different ones can be compared."""
+"""The peak speeds of accelerators, to compare the prices of different ones."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PEAK_TFLOPS = {
 }
 """
 TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
-that waits for memory or data sees less of it, and not the same share on each.
+that waits for memory or data reaches less, and a different share on each.
 """
 LIKE = 0.7
-"""Two names are a mistake for one another from this ratio on: V101 and V100, A10 and A10G."""
+"""Minimum similarity (difflib ratio) for a typing mistake: V101 and V100, A10 and A10G."""
 
 
 def meant_by(name: str) -> str | None:
     """
-    What was probably meant by a name that the table does not have; None if it has it, or nothing like it.
+    Return the name that was probably meant, if the table lacks this one; None if the table has it, or nothing like it.
 
-    The table does not have all that clouds rent out, so this is no proof of a mistake.
+    The table does not have all accelerators that clouds rent out, so this is no proof of a mistake.
     """
     written = name.upper()
     if written in PEAK_TFLOPS:
@@ -38,12 +38,12 @@ def meant_by(name: str) -> str | None:
 
 
 def count_in(accelerators: str) -> int:
-    """How many `NAME:COUNT` are; 0 where there is none."""
+    """Return the count in `NAME:COUNT`; 0 if there is no accelerator."""
     return int(accelerators.partition(":")[2] or 1) if accelerators else 0
 
 
 def peak_tflops(accelerators: str) -> float | None:
-    """Of `NAME:COUNT` together; None if the table does not have NAME, or there is no accelerator."""
+    """Return the TFLOPS of `NAME:COUNT` together; None if the table lacks NAME, or there is no accelerator."""
     name, _, count = accelerators.partition(":")
     peak = PEAK_TFLOPS.get(name)
     return None if peak is None else peak * int(count or 1)

@@ -1,5 +1,5 @@
 """
-How often spot is lost under this run, and how often its notice was of use: what `checkpoint.every: auto` adapts to.
+Estimates how often this run loses spot, and how often a notice saved its steps: `checkpoint.every: auto` adapts to it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
-"""A loss that comes later than this after its recommendation to rebalance is one like any other."""
+"""Maximum time from a recommendation to rebalance to a loss that counts as following it."""
 FOLLOWED_PRIOR = 0.5
-"""The share of recommendations that are believed to be followed by a loss, before any was seen; nobody publishes it."""
+"""The assumed share of recommendations that a loss follows, before the run has seen any; no cloud publishes it."""
 FOLLOWED_PRIOR_LOSSES = 2.0
-"""The weight of that belief, as a number of losses that were seen to follow."""
+"""The weight of that assumption, as a number of observed losses."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
     """
-    `saved` is the share of losses that undo no step, because their notice was used for one more commit. With each
-    second that the instance at hand goes on, the mean grows by `growth` seconds.
+    The hazard of spot in this run. `saved` is the share of losses that undo no step, because their notice left time for
+    one more commit. With each second that the current instance goes on, the mean grows by `growth` seconds.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -35,19 +35,19 @@ class Hazard(msgspec.Struct, frozen=True):
 
     def after(self, lived: timedelta) -> timedelta:
         """
-        The mean time between losses once the instance has lived for `lived` after this was observed.
+        Return the mean time between losses once the instance has lived for `lived` after this observation.
 
-        Lives are heavy-tailed: what has lasted will last. With a Gamma prior on the hazard a life is Lomax, whose
-        hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
+        Lives are heavy-tailed: the longer one has lasted, the longer it will last. With a Gamma prior on the hazard a
+        life has a Lomax distribution, whose hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    What the ledger says about spot by `now`. On demand, where nothing is lost, the mean does not grow.
+    Return the hazard of spot by the ledger and `now`. On demand, where nothing is lost, the mean does not grow.
 
-    A gang stands still as a whole: its time counts once, and so do losses that end one attempt.
+    A gang stops as a whole: its time counts once, and so do losses that end one attempt.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -60,7 +60,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    What was seen, and one assumed loss without notice. `saved` of the losses were after a commit of the last step.
+    Combine the observations with one assumed loss without notice. `saved` of the losses followed a commit of the last
+    step.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -73,7 +74,7 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 
 def _up_from(attempt: Attempt) -> datetime:
-    """Members of a gang may have been up, and counted, in the attempt before."""
+    """Return from when the attempt's time counts. A gang's members may have been up in the previous attempt already."""
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
 
@@ -86,15 +87,15 @@ def _until(attempt: Attempt, now: datetime) -> datetime:
 
 def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
     """
-    The probability that a loss follows a recommendation `within` that time, by what followed this run's recommendations
-    so far.
+    Return the probability that a loss follows a recommendation `within` that time, by the losses that have followed
+    this run's recommendations so far.
 
     After a recommendation an instance is lost at a constant rate, for which a Gamma prior is assumed: with n losses in
     the time t that this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    So an instance that was left early counts only for as long as it was watched.
+    So an instance that the run left early counts only for as long as it was observed.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
@@ -104,7 +105,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """For how long anybody could see what follows its recommendation."""
+    """Return for how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)
@@ -112,7 +113,7 @@ def _watched(attempt: Attempt, now: datetime) -> timedelta:
 
 
 def _was_followed(attempt: Attempt) -> bool:
-    """A notice counts as the loss that it announces."""
+    """Return whether a loss followed the recommendation. A notice counts as the loss that it announces."""
     assert attempt.rebalance_at is not None
     lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
     lost_at = attempt.end.known_at if lost and attempt.end is not None else None

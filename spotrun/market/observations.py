@@ -1,8 +1,8 @@
 """
-What runs have seen of a market. An *observation* is one fact about one pool that other runs can use.
+The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-Observations are a fold of a run's ledger, so two runners of one run report the same ones. They only guide where to ask
-first: without them a run may ask in a worse order, but it is as correct as with them.
+Observations are a fold of a run's ledger, so two runners of one run report the same ones. They only guide which pool a
+run tries first: without them a run may try pools in a worse order, but it is as correct as with them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Further refusals of a pool within this time say nothing new."""
+"""Minimum time between two refusals of a pool that both count: an earlier one says nothing new."""
 
 
 class Fate(StrEnum):
     """
-    `lost`: the cloud took an instance back, or said that it will. `kept`: it ended otherwise. `refused`: the pool had
-    none to give.
+    The fate of an instance. `lost`: the cloud took it back, or announced that it will. `kept`: it ended otherwise.
+    `refused`: the pool had no capacity.
     """
 
     LOST = "lost"
@@ -38,8 +38,8 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What became of one instance, the `member` of its launch, or of a launch that was refused as a whole. `up_s` is for
-    how many seconds of run time the instance had been up by `at`.
+    The fate of one instance, the `member` of its launch, or of a launch that was refused as a whole. `up_s` is how many
+    seconds of run time the instance had been up by `at`.
     """
 
     run: str
@@ -55,11 +55,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observations_of(state: RunState) -> Iterator[Observation]:
     """
-    What this run has to report, by launch: everything that ended, and refusals that are not mere repetitions.
+    Yield this run's observations, by launch: all instances that ended, and refusals that are not mere repetitions.
 
     A gang that loses two members in one moment was interrupted once, and its pool has lost two instances. The pool's
-    hazard is that of one instance: losses by the hours that instances were up. The hours of each member count, and so
-    does the loss of each.
+    hazard is that of one instance: losses per hour that instances were up. The hours of each member count, and so does
+    the loss of each.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -82,12 +82,12 @@ def _had_none(launch: Launch) -> bool:
 
 
 def _recorded(launch: Launch) -> list[MemberName]:
-    """Those of its instances that existed."""
+    """Return the names of its instances that existed."""
     return [MemberName(launch.number, at) for at, member in enumerate(launch.members) if member.recorded is not None]
 
 
 def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
-    """When the cloud gave notice, by whose instance it takes."""
+    """Return when the cloud gave notice, by the member whose instance it takes."""
     found: dict[MemberName, datetime] = {}
     for attempt in state.attempts.values():
         if attempt.notice is not None and attempt.notice_at is not None:
@@ -97,7 +97,10 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 
 
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
-    """A notice counts as the loss that it announces, so that others hear of it while there is something to gain."""
+    """
+    Yield the fate of an instance, if it is known. A notice counts as the loss that it announces, so that other runs
+    learn of it early.
+    """
     gone = state.member(name).gone
     if name in told_to_go:
         yield _observation(state, name, Fate.LOST, told_to_go[name])
@@ -123,7 +126,7 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
-    """The lives so far of the instances that are up and were not told to go: not lost yet."""
+    """Return, per pool, the lives so far of the instances that are up and have no notice: not lost yet."""
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
     for launch in (launch for launch in state.launches.values() if launch.open):
@@ -137,9 +140,9 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    The sum of all observations by `now`, per pool; old ones fade.
+    Return the sum of all observations by `now`, per pool; old ones fade.
 
-    A refusal counts as a loss if the pool was not known to be down. After a loss or a refusal it only says that the
+    A refusal counts as a loss if the pool was not known to be down. After a loss or a refusal it only confirms that the
     pool is still down, which is no second loss.
     """
     found: dict[Pool, Past] = {}
@@ -153,6 +156,6 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
 
 
 def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
-    """The pools that lost an instance or had none to give within that time, with the newest such observation."""
+    """Return the pools that lost or refused an instance within that time, with the newest such observation."""
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

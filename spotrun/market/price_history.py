@@ -1,4 +1,4 @@
-"""What a price has been over a while. Pure."""
+"""The history of a price: its range, and its mean over equal parts of a time. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Spell(NamedTuple):
 
 class PriceRange(NamedTuple):
     """
-    USD per hour over a while. `mean` is weighted by time: a price that held for a day counts 24 times as much as one
-    that held for an hour, however often EC2 names either.
+    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as one
+    that held for an hour, however often EC2 lists either.
     """
 
     mean: Decimal
@@ -32,7 +32,10 @@ class PriceRange(NamedTuple):
 
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
-    """Over what is known (`segments`, oldest first) of the time from `since` to `until`; None if nothing is."""
+    """
+    Return the range over the known part (`segments`, oldest first) of the time from `since` to `until`; None if nothing
+    is known.
+    """
     known = list(spells(segments, since, until))
     if not known:
         return None
@@ -43,14 +46,14 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """The mean of each of `points` equal parts of the time from `since` to `until`; None if nothing is known."""
+    """Return the mean of each of `points` equal parts of the time from `since` to `until`; None for an unknown part."""
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]
 
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[Spell]:
-    """Which price held for how long between the two moments."""
+    """Yield each price between the two moments, with its start and end."""
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
         spell = Spell(max(segment.since, since), min(end, until), segment.usd_per_hour)

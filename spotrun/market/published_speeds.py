@@ -1,13 +1,13 @@
 """
-How fast instances are believed to train before a run has measured it: by figures that others have published.
+Estimates the training speed of instances before a run has measured it, by published figures.
 
-A training is limited by arithmetic or by memory, and nobody knows beforehand by which. So the belief lies half way:
+A training is limited by arithmetic or by memory, and it is unknown beforehand by which. So the estimate lies half way:
 
     speed = sqrt(TFLOPS * GB/s)                      relative to that of a V100
     speed = published samples/s of a training        where there is such a figure, relative to the V100's
     several accelerators = count ** SCALING
 
-For ResNet-50 the first says that an A100 is 2.1 times a V100, and 1.9 was measured. Other trainings may be off by a
+For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a
 factor of three: `spotrun.policy.throughput` says how that is weighed, and measures.
 """
 
@@ -36,17 +36,18 @@ Images per second of ResNet-50 v1.5 on one GPU, in mixed precision with XLA, rea
 https://github.com/NVIDIA/DeepLearningExamples/blob/master/TensorFlow/Classification/ConvNets/resnet50v1.5/README.md
 """
 SCALING = log(9510 / 1270) / log(8)
-"""There, eight V100 of one machine train 9,510 images per second, and one 1,270."""
+"""By the same source, eight V100s of one machine train 9,510 images per second, and one trains 1,270."""
 CPU_TFLOPS, CPU_GB_PER_S = 0.1, 3.0
 """
-Of one virtual CPU, which is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3 GHz; and its share
-of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs. https://aws.amazon.com/ec2/instance-types/c5/, 2026-11-25.
+TFLOPS and GB/s of one virtual CPU. It is half a core: 64 operations of FP32 per cycle and core with AVX-512, at 3 GHz;
+and its share of a socket with 6 channels of DDR4-2933 and 48 virtual CPUs.
+https://aws.amazon.com/ec2/instance-types/c5/, 2026-11-25.
 """
 _REFERENCE = "V100"
 
 
 def published_speed(offering: Offering) -> float | None:
-    """Of an instance, as times that of one V100; None if nothing is published of its accelerators."""
+    """Return the speed of an instance in multiples of one V100; None if no figures of its accelerators are known."""
     if not offering.accelerators:
         return _half_way(CPU_TFLOPS * max(1, offering.cpus), CPU_GB_PER_S * max(1, offering.cpus))
     name, _, count = offering.accelerators.upper().partition(":")

@@ -1,4 +1,4 @@
-"""Which wish of a user leaves no offering, and what there is instead."""
+"""Finds the user's requirement that leaves no offering, and names the alternatives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
-"""Two names are a mistake for one another from this ratio on: V101:1 and V100:1, but no two regions."""
+"""Minimum similarity (difflib ratio) for a typing mistake: V101:1 and V100:1, but no two regions."""
 NAMED_MAX = 12
+"""Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
-"""From so many counts of one accelerator on, nobody can tell which was meant."""
+"""Minimum number of counts of one accelerator at which the intended one is unclear."""
 
 
 class Wish(NamedTuple):
-    """One thing that is asked of an offering: under which key, in which words, and what offerings have there."""
+    """One requirement: its key, its words, whether an offering meets it, and the value that an offering has."""
 
     key: tuple[str | int, ...]
     words: str
@@ -31,14 +32,14 @@ class Wish(NamedTuple):
 
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Wish:
-    """One of these names, in small or capital letters."""
+    """Return the requirement of one of these names; letter case does not matter."""
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
     return Wish(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
 
 
 def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
-    """What a job asks for, whatever its capacity type and price."""
+    """Yield the requirements of a job, except its capacity type and its price."""
     names = {
         "region": (resources.region, lambda found: found.region),
         "zone": (resources.zone, lambda found: found.zone),
@@ -68,7 +69,7 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Wish:
 
 
 def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
-    """The first kind of a choice that nobody has, whatever the others are; None if each is there, or there is none."""
+    """Return a problem with the first kind of a choice that no offering has; None if each is there, or no choice."""
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
     key = ("resources", "accelerators", ANY_OF)
     wishes = (_of_kind_named((*key, index), kind) for index, kind in enumerate(kinds))
@@ -76,7 +77,7 @@ def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unre
 
 
 def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
-    """The first entry of a list of types that nobody has, whatever the others are; None if each is there."""
+    """Return a problem with the first entry of a list of types that no offering has; None if each is there."""
     wishes = (named((*key, index), (name,), lambda found: found.instance_type) for index, name in enumerate(types))
     return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
@@ -84,7 +85,7 @@ def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequenc
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Wish]:
-    """What a person asks for on the command line: one of each that is named."""
+    """Yield the requirements on the command line: one of the names for each flag that is given."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
@@ -102,9 +103,10 @@ def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Wish:
 
 def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | None:
     """
-    The wish that no offering meets, by itself or together with those before it; None if all can be met together.
+    Return the requirement that no offering meets, by itself or together with those before it; None if one offering
+    meets all.
 
-    `at` is the key of the wish, and the suggestion names what there is that meets the other wishes, if anything does.
+    `at` is its key, and the suggestion names alternatives that meet the other requirements, if there are any.
     """
     asked = list(wishes)
 
@@ -144,7 +146,7 @@ def _refusal(wish: Wish, reason: str, offered: Sequence[Offering]) -> Unreadable
 
 
 def _by_count(name: str) -> tuple[str, int, str]:
-    """`L4:2` is before `L4:10`."""
+    """Return a sort key by name and count: `L4:2` comes before `L4:10`."""
     kind, _, count = name.partition(":")
     return kind, int(count) if count.isdecimal() else 0, name
 
@@ -155,7 +157,7 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
-    """Why none of the offerings that suit is within max_price, or of the capacity type that spot_policy asks for."""
+    """Return why no suitable offering is within max_price, or of the capacity type that spot_policy requires."""
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
     if not wanted:
@@ -166,7 +168,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
-    """Whether one that suits is also of a capacity type that the job allows, and within its max_price."""
+    """Return whether a suitable offering is also of a capacity type that the job allows, and within its max_price."""
     if offering.capacity_type is CapacityType.OWN:
         return True
     within = resources.max_price is None or offering.price_usd_per_hour <= resources.max_price

@@ -1,4 +1,4 @@
-"""What a decision may know of the outside world, all at one moment; and which offerings suit a run."""
+"""The outside world at one moment, as a decision may know it; and the offerings that suit a run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
-    member to how long, by store time, its agent's heartbeat has not changed. `open_for` is for how long the store has
-    taken what is written. `heard` has when an agent spoke last whose
-    instance the cloud no longer lists. `step_seen` is the newest of the current attempt, and `steps_total` and
-    `epochs_total` how many the whole training will have, as far as its agents know. `observations` are what other runs
-    have seen of the market. `no_room` says why the run's store takes no checkpoint now, if it does not. `unread` says
-    why nothing is known of what is offered.
+    member to how long, by store time, its agent's heartbeat has not changed. `open_for` is how long the store has
+    accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer lists. `step_seen`
+    is the newest step of the current attempt, and `steps_total` and `epochs_total` are the numbers for the whole
+    training, as far as its agents know. `observations` are what other runs have seen of the market. `no_room` says why
+    the run's store accepts no checkpoint now; "" if it does. `unread` says why the offerings are unknown; "" if they
+    are known.
     """
 
     offerings: tuple[Offering, ...]
@@ -53,8 +53,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
     """
-    The offerings that satisfy the run's resources, cheapest first, whatever their capacity type. What a job asks of its
-    cloud is not asked of a machine of the user's own.
+    Return the offerings that satisfy the run's resources, cheapest first, of any capacity type. A job's requirements
+    for its cloud do not apply to the user's own machine.
     """
     cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
     found = (
@@ -70,7 +70,7 @@ def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
 
 
 def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
-    """Whether one offering is what `resources` asks for; whether it is within max_price is another question."""
+    """Return whether one offering meets the requirements of `resources`, apart from max_price."""
     return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 
@@ -79,7 +79,7 @@ def affordable(offering: Offering, max_price: Decimal | None) -> bool:
 
 
 def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
-    """What the same instance type costs on demand in the same zone; else the cheapest elsewhere, else its own price."""
+    """Return the on-demand price of the same type in the same zone; else the cheapest elsewhere, else its own price."""
     same_type = [
         other
         for other in offerings

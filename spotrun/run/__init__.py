@@ -1,1 +1,1 @@
-"""What can happen to a run, and what the run then is: events, and the pure fold of them."""
+"""The events of a run, and the pure fold that computes the run's state from them."""

@@ -1,5 +1,5 @@
 """
-Seconds on the meter to dollars, under a dated rule. Pure, and exact: amounts are whole nano-dollars.
+Converts metered seconds to dollars under a dated rule. Pure, and exact: amounts are whole nano-dollars.
 
 Cumulative costs are rounded once and then only subtracted, so parts always sum to their total.
 """
@@ -46,14 +46,14 @@ SLURM_RULE = BillingRule(
 
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    EC2 with what hangs on an instance, in any of `regions`.
+    Return EC2's rule, with the volume and the address of an instance, for any of `regions`.
 
-    Who ended a spot instance decides: "no charge" in the first hour where EC2 did, "charged for the seconds used" where
-    you did, and the volume is charged either way:
+    The bill of a spot instance depends on who ended it: "no charge" if EC2 did in the first hour, "charged for the
+    seconds used" if you did. The volume is charged either way:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
     Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does
-    not tell when that began: seconds of `pending` in which nobody looked are counted too. The spot price is the one in
-    effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
+    not report when that began, so seconds of `pending` that no runner observed are counted too. The spot price is the
+    one in effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
     """
     volume = listed.volume_price(listed.GP3, regions)
     return replace(
@@ -69,13 +69,13 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Compute Engine with what hangs on an instance, in any of `regions`.
+    Return Compute Engine's rule, with the disk and the address of an instance, for any of `regions`.
 
-    A machine is billed from RUNNING until it is switched off or deleted: per second, a minute at least
+    A machine is billed from RUNNING until it is switched off or deleted: per second, for at least a minute
     (https://cloud.google.com/compute/vm-instance-pricing), spot at its list price of the moment. Spot that Google
     preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The disk is billed
     until it is deleted, and the ephemeral address while the machine runs. Families without Persistent Disk have a
-    Hyperdisk with no more speed than what is included: it costs less than the table has.
+    Hyperdisk with the included speed only: it costs less than the table says.
     """
     volume = listed.volume_price(listed.PD_BALANCED, regions)
     per_30_days = volume.usd_per_gib_month * HOURS_PER_VOLUME_MONTH / listed.GOOGLES_MONTH_HOURS
@@ -92,7 +92,7 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:
-    """The same without what is attached to an instance: its disk and its address."""
+    """Return the rule without an instance's disk and address."""
     return replace(without_address(rule), volume_gib=0)
 
 
@@ -101,7 +101,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """A duration in seconds without passing through a float."""
+    """Convert a duration to seconds, exactly: without passing through a float."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 
@@ -110,12 +110,15 @@ def to_nano(amount_usd: Decimal) -> Decimal:
 
 
 def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """What `duration` costs at one hourly price."""
+    """Return the cost of `duration` at one hourly price, in whole nano-dollars."""
     return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
-    """What the meter shows from `start` to `end`, each stretch at the price in effect; the first one also before it."""
+    """
+    Return the cost from `start` to `end`, each stretch at the price in effect. The first price also counts for the time
+    before it.
+    """
     total = ZERO
     for index, segment in enumerate(prices):
         since = start if index == 0 else max(start, segment.since)
@@ -126,14 +129,17 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
-    """When a machine ended whose disk was still there: from then on it costs nothing itself."""
+    """
+    Return the moment since which the machine itself has cost nothing because it ended before its disk; None if the
+    prices do not end with 0.
+    """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
 class Meter:
     """
-    The bill of one instance, with what is attached to it, as it grows: never less later than earlier. `ended_at` is the
-    end of its disk; the machine may have ended before (`switched_off_at`).
+    The growing bill of one instance, with its disk and address; it never falls. `ended_at` is the end of its disk; the
+    machine may have ended before (`switched_off_at`).
     """
 
     def __init__(
@@ -158,7 +164,7 @@ class Meter:
         return (self._machine_ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
+        """Return the dollars accrued by `moment`. The surcharge of the minimum on a short life accrues at its end."""
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
         until = self._until(moment, self._machine_ended_at)
@@ -166,18 +172,18 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """For how long the machine itself is billed by `moment`: not at all if the cloud forgives it."""
+        """Return the billed time of the machine itself by `moment`: zero if the cloud forgives it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
 
     def _left_behind(self, machine_until: datetime, moment: datetime) -> Decimal:
-        """What its disk costs by `moment` after the machine's own time. Its address went with the machine."""
+        """Return what the disk has cost after the machine's end, by `moment`. The address ended with the machine."""
         alone = self._until(moment, self.ended_at) - machine_until
         return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
-        """Up to when a meter runs that ends at `end`: `moment`, or its end, which the minimum may put off."""
+        """Return the end of the billed time by `moment`: `moment`, or a past `end`, which the minimum may delay."""
         assert self.billed_from is not None
         if end is None or moment < end:
             return moment

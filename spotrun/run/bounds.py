@@ -1,8 +1,9 @@
 """
-How large may be what is read from a store, and how it is read: whoever may write there may write any figure.
+Bounds for everything that is read from a store, and the decoder that applies them: any writer there may write any
+figure.
 
-Within these bounds every sum, product and moment of an account can be computed. A field says its own by its type
-(`Count`, `Seconds`); a moment, an amount of dollars and a whole number are bounded wherever they stand.
+Within these bounds every sum, product and moment of an account can be computed. A field states its own bound by its
+type (`Count`, `Seconds`); moments, dollar amounts and whole numbers are bounded in every field.
 """
 
 from __future__ import annotations
@@ -20,45 +21,48 @@ import msgspec
 from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
-"""Up to here a float has each whole number: 9 petabytes, or a step in each microsecond of 285 years."""
+"""A float represents each whole number up to this one: 9 petabytes, or a step in each microsecond of 285 years."""
 SECONDS_MAX = 10 * 366 * 86_400
-"""Ten years. A job lasts no longer (`LONGEST` in spotrun/units.py)."""
+"""Maximum seconds of a duration: ten years. A job lasts no longer (`LONGEST` in spotrun/units.py)."""
 EARLIEST, TOO_LATE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2201, 1, 1, tzinfo=UTC)
-"""The moments of the years 2020 to 2200."""
+"""Accepted moments are in the years 2020 to 2200: from EARLIEST on, before TOO_LATE."""
 NESTED_MAX = 64
-"""Levels. The decoder itself stops at about a thousand, and what takes such a value apart later stops before that."""
+"""
+Maximum levels of nesting. The decoder itself stops at about a thousand, and code that walks such a value later stops
+before that.
+"""
 SMALL_BYTES = 64 * 1024
-"""A status object, or an entry. What is larger was not written by a spotrun, and is not read."""
+"""Maximum bytes of a status object or an entry. No spotrun writes a larger one, so a larger one is not read."""
 LOG_CHUNK_BYTES = 1 << 20
-"""A part of a log. The rest of a longer one is not read: no agent has written it."""
+"""Maximum bytes of one part of a log. No agent writes a longer part, so the rest of a longer one is not read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Since 1970, as file systems keep them."""
+"""Nanoseconds since 1970, as file systems keep them."""
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
-"""Seconds of run time in a second."""
+"""Seconds of run time per second of real time."""
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
-"""That of a process which a signal has ended is negative."""
+"""The exit code of a process; negative if a signal ended it."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""With its zone: two moments of which one has none cannot be compared."""
+"""A moment with its time zone: a moment with a zone and one without cannot be compared."""
 
 T = TypeVar("T")
 _BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
-    """This is not what a spotrun writes there."""
+    """The stored value is none that a spotrun writes there."""
 
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
     """
-    The value that is stored as JSON, each of its figures within the bounds.
+    Decode a value stored as JSON, and check that each of its figures is within the bounds.
 
     Raises:
-        OutOfBounds: it is not well-formed, or a figure is too large, or it is nested too deeply.
+        OutOfBounds: the JSON is malformed, a figure is too large, or the value is nested too deeply.
     """
     try:
         value: T = _decoder(cast(Any, kind)).decode(data)
@@ -69,12 +73,12 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def prepare(kind: Any) -> None:
-    """Build the decoder of a module's own types while it is imported, which no two threads do at once."""
+    """Build the decoder of a module's own types during its import, which no two threads run at once."""
     _decoder(kind)
 
 
 def amount_of(value: object) -> Decimal | None:
-    """The amount that a text or a number says; None if it says none."""
+    """Return the amount that a text or a number states; None if it states none."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)
@@ -85,8 +89,8 @@ def amount_of(value: object) -> Decimal | None:
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """
-    One at a time: while msgspec 0.22 builds what it knows of a Struct, another thread sees it half built, and the
-    process dies of a null pointer.
+    Return the decoder of a type. Decoders are built one at a time: while msgspec 0.22 builds its data for a Struct,
+    another thread can see them half built, and the process dies of a null pointer.
     """
     with _BUILDING:
         return _built(kind)
@@ -118,7 +122,7 @@ def _require(value: Any, depth: int) -> None:
 
 @cache
 def _bounded_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that have to be looked at. The others are texts, or the decoder has compared them with their type."""
+    """Return the fields that `_require` has to check. The others are texts, or the decoder has checked their type."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_more(hints[field.name]))
 

@@ -1,4 +1,4 @@
-"""What each event changes, once it is accepted."""
+"""The change that each accepted event makes to the state of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
-    """The same with something else known of an instance. Once nothing of its launch is awaited, that is not pending."""
+    """Return the state with `changes` to one instance. Its launch stops pending once none of its members is awaited."""
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
     return state if launch.pending else _no_longer_pending(state, launch.number)
@@ -49,7 +49,7 @@ def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
-    """By the entry that is folded now."""
+    """Return the state with the attempt ended by the entry that is folded now."""
     return replace(_with_attempt(state, number, end=end), current_attempt=None, last_end=state.next_number - 1)
 
 
@@ -105,7 +105,7 @@ def _no_longer_pending(state: RunState, launch: int) -> RunState:
 
 
 def _settle(state: RunState, number: int) -> RunState:
-    """The bill of this launch is final. If its figures cannot be computed, it stays unsettled."""
+    """Add the final bill of this launch to `settled_usd`. If it cannot be computed, the launch stays unsettled."""
     others = tuple(other for other in state.unsettled if other != number)
     try:
         settled_usd = state.settled_usd + state.launches[number].reserved_usd(state.created.billing)
@@ -146,7 +146,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
-    """What the launch has cost changes, and not when its attempt stood still: that is known from its agent."""
+    """Correct the cost of the launch, but not the moment at which its attempt stopped: its agent reported that."""
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
     state = replace(state, launches=state.launches.changed(after))
@@ -156,7 +156,7 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
-    """The cloud's record comes first (failures.md P27, R15): it says who ended the instance."""
+    """Return why an instance was lost. The cloud's record of who ended it counts (failures.md P27, R15)."""
     if member.condemned is not None:
         return member.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
@@ -198,7 +198,7 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
-    """When its machine began to run our code; of a gang, the last of its machines."""
+    """Return when the attempt's machine began to run our code; for a gang, when the last of its machines did."""
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
 
@@ -234,7 +234,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 
 def _cut_off(commits: Log[Commit], chosen: int) -> Log[Commit]:
-    """The same with all after the chosen one cut off."""
+    """Return the commits with each one after `chosen` marked as cut off."""
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
         if commit.number <= chosen:
@@ -245,7 +245,10 @@ def _cut_off(commits: Log[Commit], chosen: int) -> Log[Commit]:
 
 
 def _epochs_until(epochs: Log[Epoch], step: int) -> Log[Epoch]:
-    """The epochs that end at or before a step. Those before one that reached no further need no look."""
+    """
+    Return the epochs that end at or before a step. Once an epoch has reached no further than the step, those before it
+    need no check.
+    """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs.truncated(len(epochs) - len(undecided))
     for epoch in reversed(undecided):
@@ -260,7 +263,7 @@ def _with_epoch(epochs: Log[Epoch], epoch: Epoch) -> Log[Epoch]:
 
 
 def _last_step_reached(state: RunState) -> int:
-    """The newest step known to have been done by the trainer before this one."""
+    """Return the newest step that the previous trainer is known to have done."""
     last = next((attempt for attempt in reversed(state.attempts.values()) if attempt.trainers), None)
     if last is None:
         return 0
@@ -297,7 +300,7 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
-    """Whether a gang has been told that another member is taken before this one."""
+    """Return whether a notice for another member of the gang, with no later deadline, is already known."""
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
     return event.deadline_at is None or event.deadline_at >= known.deadline_at
@@ -319,7 +322,10 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 
 def _newest_not_cut_off(commits: Log[Commit]) -> Commit | None:
-    """A resumption cuts off all after the commit that it chose: what is left comes before all that was cut."""
+    """
+    Return the newest commit that is not cut off. A resume cuts off all commits after the one that it chose, so the
+    commits that are left precede all that were cut off by then.
+    """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 
 

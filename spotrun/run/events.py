@@ -1,7 +1,7 @@
 """
-What can happen to a run. Past tense, immutable, and never rewritten: everything else is computed from these.
+The events of a run: in the past tense, immutable, and never rewritten. Everything else is computed from them.
 
-An *entry* is one event under its number, with who wrote it and when. A *launch* is named by the number of its
+An *entry* is one event under its number, with its writer and its time. A *launch* is named by the number of its
 `LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
 `CheckpointCommitted`. Epochs count from 0 here and from 1 where a person reads them. All times and durations are run
 time.
@@ -26,26 +26,26 @@ from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds
 from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 
 LEDGER_VERSION = 3
-"""Of runs on one instance. Their entries have no field that speaks of a gang."""
+"""The version of runs on one instance. Their entries have no field that concerns gangs."""
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
-"""Of runs without a key: anybody who may write in their folder speaks for their runner (protocol 31)."""
+"""The version of runs without a key: any writer in their folder may write as their runner (protocol 31)."""
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 
 def version_for(instances: int) -> int:
-    """That of a new run in which so many train together: the lowest that can tell it."""
+    """Return the ledger version of a new run on this many instances: the lowest that can express it."""
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
-"""Bytes. What does not fit belongs in an object of its own."""
+"""Maximum bytes of an entry. Larger content belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
-"""As in the examples of https://aws.amazon.com/ebs/pricing/."""
+"""Hours in the month by which a volume is priced, as in the examples of https://aws.amazon.com/ebs/pricing/."""
 
 
 class Cause(StrEnum):
-    """Why an attempt ended (promise I7)."""
+    """The reason why an attempt ended (promise I7)."""
 
     INTERRUPTED = "interrupted"
     USER_ERROR = "user_error"
@@ -63,7 +63,7 @@ class Cause(StrEnum):
 
 
 class EpochsEnd(StrEnum):
-    """When the account of an epoch ends (protocol 26). The runs of earlier versions keep their reported figures."""
+    """The moment at which the account of an epoch ends (protocol 26). Runs of earlier versions keep their figures."""
 
     FINISHED = "finished"
     DURABLE = "durable"
@@ -73,8 +73,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
     """
     The base of all events; the JSON field `type` holds the class name.
 
-    A field that is `UNSET` is not written. In a run on one instance each field that speaks of a gang is: so a spotrun
-    that knows no gangs reads its entries.
+    A field that is `UNSET` is not written. In a run on one instance each field that concerns gangs is `UNSET`, so a
+    spotrun without gangs can read its entries.
     """
 
 
@@ -83,24 +83,24 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 
 BENCH = "bench"
 SWEEP = "sweep "
-"""Of what a run may be a part: a bench, or the sweep of the name that follows."""
+"""The values of `RunCreated.part_of`: a bench, or a sweep, whose name follows the prefix."""
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
     """
-    Entry 0: what the user wants, and what may be spent on it. Nobody can spend beyond it later.
+    Entry 0: what the user wants, and what may be spent on it. No later entry raises that limit.
 
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
     uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
-    to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
-    which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
+    to begin from scratch. `storage` are the prices of the object store used in the account. `deadline_at` is the moment
+    by which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
     figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
-    month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone, by which
-    bills of the same work are known; "" for a command, and in a run of an earlier version. `spotrun` is the version
-    that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
+    month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone and
+    identifies bills of the same work; "" for a command, and in a run of an earlier version. `spotrun` is the version
+    that created the run, "" before this field existed. `revision` is the commit of the work folder; None outside of
     git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
     run of an earlier version. `benched` are the seconds of a step by kind of instances, if `spotrun bench` has measured
-    them for this job. `part_of` is the command that made the run for a purpose of its own, and alone can carry it on:
+    them for this job. `part_of` is the command that made the run for a purpose of its own, and alone can continue it:
     `BENCH`, or `SWEEP` and a name.
     """
 
@@ -133,23 +133,23 @@ class RunCreated(Event, frozen=True, kw_only=True):
         require_amount(self.budget_usd)
 
     def job(self, section: str) -> dict[str, Any]:
-        """A section of the job; empty if that is none. Figures are folded without asking whether the job is valid."""
+        """Return a section of the job; {} if it is no mapping. The fold does not check that the job is valid."""
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
 
     @property
     def is_bench(self) -> bool:
-        """Whether it only measures: nothing of it is kept, and nobody carries it on."""
+        """True if the run only measures: nothing of it is kept, and nothing continues it."""
         return self.part_of == BENCH
 
     @property
     def sweep(self) -> str:
-        """The name of the sweep whose trial it is; "" if it is none."""
+        """The name of the sweep that this run is a trial of; "" if it is none."""
         return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
 
     @property
     def size(self) -> int:
-        """How many instances the job asks for, by what it says; 1 where that is no number."""
+        """The number of instances that the job requests; 1 if its `num_nodes` is no whole number."""
         found = self.spec.get("num_nodes")
         return found if isinstance(found, int) else 1
 
@@ -166,7 +166,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """What bytes between a bucket and an instance cost. `is_home`: the instance is in a region of the bucket's."""
+    """The price of traffic between a bucket and an instance. `is_home`: the instance is in a region of the bucket."""
 
     read_usd_per_gb: Decimal
     write_usd_per_gb: Decimal
@@ -179,12 +179,12 @@ class Passage(msgspec.Struct, frozen=True):
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What an object store charges. `source` says where the figures were read, and when.
+    The prices of an object store. `source` says where the figures were read, and when.
 
-    `region` is where the bucket is, "" for a folder or if that is not known: then nothing counts as crossing regions.
-    The sending region is billed: `egress_usd_per_gb` for what leaves one region for another, or what `egress_elsewhere`
-    has for the region that it leaves. Where both ends decide, `between` has the prices: by the region of an instance,
-    or by the first word of its name, such as `europe`.
+    `region` is where the bucket is, "" for a folder or if it is unknown: then no traffic counts as crossing regions.
+    The sending region is billed: `egress_usd_per_gb` for traffic from one region to another, or the figure in
+    `egress_elsewhere` for the region that it leaves. If the price depends on both ends, `between` has the prices: by
+    the region of an instance, or by the first word of its name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -203,22 +203,25 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
             require_amount(amount)
 
     def crosses(self, region: str) -> bool:
-        """Whether the traffic of an instance there crosses regions."""
+        """Return whether the traffic of an instance in `region` crosses regions."""
         passage = self._passage(region)
         return self.region not in ("", region) if passage is None else not passage.is_home
 
     def charges(self, region: str) -> bool:
-        """Whether anything is billed for it. A bucket in several regions pays for its copies of what is written."""
+        """
+        Return whether traffic with an instance in `region` is billed. A bucket in several regions pays for its copies
+        of written data.
+        """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
     def read_usd_per_gb(self, region: str) -> Decimal:
-        """The price of a GB that an instance in `region` reads."""
+        """Return the price of a GB that an instance in `region` reads."""
         if (passage := self._passage(region)) is not None:
             return passage.read_usd_per_gb
         return self._leaving(self.region) if self.crosses(region) else Decimal(0)
 
     def write_usd_per_gb(self, region: str) -> Decimal:
-        """The price of a GB that an instance in `region` writes."""
+        """Return the price of a GB that an instance in `region` writes."""
         if (passage := self._passage(region)) is not None:
             return passage.write_usd_per_gb
         return self._leaving(region) if self.crosses(region) else Decimal(0)
@@ -232,13 +235,13 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How instance seconds become dollars.
+    The rule that converts instance seconds to dollars.
 
-    Billed per second, `minimum_s` at least. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing, but for its disk of `volume_gib` and its public address:
-    they are billed whoever ended it. On some clouds a disk outlives a machine that has switched itself off: the prices
-    of such an instance end with 0, and its disk is billed until its own end. `source` says where the rule was read, and
-    when.
+    Instances are billed per second, for at least `minimum_s`. Spot capacity that the cloud takes back within
+    `free_if_interrupted_within_s` of its start costs nothing, except for its disk of `volume_gib` and its public
+    address: those are billed whether the cloud or the user ended it. On some clouds a disk outlives a machine that has
+    switched itself off: the prices of such an instance end with 0, and its disk is billed until its own end. `source`
+    says where the rule was read, and when.
     """
 
     minimum_s: Seconds
@@ -248,7 +251,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     volume_usd_per_gib_month: Decimal = Decimal(0)
     address_usd_per_hour: Decimal = Decimal(0)
     spot_address_usd_per_hour: Decimal | None = None
-    """None: the same on spot."""
+    """None: the same as `address_usd_per_hour`."""
 
     def __post_init__(self) -> None:
         require_amount(self.volume_usd_per_gib_month)
@@ -261,11 +264,14 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attached_usd_per_hour(self) -> Decimal:
-        """What an instance costs beside its own price: disk and address. On spot it may be less."""
+        """The hourly cost of an instance's disk and address, on top of its own price. On spot it may be less."""
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
-        """The same rule, with the address as it is priced there. An own machine is used up by the second."""
+        """
+        Return the rule with the address price of a capacity type. An owned machine is charged by the second, without a
+        minimum, a disk or an address.
+        """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
             return replace(alone, spot_address_usd_per_hour=None)
@@ -283,7 +289,7 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
 
 
 class PruneRequested(Event, frozen=True, kw_only=True):
-    """Of the checkpoints before this entry, the current attempt is to keep the newest `keep` only."""
+    """The current attempt is to keep only the newest `keep` of the checkpoints before this entry."""
 
     by: str
     keep: Count
@@ -291,8 +297,7 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The end of an instance that nobody saw, as the cloud's bill has it: it counts in place of the bound in
-    `InstanceGone`.
+    The cloud's bill gives the end of an instance that no runner observed. It replaces the bound in `InstanceGone`.
 
     `evidence` names the bill. `member` as in `LaunchRecorded`.
     """
@@ -309,13 +314,13 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up. In the
-    run of a gang that is `count` of them, all or none.
+    The runner will request one instance, with exactly this request, until `not_after`; later it may only look it up. In
+    the run of a gang it requests `count` of them, all or none.
 
-    Each reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and all together `egress_usd` for what crosses
-    regions meanwhile. `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is what the same
-    type costs on demand there: the bill that spot is compared with. `for_gang` is the attempt whose gap these members
-    fill, None if they are a gang of their own.
+    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and all together `egress_usd` for traffic
+    between regions meanwhile. `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is the
+    price of the same type on demand there: the bill that spot is compared with. `for_gang` is the attempt whose gap
+    these members fill, None if they are a gang of their own.
     """
 
     offering: Offering
@@ -336,12 +341,12 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def instances(self) -> int:
-        """How many are asked for."""
+        """The number of instances that are requested."""
         return 1 if self.count is UNSET else self.count
 
     @property
     def beside(self) -> int | None:
-        """The attempt that its instances are to replace, or whose gap they fill."""
+        """The attempt that its instances are to replace, or whose gap they fill; None if there is none."""
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
@@ -350,8 +355,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     The instance of a launch exists, and from `billed_from` on its meter runs.
 
     `unguarded` is why nothing in the cloud would end it if its own timer did not (protocol 11); None: something would.
-    `member` is which one of the launch it is, counted from 0; an event of a launch that names none is about its only
-    one.
+    `member` is its index in the launch, counted from 0; an event that names none concerns the launch's only instance.
     """
 
     launch: Count
@@ -364,7 +368,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 class GuardArmed(Event, frozen=True, kw_only=True):
     """
-    The guard that could not be made with the launch exists now: the cloud ends the instance, whatever becomes of us.
+    The guard that could not be made with the launch exists now: the cloud ends the instance even if no runner does.
     """
 
     launch: Count
@@ -375,7 +379,7 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
 
-    `refused`: the cloud has said no, so there is no instance. Without its answer there may be one that nobody has seen.
+    `refused`: the cloud refused the request, so there is no instance. Without its answer there may be an unknown one.
     """
 
     launch: Count
@@ -392,7 +396,7 @@ class DrainRequested(Event, frozen=True, kw_only=True):
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
-    """Irrevocably: the instance of this launch is to be terminated by whoever sees it."""
+    """Irrevocably: any runner that observes the instance of this launch is to terminate it."""
 
     launch: Count
     cause: Cause
@@ -402,7 +406,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    Irrevocably: nobody has use for this member of a gang, and its instance is to be terminated. It is at no fault.
+    Irrevocably: this member of a gang is not needed, and its instance is to be terminated. The member is not at fault.
     """
 
     launch: Count
@@ -412,12 +416,12 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch is over, on positive evidence, with everything its bill needs.
+    The instance of a launch has ended, on positive evidence, with everything its bill needs.
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
-    from which the lost steps are computed; None if no heartbeat was readable. If nobody saw the end, `bounded_by` says
-    what it is taken from; "" if the cloud told its time. `stopped_at` is when its agent was heard last, if the end is
-    taken to be later than that: nothing trained in between.
+    from which the lost steps are computed; None if no heartbeat was readable. If no runner observed the end,
+    `bounded_by` says which bound `ended_at` is; "" if the cloud reported its time. `stopped_at` is the agent's last
+    sign of life, if the end is assumed to be later than that: nothing trained in between.
     """
 
     launch: Count
@@ -434,7 +438,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
-    """By what was measured, even on demand the run will be completed only at `expected_at`. Written once."""
+    """By the measured speed, the run will complete only at `expected_at`, even on demand. Written once."""
 
     deadline_at: Moment
     expected_at: Moment
@@ -443,8 +447,8 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The share of the budget at which to warn is spent. At the pace so far the rest will be at `passes_at`, in `epoch`;
-    None if that cannot be foreseen. Written once.
+    The share of the budget at which to warn is spent. At the pace so far the rest will be spent at `passes_at`, in
+    `epoch`; None if that cannot be foreseen. Written once.
     """
 
     spent_usd: Decimal
@@ -472,7 +476,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code; `setup`
     is None if the set-up has failed.
 
-    `gang` is who trains where that is more than one instance; the others speak of its lead.
+    `gang` are the members that train, if the run has more than one instance; the other fields are those of its lead.
     """
 
     launch: Count
@@ -483,15 +487,15 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
 
 PACK_PART_BYTES = 32 << 20
-"""A stored set-up is cut into objects of this many bytes; the last one may be smaller."""
+"""Bytes of each object of a stored set-up; the last one may be smaller."""
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How an instance was made ready, and in how many `seconds`; to fetch the work folder is part of it.
+    The set-up of an instance, and its `seconds`; fetching the work folder is part of it.
 
-    `how`: the command was "run"; or what it made on an earlier instance was "unpacked"; or there is "none".
-    `packed_bytes` is the size of what was unpacked, or packed for the next instance.
+    `how`: the command was "run"; or its result on an earlier instance was "unpacked"; or there is "none".
+    `packed_bytes` is the size of the archive that was unpacked, or packed for the next instance.
     """
 
     seconds: Seconds
@@ -500,7 +504,7 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> int:
-        """How many objects of the store hold the set-up, the list of its parts included; 0 if it was not stored."""
+        """The number of objects of a stored set-up, including the list of its parts; 0 if it was not stored."""
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
@@ -508,10 +512,10 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     This member of a launch has nothing left of an earlier attempt, and may be named in the next one.
 
-    `address` is where the others reach it, and at that `door`, a port, they can try whether they do; None if it has
-    none. It has so many `accelerators`. `after` is the entry that ended the newest attempt, None if none has ended: a
-    word that was said before an end counts for nothing after it. `holds` is the newest commit whose image it still has
-    in memory. `setup` is None if it failed, and where an earlier word told it.
+    The other members reach it at `address`, and can test that at the port `door`; None if it has none. `accelerators`
+    is their number. `after` is the entry that ended the newest attempt, None if none has ended: after a later end this
+    event no longer counts. `holds` is the newest commit whose image the member still has in memory. `setup` is None if
+    it failed, or if an earlier event has it.
     """
 
     launch: Count
@@ -531,8 +535,8 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     A trainer of this attempt begins at `commit`, or at zero if that is None; later commits are cut off.
 
     `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back,
-    or with which a command has failed again. `in_place`: a command goes on with its files as the one before it has left
-    them on this instance, after that commit. The trainers of a gang `meet` there.
+    or with which a command failed again. `in_place`: a command continues with its files as the previous trainer left
+    them on this instance, after that commit. `meet` is where the trainers of a gang find each other.
     """
 
     attempt: Count
@@ -547,10 +551,10 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
     """
-    The first new step of a trainer is done: what came before was restore, what follows is training.
+    The first new step of a trainer is done: the time before was restore, the time after is training.
 
-    A command that says nothing of its steps `began_at` that moment; None for a training that has done its first one.
-    An `unprotected` one runs Python and keeps no state, and no training in it has found its agent in a minute or more.
+    `began_at` is the start of a command that reports no steps; None for a training that has done its first one. An
+    `unprotected` command runs Python and keeps no state, and no training in it has found its agent in a minute or more.
     """
 
     attempt: Count
@@ -562,8 +566,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """
-    The cloud said that it will take the instance (`termination`), or that it might (`rebalance`); in a gang that of
-    `member`, which any member of the attempt may tell.
+    The cloud announced that it will take the instance (`termination`), or that it might (`rebalance`). In a gang it is
+    the instance of `member`; any member of the attempt may write this.
     """
 
     attempt: Count
@@ -573,7 +577,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """The cloud's notices cannot be seen on this attempt's instance: it may be taken without a word. Written once."""
+    """This attempt's instance cannot see the cloud's notices: it may be lost without notice. Written once."""
 
     attempt: Count
     detail: str
@@ -584,8 +588,8 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
     The files of the work folder at the boundary of a checkpoint: the list at `key` names each by its content.
 
-    The list has `files` of `size_bytes` in all; `left_out` more are not in it. `sent_bytes` in `objects` were new, the
-    list among them. All stored files of the run now take `stored_bytes`.
+    The list has `files` of `size_bytes` in all; `left_out` more are not in it. `sent_bytes` in `objects` were new,
+    including the list. All stored files of the run now take `stored_bytes`.
     """
 
     key: str
@@ -602,16 +606,16 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
     A checkpoint exists: its bytes were read back and matched before this was written.
 
-    `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
-    from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never trained on from. `final` says that no
-    step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
-    its `size_bytes` are its own; if that is None, all are. `files` is None where no files belong to it, as in a run of
-    an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
+    `taken_at` is when training stood still for it, `stall_s` the total stall since the previous commit. `durable_s`
+    passed from the snapshot to this entry. A `suspect` one holds NaN or Inf, and no training resumes from it. `final`
+    says that no step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too;
+    `sent_bytes` of its `size_bytes` are its own; if that is None, all are. `files` is None if no files belong to it, as
+    in a run of an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
 
-    The state folder of a command makes a checkpoint of files alone: it has no image, step 0 and no epoch.
+    The checkpoint of a command's state folder has files only: no image, step 0 and no epoch.
 
-    Of a gang `shards` are what each rank's manifest says of its part, in the order of their ranks, and `layout` says
-    which ranks have one. `manifest_blake3` is then that of rank 0, and sizes and objects are those of all.
+    For a gang, `shards` are the descriptions in the manifests of the ranks' parts, in the order of their ranks, and
+    `layout` says which ranks have one. `manifest_blake3` is then that of rank 0, and sizes and objects are totals.
     """
 
     attempt: Count
@@ -640,17 +644,17 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def has_image(self) -> bool:
-        """Whether it is of a training; of a command it has files alone."""
+        """True for the checkpoint of a training; that of a command has files only."""
         return self.size_bytes > 0 or self.files is None
 
     @property
     def puts(self) -> int:
-        """How many objects were put for it beside its files: the parts of its image, and a manifest of each rank."""
+        """The number of objects put for it besides its files: the parts of its image, and a manifest of each rank."""
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
-        """What is stored for it alone."""
+        """The bytes stored for this checkpoint alone."""
         return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 
@@ -665,7 +669,7 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    Irrevocably: nobody resumes from this commit, so its objects may be deleted.
+    Irrevocably: no trainer resumes from this commit, so its objects may be deleted.
 
     `attempt` is None when a runner retires it after the run's end.
     """
@@ -675,7 +679,7 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
 
 
 class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that no checkpoint holds: its name in the script, and what it is."""
+    """State that no checkpoint holds: its name in the script, and its kind."""
 
     place: str
     what: str
@@ -683,9 +687,9 @@ class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateNotCarried(Event, frozen=True, kw_only=True):
     """
-    These have changed since fit() began, and no checkpoint holds them: a training that resumes may go on otherwise.
+    State that no checkpoint holds has changed since fit() began: a resumed training may continue differently.
 
-    `step` is that of the snapshot that has shown it. Each place is named once in a run.
+    `step` is that of the snapshot that showed it. Each place is named once in a run.
     """
 
     attempt: Count
@@ -695,13 +699,13 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
-    Files that the script has written are stored, and the list at `key` names each by its content. Its bytes were
+    Files that the script has written are stored, and the list at `key` names each by its content. The stored bytes were
     compared before this was written.
 
-    `commit` is the newest checkpoint that there was when the files were looked at, None if there was none; `step` is
-    what the trainer had done. The list has `files` of `size_bytes` in all, and names the reason for each that was
-    `left_out`. `sent_bytes` in `objects` were new, the list among them. All stored files of the run now take
-    `stored_bytes`. A `final` one has all that the trainer left at its end.
+    `commit` is the newest checkpoint at the time when the agent scanned the files (`looked_at`), None if there was
+    none; `step` is the trainer's step at that time. The list has `files` of `size_bytes` in all, and names the reason
+    for each that was `left_out`. `sent_bytes` in `objects` were new, including the list. All stored files of the run
+    now take `stored_bytes`. A `final` one has all files that the trainer left at its end.
     """
 
     attempt: Count
@@ -744,7 +748,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
-    """The attempt is over by its own hand: `final_commit` holds all it did, and no step ran after `stopped_at`."""
+    """The attempt ended itself: `final_commit` holds all its work, and no step ran after `stopped_at`."""
 
     attempt: Count
     final_commit: Count | None
@@ -756,7 +760,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     """
     The attempt is over without a handover. `last_step` is the last step that its trainer did.
 
-    `missing` are the members of a gang that were not reached. If the lead is one of them, another member writes this.
+    `missing` are the members of a gang that could not be reached. If the lead is one of them, another member writes it.
     """
 
     attempt: Count
@@ -812,11 +816,11 @@ AnyEvent = (
 
 
 OfMember = EndCorrected | LaunchRecorded | GuardArmed | InstanceCondemned | MemberReleased | InstanceGone | MemberReady
-"""What happens to one member of a launch."""
+"""The events that concern one member of a launch."""
 
 
 def name_of(event: OfMember) -> MemberName:
-    """The member that an event is about; of a run on one instance the only one of its launch."""
+    """Return the member that an event concerns; in a run on one instance the only member of its launch."""
     return MemberName(event.launch, 0 if event.member is UNSET else event.member)
 
 
@@ -827,7 +831,7 @@ _FIELDS_OF_GANGS = {
 
 
 def speaks_of_gangs(event: Event) -> bool:
-    """Whether a spotrun that knows no gangs could not read it."""
+    """Return whether the event concerns gangs: a spotrun without gangs could not read it."""
     for name in _FIELDS_OF_GANGS[type(event)]:
         if getattr(event, name) is not UNSET:
             return True
@@ -838,8 +842,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run, `nonce` tells a writer whether a stored entry is its own, `at` is its writer's clock in
-    run time: entries are ordered by `number`, never by `at`. A signature is part of the object, and not of this.
+    `run` is the uid of the run, `nonce` lets a writer recognise its own entry, `at` is its writer's clock in run time:
+    entries are ordered by `number`, never by `at`. A signature is part of the object, and not of this.
     """
 
     number: Count
@@ -851,7 +855,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Sign = Callable[[bytes], str]
-"""Makes the signature, in hex, of an entry's JSON."""
+"""A function that returns the signature, in hex, of an entry's JSON."""
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
 prepare(Entry)
@@ -861,17 +865,17 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    The object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs it before.
+    Return the object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs it before.
 
-    Without it a flipped bit could change a price or a step unnoticed. Or it could make an accepted entry void for new
-    readers, while readers who had seen it whole go on believing in it.
+    Without the sha256 a flipped bit could change a price or a step unnoticed. Or it could make an accepted entry void
+    for new readers, while readers that saw it intact still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
 
 
 def seal(body: bytes) -> bytes:
-    """A JSON object with its own sha256 as a first field."""
+    """Return a JSON object with its own sha256 as a first field."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 
@@ -885,13 +889,13 @@ _SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """A JSON object with an Ed25519 signature of it, in hex, as a first field."""
+    """Return a JSON object with its Ed25519 signature, in hex, as a first field."""
     assert body.startswith(b"{")
     return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
 
 
 def parted(data: bytes) -> tuple[str, bytes]:
-    """The signature in the object of an entry, "" if it has none, and the JSON that it speaks for."""
+    """Return the signature in the object of an entry, "" if it has none, and the JSON that was signed."""
     body = unsealed(data) or b""
     if not body.startswith(_SIGNATURE):
         return "", body
@@ -900,17 +904,17 @@ def parted(data: bytes) -> tuple[str, bytes]:
 
 
 def entry_json(entry: Entry) -> bytes:
-    """An entry for people and their programs, without its checksum."""
+    """Encode an entry for people and their programs, without its checksum."""
     return _encoder.encode(entry)
 
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    The entry; None if a writer sealed something malformed: such an entry is void, not an error.
+    Decode the object of an entry; None if a writer sealed something malformed: such an entry is void, not an error.
 
     Raises:
-        LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is
-            not a writer's fault that all agree to pass over, but an accepted entry that nobody can read any more.
+        LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is not
+            a writer's mistake that all readers skip, but an accepted entry that no reader can decode any more.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
@@ -920,20 +924,20 @@ def decode_entry(data: bytes) -> Entry | None:
         return None
 
 
-RESTORE = "restore the entry from a backup or an object version; nobody may append until then"
+RESTORE = "restore the entry from a backup or an object version; no writer may append until then"
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether these are the bytes that a writer sealed, an entry or not."""
+    """Return whether these are the bytes that a writer sealed, an entry or not."""
     return unsealed(data) is not None
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """The JSON object that was sealed; None if these are not the bytes of a seal."""
+    """Return the JSON object that was sealed; None if these are not the bytes of a seal."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 
 
 def kind(event: Event) -> str:
-    """The name under which an event is stored and shown."""
+    """Return the name under which an event is stored and shown."""
     return type(event).__name__

@@ -1,9 +1,9 @@
 """
-What a run is now: a fold of its events, and nothing else.
+The fold that computes the state of a run from its entries, and from nothing else.
 
-`begin` makes the first state out of entry 0, and `apply` takes one entry further. It checks again what each event
-presupposes (protocol 3): an entry that breaks its preconditions is *void*, kept and named, and without effect. So two
-writers that raced agree on who won.
+`begin` makes the first state from entry 0, and `apply` adds one entry. It checks the preconditions of each event again
+(protocol 3): an entry that breaks them is *void*: kept, listed, and without effect. So two writers that raced agree on
+the winner.
 
 Reading a ledger in two parts gives the same state as reading it whole.
 """
@@ -25,10 +25,10 @@ from spotrun.run.versions import Log
 
 def begin(entry: Entry) -> RunState:
     """
-    The state after entry 0. Before it there is no run.
+    Return the state after entry 0. Before it there is no run.
 
     Raises:
-        Refusal: it creates no run; says why.
+        Refusal: entry 0 creates no run; the message says why.
     """
     assert entry.number == 0, f"a fold began at entry {entry.number}"
     created = check_first(entry)
@@ -36,7 +36,7 @@ def begin(entry: Entry) -> RunState:
 
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
-    """The state after all these entries: the next ones after `start`, or all from entry 0 on."""
+    """Return the state after all these entries: the next ones after `start`, or all from entry 0 on."""
     rest = iter(entries)
     state = start or begin(next(rest))
     for entry in rest:
@@ -45,7 +45,7 @@ def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
 
 
 def apply(state: RunState, entry: Entry) -> RunState:
-    """The state after one more entry, which must be the next by number."""
+    """Return the state after one more entry, which must be the next by number."""
     assert entry.number == state.next_number, f"entry {entry.number} folded at {state.next_number}"
     reason = refusal(state, entry)
     counted = replace(state, next_number=entry.number + 1, entry_times=state.entry_times.appended(entry.at))
@@ -55,13 +55,13 @@ def apply(state: RunState, entry: Entry) -> RunState:
 
 
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
-    """The state after an object that is no entry of this run: it holds its number and means nothing."""
+    """Return the state after an object that is no entry of this run: it takes its number and has no effect."""
     assert number == state.next_number
     return _void(replace(state, next_number=number + 1), number, kind, reason)
 
 
 def refusal(state: RunState, entry: Entry) -> str | None:
-    """Why this entry would be void at this point, or None where it would be accepted."""
+    """Return why this entry would be void at this point, or None if it would be accepted."""
     try:
         check_run(state, entry)
         check(state, entry.event)
@@ -74,7 +74,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
-    Each entry that had an effect, from entry 0 on, with the state before and after it.
+    Yield each entry that had an effect, from entry 0 on, with the state before and after it.
 
     Nothing comes before entry 0: the state after it stands for both.
     """

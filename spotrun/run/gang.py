@@ -1,8 +1,7 @@
 """
-The words for a gang: the instances that train together in one attempt. A *member* is one instance of a launch.
+The types for a gang: the instances that train together in one attempt. A *member* is one instance of a launch.
 
-Ranks count the processes of a gang from 0. The *lead* is the member of rank 0, the *world* is how many processes there
-are.
+Ranks count the processes of a gang from 0. The *lead* is the member of rank 0, the *world* is the number of processes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import msgspec
 from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
-"""All members say at once that they are ready, and each entry is a race of those that are not first."""
+"""
+Maximum members of a gang: all write at once that they are ready, and those that lose the race for a number must retry.
+"""
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
@@ -31,7 +32,9 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
 
     @property
     def place(self) -> str:
-        """What its log and its status are stored under. The first one's are where those of a lone instance are."""
+        """
+        The name under which the member's log and status are stored. Member 0 uses the name that a lone instance has.
+        """
         return str(self) if self.member else str(self.launch)
 
 
@@ -46,8 +49,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """
     The members of an attempt, in the order of their ranks. They never change.
 
-    `batches` is which part of each global batch is whose: rank r takes `batches[r]` parts of their sum, after the parts
-    of the ranks before it.
+    `batches` divides each global batch: rank r takes `batches[r]` parts of their sum, after the parts of the ranks
+    before it.
     """
 
     members: tuple[Seat, ...]
@@ -60,24 +63,24 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the trainers of one incarnation find each other: at the lead."""
+    """The address at the lead at which the trainers of one incarnation find each other."""
 
     address: str
     port: Port
 
 
 class Layout(StrEnum):
-    """Which ranks have something of a checkpoint's state."""
+    """The ranks that store a part of a checkpoint's state."""
 
     REPLICATED = "replicated"
-    """All have the same, and rank 0 stores it."""
+    """All ranks have the same state, and rank 0 stores it."""
     SHARDED = "sharded"
-    """Each stores its own."""
+    """Each rank stores its own state."""
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What the manifest of one rank's part of a checkpoint says of itself: whose it is, and how much there is of it.
+    The description in the manifest of one rank's part of a checkpoint: its origin and its size.
 
     `snapshot` is its number among those of its incarnation, `blake3` the digest of that manifest.
     """

@@ -1,8 +1,8 @@
 """
-What the entries of a gang presuppose beside the rest (protocol 32 to 48), each rule by itself.
+The additional preconditions of the entries of a gang (protocol 32 to 48), each rule by itself.
 
-`GANG_CHECKS` has those of each event. They hold in a run of a gang alone: in another one each entry that speaks of
-gangs is void, as it is for a spotrun that cannot read it.
+`GANG_CHECKS` has those of each event. They hold only in a run of a gang: in another run each entry that concerns gangs
+is void, as it is for a spotrun that cannot read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
 
 
 def check_is_member(state: RunState, event: ev.OfMember) -> None:
-    """There is such a member. Of a run on one instance each launch has one."""
+    """Require that the member exists. In a run on one instance each launch has one member."""
     require(event.launch in state.launches, f"there is no launch {event.launch}")
     name = ev.name_of(event)
     require(name.member < len(state.launches[event.launch].members), f"there is no member {name}")
@@ -54,12 +54,12 @@ def check_ready(state: RunState, event: ev.MemberReady) -> None:
 
 
 def check_left(state: RunState, name: MemberName) -> None:
-    """Who is in the current gang holds its rank there (protocol 33)."""
+    """Require that the member holds no rank in the current gang (protocol 33)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 
 def check_after_the_end(state: RunState, event: ev.MemberReady) -> None:
-    """A word that was said before the newest end is not heard (protocol 33)."""
+    """Require that the member reported ready after the newest end of an attempt (protocol 33)."""
     require(event.after == state.last_end, "an attempt has ended since")
 
 
@@ -71,7 +71,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Who is in the current gang is of use (protocol 45)."""
+    """Require that the member is not in the current gang, which needs it (protocol 45)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 
@@ -80,7 +80,7 @@ def check_closed(state: RunState, event: ev.LaunchClosed) -> None:
 
 
 def check_never_ready(state: RunState, event: ev.LaunchClosed) -> None:
-    """What closes a launch ends all of its members (protocol 46)."""
+    """Require that no member was ever ready: closing a launch ends all of its members (protocol 46)."""
     members = state.launches[event.launch].members
     require(all(member.ready is None for member in members), "a member of it was ready")
 
@@ -104,24 +104,24 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
 
 
 def check_one_is_current(state: RunState) -> None:
-    """A newer gang may only take over from one that was told to go (protocol 32, 13)."""
+    """Require that no attempt is current, unless it has a notice or a drain request (protocol 32, 13)."""
     require(state.current is None or state.current.leaving, "an attempt is current")
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
-    """What cannot be taken back was said of nobody who is named (protocol 35)."""
+    """Require that no named member is condemned, released, closed or gone, which is irrevocable (protocol 35)."""
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
 
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
-    """Whom its gang has let go has no place in the next one (protocol 32)."""
+    """Require that no named member has to leave: its gang drains, or the cloud takes it (protocol 32)."""
     for name in names:
-        require(not state.has_to_leave(name), f"{name} was told to hand over, or the cloud takes it")
+        require(not state.has_to_leave(name), f"{name} has to hand over, or the cloud takes it")
 
 
 def check_words(state: RunState, gang: Gang) -> None:
-    """Each has said after the newest end that it is ready, and holds no rank in a gang that leaves (protocol 33)."""
+    """Require that each has reported ready after the newest end, and holds no rank in a leaving gang (protocol 33)."""
     for name in gang.names:
         ready = state.member(name).ready
         require(ready is not None and ready.after == state.last_end, f"{name} has not said so since the last end")
@@ -129,7 +129,7 @@ def check_words(state: RunState, gang: Gang) -> None:
 
 
 def check_order(state: RunState, gang: Gang) -> None:
-    """Ranks follow the names, so the lead is the earliest one; and there are as many as the job asks for."""
+    """Require that ranks follow the names, so the lead is the earliest, and that the job requests this many members."""
     names, ranks = gang.names, [seat.rank for seat in gang.members]
     require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
     require(all(name < later for name, later in pairwise(names)), "its ranks do not follow its names")
@@ -148,7 +148,7 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
-    """Whoever is late for an earlier incarnation finds nobody (protocol 37)."""
+    """Require a new address and port, so a trainer that is late for an earlier incarnation meets none (protocol 37)."""
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "an earlier trainer meets there")
 
 
@@ -167,7 +167,7 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
-    """What an earlier trainer left, or an earlier snapshot, lies behind what was trained since (protocol 43)."""
+    """Require the newest trainer, and a newer snapshot than its last commit: older ones lack steps (protocol 43)."""
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
     last = state.commits[-1].event if state.commits else None
@@ -177,7 +177,7 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
-    """Each rank that has a part says the same of it as the commit (protocol 42)."""
+    """Require that the shard of each rank that stores a part agrees with the commit (protocol 42)."""
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "not all shards are there")
     said = {(one.attempt, one.incarnation, one.snapshot, one.step, one.world) for one in shards}
@@ -204,4 +204,4 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.CheckpointCommitted: check_committed,
     ev.AttemptEnded: check_missing,
 }
-"""Of the events that other runs have too: after their own."""
+"""Additional checks of events that other runs have too; they follow the event's own check."""

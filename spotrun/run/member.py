@@ -1,4 +1,4 @@
-"""One instance of a launch, and what became of it."""
+"""One instance of a launch: its record, its bill and its end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spotrun.run.billing import Meter, switched_off_at
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An instance that was asked for. The launch of a run on one instance has one of them.
+    An instance that a launch requested. The launch of a run on one instance has one of them.
 
-    `ready` is its newest word that it may be named in an attempt, or was, and `ready_at` is when it said so; it was
-    ready first at `ready_since`. By `set_up_at` it had said how it was set up.
+    `ready` is its newest report that an attempt may name it, and `ready_at` is the time of that report; it was first
+    ready at `ready_since`. `set_up_at` is when it reported its `setup`.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -33,17 +33,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> bool:
-        """Whether it may train: nobody has said of it what cannot be taken back (protocol 35)."""
+        """True if it may train: it is not condemned, released or gone, which is irrevocable (protocol 35)."""
         return self.condemned is None and self.released is None and self.gone is None
 
     @property
     def billed_from(self) -> datetime | None:
-        """When its meter began, by what was recorded last; None if it never did."""
+        """The moment its meter began, by the last record; None if it never did."""
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices that it was charged, by what was recorded last: the record of an end may have none."""
+        """The prices that it was charged, by the last record that has any: the record of an end may have none."""
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
@@ -52,13 +52,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def still_from(self) -> datetime | None:
-        """From when on nothing ran on its machine, if it is gone: its disk may have outlived it, and been billed."""
+        """
+        The moment since which nothing ran on its machine; None if it is not gone. Its disk may have outlived the
+        machine and been billed.
+        """
         if self.gone is None:
             return None
         return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
 
     def meter(self, rule: ev.BillingRule, capacity_type: CapacityType) -> Meter:
-        """Its bill."""
+        """Return the bill of this instance."""
         gone, rule = self.gone, rule.attached_to(capacity_type)
         if gone is None:
             return Meter(rule, self.prices, self.billed_from, None, None)
@@ -66,6 +69,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:
-        """The same with another end of its instance, which is gone."""
+        """Return the member with another end of its instance, which is gone."""
         assert self.gone is not None
         return replace(self, gone=replace(self.gone, ended_at=ended_at))

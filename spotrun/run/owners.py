@@ -1,8 +1,8 @@
 """
-Which events only the owner of a run may write: the command line and the runners (protocol 31).
+The events that only the owner of a run may write: the command line and the runners (protocol 31).
 
-Their entries are signed, because they decide what is rented and what is ended, and the training code of the run may
-write in the same folder. What an agent says about its own attempt costs nobody else, and is not signed.
+Their entries are signed, because they decide which instances are rented and ended, and the training code of the run may
+write in the same folder. An agent's reports about its own attempt affect only that attempt, and are not signed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
-    """Whether only the owner may write this. Checkpoints of an ended run are retired by `checkpoints prune`."""
+    """
+    Return whether only the owner may write this event. After the run's end, `checkpoints prune` retires checkpoints.
+    """
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
 
 def about_forged(count: int, found_by: str) -> str:
-    """What a person should know of entries that say what only the owner may, and are not signed; "" of none."""
+    """Return a warning about entries that only the owner may write and that are not signed; "" if there are none."""
     if not count:
         return ""
     what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"

@@ -1,4 +1,4 @@
-"""What each event presupposes. An entry that breaks it is void."""
+"""The preconditions of each event. An entry that breaks them is void."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.run.refusal import Refusal, require
 from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
-"""The longest time-to-live; a negative one would reserve less than nothing."""
+"""Maximum seconds of a time-to-live. It has to be positive: a negative one would reserve less than nothing."""
 
 
 def check_run(state: RunState, entry: Entry) -> None:
@@ -26,10 +26,10 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    What the event presupposes, in a gang's run what concerns gangs too.
+    Check the preconditions of an event, including those for gangs in the run of a gang.
 
     Raises:
-        Refusal: it breaks that; says how.
+        Refusal: the event breaks one; the message says which.
     """
     CHECKS[type(event)](state, event)
     if state.of_gangs and type(event) in GANG_CHECKS:
@@ -37,7 +37,12 @@ def check(state: RunState, event: ev.Event) -> None:
 
 
 def check_first(entry: Entry) -> ev.RunCreated:
-    """The event of entry 0."""
+    """
+    Return the event of entry 0.
+
+    Raises:
+        Refusal: entry 0 creates no run that this version reads.
+    """
     if not isinstance(entry.event, ev.RunCreated):
         raise Refusal("entry 0 creates no run")
     require(entry.run == entry.event.uid, "the entry names another run than it creates")
@@ -127,7 +132,7 @@ def _check_end_corrected(state: RunState, event: ev.EndCorrected) -> None:
     require(lived, "not between the begin of its bill and its time-to-live")
     assert member.gone is not None
     require(event.ended_at != member.gone.ended_at, "that is its end already")
-    launch.with_end(event.ended_at, index).reserved_usd(state.created.billing)  # which may be no figure
+    launch.with_end(event.ended_at, index).reserved_usd(state.created.billing)  # may raise ArithmeticError
 
 
 def _check_ending_by_runner(state: RunState, _: Any) -> None:
@@ -149,7 +154,7 @@ def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None
 def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
     _check_open(state)
     launch = _known_launch(state, event.launch)
-    if state.of_gangs:  # whose members are told one by one
+    if state.of_gangs:  # GANG_CHECKS check the members of a gang one by one
         return
     require(launch.attempt is None, "the launch has started already")
     require(launch.open and launch.condemned is None, "the launch is closed")
@@ -217,7 +222,7 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 
 def _is_kept(state: RunState, prefix: str) -> bool:
-    """Whether a commit with that prefix is not retired. A commit that another has borrowed from is not."""
+    """Return whether a commit with that prefix is not retired. A commit that another borrows from is never retired."""
     if prefix in state.borrowers:
         return True
     return any(commit.event.prefix == prefix and commit.retired_at is None for commit in reversed(state.commits))

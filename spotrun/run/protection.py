@@ -1,4 +1,4 @@
-"""What is said of a command that trains without a net, wherever it is said."""
+"""The warning about a command that trains without checkpoints, for all places that show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a program failed, in its own words: the one line of its output that says it. Pure."""
+"""Finds why a program failed: the one line of its output that says it. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
-"""Characters. Hardly any exception's line is longer; what is gets cut between two words."""
+"""Maximum characters of a reason. Hardly any exception's line is longer; a longer one is cut between two words."""
 BRIEF_MAX = 120
-"""Characters of a reason that stands in full elsewhere."""
+"""Maximum characters of a reason that is shown in full elsewhere."""
 DETAIL_MAX = 4096
-"""Characters. No spotrun has written a longer detail; what follows is not looked at."""
+"""Maximum characters of a detail that are read. No spotrun writes a longer one."""
 LOOKED_AT = 20
-"""Without a traceback, the reason is in one of the last lines."""
+"""The number of last lines in which the reason is sought if there is no traceback."""
 FOLLOWING_MAX = 200
-"""After the traceback that ends a program come a long message and the last words of a logger, but no more lines."""
+"""Maximum lines after the traceback that ends a program: a long message, and the last lines of a logger."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -23,7 +23,7 @@ _IN_GROUP = "  | "
 _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "--- Logging error ---")
 """Python goes on after a traceback that follows one of these."""
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
-"""torchrun says by this that a process failed, and that process has said why."""
+"""torchrun reports with this error that a process failed; that process's own traceback has the reason."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
 _LOST_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|caused pair closure|connection was likely closed"
@@ -31,18 +31,18 @@ _LOST_A_PEER = re.compile(
     r"|client socket has failed|ncclRemoteError|ncclSystemError|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-"""What gloo, the store of torch.distributed and NCCL say on the ranks that live on."""
+"""Messages of gloo, of the store of torch.distributed and of NCCL on the ranks that survive."""
 _ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
 def reason_in(output: str, *, killed: bool = False) -> str:
     """
-    The reason in the last lines of a failed program's output, as one line; empty if they have none.
+    Return the reason in the last lines of a failed program's output, as one line; "" if they have none.
 
-    It is the exception that ended a Python program: its type, and the first line of its message. Of another program it
-    is the last line that looks like an error, else the last line. A program that was `killed` by a signal says a reason
-    only if it aborted itself; its last lines are otherwise about something else.
+    It is the exception that ended a Python program: its type, and the first line of its message. For another program it
+    is the last line that looks like an error, else the last line. A program that was `killed` by a signal gives a
+    reason only if it aborted itself; otherwise its last lines are about something else.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -52,20 +52,20 @@ def reason_in(output: str, *, killed: bool = False) -> str:
 
 
 def lost_a_peer(reason: str) -> bool:
-    """Whether a rank failed because another one had gone: the reason of their end is then that one's."""
+    """Return whether a rank failed because another one had gone: then that other rank has the reason."""
     return _LOST_A_PEER.search(reason) is not None
 
 
 def member_in(detail: str) -> str:
-    """The member of a gang on which it happened, 1.1; "" if the detail names none."""
+    """Return the member of a gang that a detail names, such as 1.1; "" if it names none."""
     named = _ON_MEMBER.search(detail)
     return "" if named is None else named[1]
 
 
 def in_one_line(detail: str) -> str:
     """
-    The detail of an event as one line. Agents of earlier versions wrote a sentence and then the end of the output; an
-    error with advice has a line for that.
+    Return the detail of an event as one line. Agents of earlier versions wrote a sentence and then the end of the
+    output; an error with advice has a separate line for the advice.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")
@@ -75,8 +75,8 @@ def in_one_line(detail: str) -> str:
 
 def in_brief(detail: str, *known: str) -> str:
     """
-    The first words of a detail that stands in full elsewhere, without its advice. What is `known` from the sentence
-    around it is left out.
+    Return the first words of a detail that is shown in full elsewhere, without its advice. Each phrase `known` from the
+    surrounding sentence becomes "it".
     """
     words = in_one_line(detail).partition("; try: ")[0]
     for each in known:
@@ -85,7 +85,7 @@ def in_brief(detail: str, *known: str) -> str:
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:
-    """The text, or as many whole words of it as there is room for."""
+    """Return the text, cut after a whole word to at most `limit` characters."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 2]
@@ -93,19 +93,19 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 
 
 def _readable(line: str) -> str:
-    """Without colours, without the rank that wrote it, and of a progress bar what it showed last."""
+    """Return a line without colours and rank prefix, and of a progress bar only what it showed last."""
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """What ended the program: the exception of its last traceback."""
+    """Return the exception that ended the program, from its last traceback; "" if there is none."""
     found = [*_exceptions(lines)]
     own = [text for text in found if not _ONLY_TELLS.match(text)]
     return (own or found or [""])[-1]
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """The exception of each traceback, without those that the program survived."""
+    """Yield the exception of each traceback, without those that the program survived."""
     for at, line in enumerate(lines):
         if not _TRACEBACK.match(line) or (at and lines[at - 1].startswith(_SURVIVED)):
             continue
@@ -117,7 +117,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fatal(lines: Sequence[str]) -> str:
-    """The last word of a program that aborted, from the most precise to the least."""
+    """Return the last message of a program that aborted, by the most precise pattern; "" if there is none."""
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")
 

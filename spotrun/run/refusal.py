@@ -1,10 +1,10 @@
-"""How a precondition says no."""
+"""The exception that a broken precondition raises."""
 
 from __future__ import annotations
 
 
 class Refusal(Exception):
-    """Why an entry is void; of entry 0, why it creates no run."""
+    """The reason why an entry is void; for entry 0, why it creates no run."""
 
 
 def require(condition: bool, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The words for what a run is now. How a ledger becomes a `RunState` is in `spotrun.run.fold`."""
+"""The types for the state of a run. `spotrun.run.fold` computes a `RunState` from a ledger."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from spotrun.run.versions import Index, Log, Table
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Instances that were asked for by one entry, and what became of them.
+    The instances that one entry requested, and their records.
 
-    A run on one instance has one of them in each launch, and what is said of it holds of that one. Of a gang `attempt`
-    is the newest that one of them was named in.
+    A run on one instance has one instance in each launch, and the launch's properties are those of that instance. In a
+    gang, `attempt` is the newest attempt that names one of them.
     """
 
     number: int
@@ -38,17 +38,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """That of the first of its instances that exists."""
+        """The record of its first instance that exists; None if none does."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
     def condemned(self) -> ev.InstanceCondemned | None:
-        """Why all of its instances have to end; None as long as one of them has not."""
+        """The reason why all of its instances have to end; None unless all of them are condemned."""
         return self.members[0].condemned if all(member.condemned for member in self.members) else None
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The last end of an instance of it; None as long as one of them is not gone."""
+        """The last end of its instances; None until all of them are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -63,29 +63,31 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        Asked for, and neither closed, gone, nor taken over the run yet. A member of a gang is not waited for once it is
-        ready or released.
+        True if it was requested, is neither closed nor gone, and has not taken over the run. A member of a gang is not
+        awaited once it is ready or released.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
     @property
     def came_up(self) -> bool:
-        """Whether an instance of it was ready to train, or has trained."""
+        """True if an instance of it was ready to train, or has trained."""
         return self.attempt is not None or any(member.ready is not None for member in self.members)
 
     @property
     def may_be_closed(self) -> bool:
-        """Whether it can be given up as a whole (protocol 12, 46)."""
+        """True if it can be given up as a whole (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
     def taken_before_it_ran(self) -> bool:
-        """The cloud had accepted it, and then had no capacity: its instances ended before their meters began."""
+        """
+        True if the cloud accepted it and then had no capacity: its instances ended before their meters began.
+        """
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """A quota left no room for it. Some clouds say so at once, some only when they start it."""
+        """True if a quota left no room for it. Some clouds report that at once, some only when they start it."""
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
@@ -95,7 +97,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Nothing of it is left, and nothing will be found later: its bill is final."""
+        """True if nothing of it is left, and nothing will be found later: its bill is final."""
         return self.gone is not None or self._refused
 
     @property
@@ -104,54 +106,54 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """When its first meter began, by what was recorded last; None if none ever did."""
+        """The moment its first meter began, by the last record; None if none ever did."""
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The prices that an instance of it was charged, by what was recorded last."""
+        """The prices that an instance of it was charged, by the last record; () if there are none."""
         return next((member.prices for member in self.members if member.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last of its prices; while there is none, the price at which it was asked for."""
+        """The last of its prices; while there is none, the price at which it was requested."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
-        """The bill of each of its instances."""
+        """Return the bill of each of its instances."""
         return [self.meter(rule, index) for index in range(len(self.members))]
 
     def meter(self, rule: ev.BillingRule, index: int = 0) -> Meter:
-        """The bill of one of its instances."""
+        """Return the bill of one of its instances."""
         return self.members[index].meter(rule, self.intent.offering.capacity_type)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
-        """What has accrued for its instances."""
+        """Return the dollars that its instances have accrued by `moment`."""
         return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
 
     def with_member(self, index: int, **changes: Any) -> Launch:
-        """The same with something else known of one of its instances."""
+        """Return the launch with `changes` to one of its instances."""
         changed = replace(self.members[index], **changes)
         return replace(self, members=(*self.members[:index], changed, *self.members[index + 1 :]))
 
     def with_end(self, ended_at: datetime, index: int = 0) -> Launch:
-        """The same with another end of an instance, which is gone."""
+        """Return the launch with another end of an instance, which is gone."""
         return self.with_member(index, gone=self.members[index].with_end(ended_at).gone)
 
     @property
     def latest_end(self) -> datetime | None:
-        """When its time-to-live is over, counted from the begin of its bill; None if its meter never ran."""
+        """The end of its time-to-live, counted from the start of its bill; None if its meter never ran."""
         return self.latest_end_of(0)
 
     def latest_end_of(self, index: int) -> datetime | None:
-        """The same of one of its instances."""
+        """Return `latest_end` for one of its instances."""
         began = self.members[index].billed_from
         return None if began is None else began + timedelta(seconds=self.intent.time_to_live_s)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        What this launch may cost in all: the final bill of what is gone, nothing if the cloud refused it, the whole
-        time-to-live of the rest.
+        Return the most that this launch may cost: nothing if the cloud refused it, else the final bill of each instance
+        that is gone, and the whole time-to-live of the others.
         """
         if self._refused:
             return ZERO
@@ -170,9 +172,9 @@ def _is_awaited(member: Member) -> bool:
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One trainer process of an attempt. `started_at` is when its first step was done; of a command that says nothing of
-    steps, `began_at` is when it began, and `in_place` says that it went on with what the one before it had left. Until
-    its first step one may be `unprotected`: it runs Python, and no training in it has found its agent.
+    One trainer process of an attempt. `started_at` is when its first step was done. A command that reports no steps
+    `began_at` that moment, and `in_place` says that it continued with the files of the previous one. Until its first
+    step a trainer may be `unprotected`: it runs Python, and no training in it has found its agent.
     """
 
     incarnation: int
@@ -189,14 +191,14 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
-"""Causes that lie outside of the training: an attempt that its agent ended for one of them is followed by another."""
+"""Causes outside of the training: after an attempt that its agent ended for one of them, another one follows."""
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
+    The end of an attempt: training stopped at `stopped_at`, and the ledger had that at `known_at`.
 
-    `gave_up`: its agent expects nothing of another try. `missing` are the members of a gang that were not reached.
+    `gave_up`: another try would not help. `missing` are the members of a gang that could not be reached.
     """
 
     cause: Cause
@@ -230,27 +232,27 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd | None = None
     saves_failed_in_a_row: int = 0
     refused_bytes: int = 0
-    """The size of the last snapshot for which the store had no room."""
+    """Bytes of the last snapshot for which the store had no room."""
 
     @property
     def names(self) -> tuple[MemberName, ...]:
-        """Who trains in it, in the order of their ranks."""
+        """The members that train in it, in the order of their ranks."""
         return (MemberName(self.launch, 0),) if self.gang is None else self.gang.names
 
     @property
     def rebalance(self) -> bool:
-        """The cloud has said that it might take the instance."""
+        """True if the cloud has announced that it might take the instance."""
         return self.rebalance_at is not None
 
     @property
     def leaving(self) -> bool:
-        """It has been told to go, by the cloud or by a runner."""
+        """True if the cloud has given notice, or a runner has requested a drain."""
         return self.notice is not None or self.drain is not None
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Whether a member has nothing to wait for after this attempt: all that a runner told to hand over, and whom the
-        cloud takes. The others of a gang are members of the next one.
+        Return whether a member has no place in the next attempt: all members, if a runner requested a drain, else the
+        one that the cloud takes. The others of a gang are members of the next attempt.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -258,7 +260,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSetUp(NamedTuple):
-    """How an instance of a launch was set up, and when that was known."""
+    """The set-up of an instance of a launch, and when it was reported."""
 
     launch: Launch
     at: datetime
@@ -266,7 +268,7 @@ class KnownSetUp(NamedTuple):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of the script as they were stored once."""
+    """The files of the script as one entry stored them."""
 
     number: int
     at: datetime
@@ -277,7 +279,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
     An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history.
 
-    `step_reached` is the furthest step of this one and of those before it that were not cut off by then.
+    `step_reached` is the furthest step of this commit and of those before it that were not cut off by then.
     """
 
     number: int
@@ -293,7 +295,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> Outputs | None:
-        """Its files, as if an entry of their own had stored them."""
+        """Its files, as if an entry of their own had stored them; None if it has none."""
         files, event = self.event.files, self.event
         if files is None:
             return None
@@ -316,8 +318,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch on the history that survives so far. `step_reached` is the furthest step of this one and of those
-    before it.
+    A completed epoch on the history that survives so far. `step_reached` is the furthest step of this epoch and of
+    those before it.
     """
 
     number: int
@@ -338,21 +340,21 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """From an end to the request that opened the run again. This time belongs to no account."""
+    """The time from an end to the request that reopened the run. It belongs to no account."""
 
     since: datetime
     until: datetime
 
 
 class Prune(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to keep no more than `keep` of the commits before entry `number`."""
+    """A request to keep at most `keep` of the commits before entry `number`."""
 
     number: int
     keep: int
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """Something that no checkpoint holds, and that has changed by `step`. Entry `number` says so."""
+    """State that no checkpoint holds, and that has changed by `step`. Entry `number` reports it."""
 
     number: int
     place: str
@@ -370,9 +372,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """
     The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
 
-    `opened_at` is when the run was created, or resumed last. `pending` is the launch that waits for its attempt.
-    `last_end` is the entry that ended an attempt last.
-    `unsettled` are the launches whose bill may still grow, and `settled_usd` is what the others have cost. `borrowers`
+    `opened_at` is when the run was created or last resumed. `pending` is the launch that waits for its attempt.
+    `last_end` is the entry that ended the newest attempt.
+    `unsettled` are the launches whose bill may still grow, and `settled_usd` is the cost of the others. `borrowers`
     has, by prefix, the numbers of the commits that borrow from it; the last of them is not retired.
     """
 
@@ -415,8 +417,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Whether a commit of that attempt counts. Of a gang, one that has ended is worth as much as it was until another
-        begins: its lead may have outlived it, and holds what nobody has trained behind (protocol 43).
+        Return whether a commit of that attempt counts. In a gang, an ended attempt may commit until another begins: its
+        lead may have outlived it, and its snapshot has steps that no later attempt has (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -429,23 +431,23 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.pending is None else self.launches[self.pending]
 
     def ordinals(self) -> dict[int, int]:
-        """The number that people know each attempt by: 1, 2, 3 in the order of their beginnings."""
+        """Return the number that users see for each attempt: 1, 2, 3 in the order of their starts."""
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 
     def asked_last(self, attempt: Attempt) -> Launch:
-        """The launch of its members that was intended last."""
+        """Return the newest launch of the attempt's members."""
         return self.launches[max(name.launch for name in attempt.names)]
 
     @property
     def of_gangs(self) -> bool:
-        """Whether several instances may train together in it."""
+        """True if several instances may train together in this run."""
         return self.created.ledger_version == ev.GANG_LEDGER_VERSION
 
     def members(self) -> Iterator[Member]:
-        """Each instance that was ever asked for."""
+        """Yield each instance that was ever requested."""
         return (member for launch in self.launches.values() for member in launch.members)
 
     def has_asked_for(self, name: MemberName) -> bool:
@@ -453,22 +455,25 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return launch is not None and name.member < len(launch.members)
 
     def is_wanted(self, name: MemberName) -> bool:
-        """Whether an instance may train, or go on: nobody has said of it, or of its launch, what makes it end."""
+        """
+        Return whether an instance may train, or go on: its launch is not closed, and it is not condemned, released or
+        gone.
+        """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
     def member(self, name: MemberName) -> Member:
         return self.launches[name.launch].members[name.member]
 
     def names(self) -> Iterator[MemberName]:
-        """Those of all instances that were ever asked for, the earliest first."""
+        """Yield the names of all instances that were ever requested, the earliest first."""
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
-        """How an event names this member beside its launch: not at all in a run on one instance."""
+        """Return how an event names this member within its launch: UNSET in a run on one instance."""
         return name.member if self.of_gangs else UNSET
 
     def attempt_of(self, name: MemberName) -> Attempt | None:
-        """The newest attempt that it was named in."""
+        """Return the newest attempt that names this member; None if none does."""
         launch = self.launches[name.launch]
         if launch.attempt is None:
             return None
@@ -477,23 +482,23 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
     def has_to_leave(self, name: MemberName) -> bool:
-        """Whether its newest attempt has let it go, or is about to."""
+        """Return whether the member's newest attempt has let it go, or is about to."""
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
     def members_of(self, attempt: Attempt) -> list[Member]:
-        """Those that train in it, in the order of their ranks."""
+        """Return the members that train in an attempt, in the order of their ranks."""
         return [self.member(name) for name in attempt.names]
 
     def still_from(self, attempt: Attempt) -> datetime | None:
-        """From when on nothing ran on the first machine of it that is gone."""
+        """Return when the first of its machines that are gone stopped running; None if none is gone."""
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Whether somebody else than spotrun has asked the cloud for this end, before which the state is this one. Clouds
-        name the user for what spotrun ends too, and for what its guard ends after the time-to-live.
+        Return whether someone other than spotrun ended this instance in the cloud; this is the state before that event.
+        Clouds name the user also for instances that spotrun ends, or its guard after the time-to-live.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -508,7 +513,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
     def setups(self) -> list[KnownSetUp]:
-        """How each instance was set up, the first one first. A member of a gang says it; elsewhere its attempt does."""
+        """Return the set-up of each instance, the earliest first. A gang's members report it, else the attempt does."""
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
         attempts = self.attempts.values()
@@ -522,7 +527,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> list[KnownSetUp]:
-        """Those that were stored for later instances: the first of each kind of accelerator."""
+        """The set-ups that were stored for later instances: the first of each kind of accelerator."""
         first: dict[str, KnownSetUp] = {}
         for one in self.setups():
             if one.setup.how == "run" and one.setup.packed_bytes:
@@ -530,11 +535,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(first.values())
 
     def restore_candidates(self) -> list[Commit]:
-        """What may be resumed from, newest entry first (protocol 22)."""
+        """Return the commits that may be resumed from, the newest entry first (protocol 22)."""
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
-        """The same one by one, for a caller who wants only the newest."""
+        """Yield the restore candidates one by one, for a caller that needs only the newest."""
         return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:
@@ -542,12 +547,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_weights(self) -> bool:
-        """Whether the newest checkpoint is of a training. That of a command is files alone."""
+        """True if the newest checkpoint is of a training. That of a command has files only."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
     def ends_before(self, commit: Commit) -> list[Commit]:
-        """The last checkpoint of each fit() that had ended when that of `commit` began, the first one first."""
+        """Return the last checkpoint of each fit() that had ended before that of `commit` began, the earliest first."""
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
         return [last[fit] for fit in sorted(last)]
@@ -557,7 +562,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return None if at is None else self.commits[at]
 
     def commit_at(self, prefix: str) -> Commit | None:
-        """The newest commit whose objects lie below a prefix."""
+        """Return the newest commit whose objects lie below a prefix; None if there is none."""
         return next((commit for commit in reversed(self.commits) if commit.event.prefix == prefix), None)
 
     def is_retired(self, number: int) -> bool:
@@ -565,7 +570,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return commit is not None and commit.retired_at is not None
 
     def outputs_of(self, number: int) -> Outputs | None:
-        """The files of a checkpoint: its own, else the last that were looked at before there was a newer one."""
+        """
+        Return the files of a checkpoint: its own, else the last that the agent scanned before a newer checkpoint; None
+        if there are none.
+        """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
             return commit.outputs
@@ -574,9 +582,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def newest_outputs(self) -> Outputs | None:
         """
-        The newest files that are stored. What was looked at before a checkpoint with files is never the newest again,
-        whatever becomes of that checkpoint: its objects may be gone. That of a command has its state alone, and a look
-        at the work folder has that too.
+        Return the newest stored files; None if there are none. Files scanned before a checkpoint with files are never
+        the newest again, even if that checkpoint is cut off or retired: their objects may be gone. The checkpoint of a
+        command has only its state, which a scan of the work folder has too.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -587,43 +595,43 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return looked or self._newest_state()
 
     def _newest_state(self) -> Outputs | None:
-        """Of a command whose other files were not looked at."""
+        """Return the files of a command's newest state; used if the agent has scanned no other files."""
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
     def stored_files(self) -> int:
-        """How many files can be fetched."""
+        """The number of files that can be fetched."""
         newest = self.newest_outputs()
         return 0 if newest is None else newest.event.files
 
     def all_outputs(self) -> list[Outputs]:
-        """All files that were ever stored, in the order of their entries."""
+        """Return all files that were ever stored, in the order of their entries."""
         found = [*self.outputs, *(commit.outputs for commit in self.commits if commit.event.files is not None)]
         return sorted((each for each in found if each is not None), key=lambda each: each.number)
 
     @property
     def is_unprotected(self) -> bool:
-        """The command of the newest attempt has not found its agent."""
+        """True if the run has not ended and the command of the newest attempt has not found its agent."""
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
-        """How many trainings have begun with a checkpoint that lacks it."""
+        """Return how many trainers have begun from a checkpoint that lacks this state."""
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
-        """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
+        """Return the dollars spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """The most that this launch can cost: the lives of its instances, and the traffic between regions."""
+    """Return the most that this launch can cost: the lives of its instances, and the traffic between regions."""
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 
 def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """The most that one instance of it can cost: its whole time-to-live at its price ceiling, with disk and address."""
+    """Return the most that one instance can cost: its time-to-live at its price ceiling, with disk and address."""
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

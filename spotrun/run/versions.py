@@ -1,7 +1,7 @@
 """
-Sequences and maps that never change: a change gives a new version, and the old one stays as it was.
+Immutable sequences and maps: a change returns a new version, and the old one stays as it was.
 
-Versions share nearly all they hold. So a fold may hand out the state after each entry of a long ledger, and a change
+Versions share nearly all their items. So a fold may return the state after each entry of a long ledger, and a change
 costs about as much in a long one as in a short one.
 """
 
@@ -19,7 +19,7 @@ BUCKETS = 256
 
 
 class HasNumber(Protocol):
-    """What is named by the number of its entry."""
+    """An item that is named by the number of its entry."""
 
     @property
     def number(self) -> int: ...
@@ -58,20 +58,20 @@ class Log(Sequence[T]):
         return Log._of((*self._leaves, tail), ()) if len(tail) == LEAF else Log._of(self._leaves, tail)
 
     def replaced(self, index: int, item: T) -> Log[T]:
-        """The same with another item at `index`, which counts from the front."""
+        """Return the log with another item at `index`, which counts from the front."""
         at, inside = divmod(index, LEAF)
         if at == len(self._leaves):
             return Log._of(self._leaves, _with(self._tail, inside, item))
         return Log._of(_with(self._leaves, at, _with(self._leaves[at], inside, item)), self._tail)
 
     def truncated(self, length: int) -> Log[T]:
-        """The first `length` items."""
+        """Return the first `length` items."""
         at, inside = divmod(length, LEAF)
         tail = self._tail if at == len(self._leaves) else self._leaves[at]
         return Log._of(self._leaves[:at], tail[:inside])
 
     def position(self, number: int) -> int | None:
-        """Where the item of that number is, or None. For items that have numbers, in ascending order."""
+        """Return the index of the item with that number, or None. For items that have numbers, in ascending order."""
         leaf, at = self._tail, len(self._leaves)
         if not leaf or number < _first_number(leaf):
             at = bisect_right(self._leaves, number, key=_first_number) - 1
@@ -129,7 +129,7 @@ class Table(Mapping[int, N]):
         return Table(self._items.appended(item))
 
     def changed(self, item: N) -> Table[N]:
-        """The same with `item` in the place of the one of its number."""
+        """Return the table with `item` in place of the one with its number."""
         at = self._items.position(item.number)
         assert at is not None, f"there is no {item.number}"
         return Table(self._items.replaced(at, item))
@@ -157,7 +157,7 @@ class Table(Mapping[int, N]):
 
 
 class Index(Mapping[K, T]):
-    """A map from anything. In no order, which differs between processes."""
+    """A map from hashable keys. Its order is arbitrary, and differs between processes."""
 
     __slots__ = ("_buckets",)
 
@@ -165,7 +165,7 @@ class Index(Mapping[K, T]):
         self._buckets: tuple[Mapping[K, T], ...] = ({},) * BUCKETS
 
     def changed(self, key: K, value: T | None) -> Index[K, T]:
-        """The same with `value` under `key`, or with nothing there where it is None."""
+        """Return the index with `value` under `key`, or without the key if the value is None."""
         at = hash(key) % BUCKETS
         bucket = {each: there for each, there in self._buckets[at].items() if each != key}
         if value is not None:

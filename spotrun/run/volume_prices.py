@@ -1,7 +1,7 @@
 """
-What clouds charge for the disk and the public address of an instance, as dated list prices by region.
+The prices of an instance's disk and public address, as dated list prices by region.
 
-gp3 of EC2, in USD per GiB and month of 30 days, with no more speed than what is included:
+gp3 of EC2, in USD per GiB and month of 30 days, with the included speed only:
 https://aws.amazon.com/ebs/pricing. In each of these regions that is four fifths of gp2, which is how the table was
 checked. A public IPv4 address costs the same everywhere: https://aws.amazon.com/vpc/pricing, since February 2024.
 
@@ -72,8 +72,8 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Of the dearest of these regions, so that a budget holds wherever the run goes. A region that the table lacks costs
-    as much as the dearest that it has.
+    Return the price in the dearest of these regions, so that a budget holds in each of them. A region that the table
+    lacks costs as much as the dearest in the table.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)

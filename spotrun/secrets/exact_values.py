@@ -1,6 +1,6 @@
 """
-Finds values that are known, letter by letter, in each way to read a text: also where something stands between their
-letters, or a program has written those by numbers.
+Finds known values, letter by letter, in each reading of a text: also if other characters separate their letters, or a
+program has written the letters by number.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Way, Ways
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
-"""Characters that may stand between the letters of one value, where a text comes in parts."""
+"""Maximum characters between the letters of one value, if a text comes in parts."""
 
 
 def letters_of(value: str) -> int:
-    """How many are left of a value, however it is read."""
+    """Return the minimum number of letters that any reading leaves of a value."""
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
 class ExactValues:
-    """Values to look for. `reach`: how many characters the longest may take, however it is written and broken."""
+    """Values to look for. `reach`: the maximum characters of the longest value, however it is written and broken."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """Values as they are read, that have of their own what would break another one: that is hidden too."""
+        """Values, as they are read, that themselves contain characters which break others: those are hidden too."""
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -37,7 +37,7 @@ class ExactValues:
         ]
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """The places of the letters of each value that is there, in no order. They may overlap."""
+        """Yield the places of the letters of each value in the text, in no order. They may overlap."""
         for way, values in self._ways:
             reading = way.read(text)
             if reading is not None:
@@ -48,17 +48,17 @@ class ExactValues:
             yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
-        """How many characters at the end are the beginning of a value, of which at least so many letters are there."""
+        """Return how many characters at the end begin a value, of which at least `least` letters are there."""
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """In each way to read it: where the value begins that the text ends with a part of, if it does."""
+        """Yield, for each reading in which the text ends with a part of a value, where that value begins."""
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
                     continue
-                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # what was cut off begins a letter too
+                enough = max(1, max(least, way.part) - (reading.cuts > 0))  # the cut-off part begins a letter too
                 size = max((_begun(reading.left, value, enough) for value in values), default=0)
                 if size:
                     yield reading.start(len(reading.left) - size)
@@ -74,7 +74,7 @@ class Pieces:
         self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """The places of the letters of each piece that is there, in their order in each reading."""
+        """Yield the places of the letters of each piece in the text, in their order in each reading."""
         for way, pieces in self._ways:
             reading = way.read(text)
             if reading is None:
@@ -86,7 +86,7 @@ class Pieces:
 
 
 def _written(way: Way, values: Iterable[str]) -> list[str]:
-    """The values as they are read in that way."""
+    """Return the values as they are read in that way, sorted, without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -95,7 +95,7 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """Where a value begins and ends; of occurrences that overlap, what the one before has not covered."""
+    """Yield the start and end of each occurrence of a value, without the part that an earlier one covers."""
     start, done = text.find(value), 0
     while start >= 0:
         yield max(start, done), start + len(value)
@@ -108,7 +108,9 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 
 def _begun(text: str, value: str, least: int) -> int:
-    """The size of the longest beginning of `value`, but not all of it, that `text` ends with; 0 if it is too short."""
+    """
+    Return the size of the longest proper prefix of `value` that `text` ends with; 0 if that is shorter than `least`.
+    """
     if not text:
         return 0
     size = value.rfind(text[-1], 0, len(value) - 1) + 1

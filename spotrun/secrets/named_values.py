@@ -1,11 +1,11 @@
 """
-Finds values that stand behind a name which says that they are secret.
+Finds values that follow a name which marks them as secret.
 
     --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
 
-A name says so by its end: `hub_token` does; `max_tokens`, `token-count` and `pad_token` do not. Some values are no
-secrets, whatever their name: a variable (`$HF_TOKEN`), a placeholder (`<token>`), a word like `None`, a path, a number
-behind `token`, an expression (`token=self.token`), and what is shorter than four characters.
+The end of a name marks its value: `hub_token` does; `max_tokens`, `token-count` and `pad_token` do not. Some values are
+never secrets, under any name: a variable (`$HF_TOKEN`), a placeholder (`<token>`), a word like `None`, a path, a number
+after `token`, an expression (`token=self.token`), and a value of fewer than four characters.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 NAME_MAX, VALUE_MAX = 64, 4096
-"""Characters. What is longer is no password or token any more."""
+"""Maximum characters of a name and of a value. No password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""How many characters before a position can decide whether it belongs to such a value: its name, signs, and itself."""
+"""Maximum characters before a position that decide whether it belongs to a secret value: name, signs, and value."""
 UNDECIDED_MAX = 64
-"""A value that has begun with so many characters of a secret is one, whatever follows."""
+"""Minimum characters of a begun secret value after which it counts as a secret, whatever follows."""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
-"""Characters of a number that counts tokens, or is measured for each."""
+"""Maximum characters of a number that counts tokens, or is measured per token."""
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
 _CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
@@ -30,7 +30,7 @@ _SIGN = r"""\\*["']?\]?[ \t]{0,8}(?::=|=>|[=:](?![=:]))[ \t]{0,8}"""
 _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IGNORECASE | re.ASCII)
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
-"""The text before the end of a name, if that is a flag: only a flag needs no sign before its value."""
+"""Matches the text before the end of a name if that is a flag: only a flag needs no sign before its value."""
 _VALUE = re.compile(
     rf"""
       (?P<quote>\\*["'])(?P<quoted>(?:(?!(?P=quote))\\.|(?!(?P=quote))[^\\\r\n]){{0,{VALUE_MAX}}})
@@ -49,13 +49,13 @@ _BY_PLACE = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
-"""Text with none of these in it has no such value."""
+"""Text without any of these has no such value."""
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
     r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
     re.IGNORECASE,
 )
-"""A token that is called after one of these is a piece of text."""
+"""A token with one of these words before it is a piece of text."""
 _WORD = re.compile(
     r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
     re.IGNORECASE,
@@ -71,7 +71,7 @@ _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
 class Found(NamedTuple):
-    """Where such a value stands. `secret`: it is one, as far as it can be read. `ends`: at the end of the text."""
+    """The place of such a value. `secret`: as far as it is there, it is a secret. `ends`: the text ends with it."""
 
     start: int
     end: int
@@ -80,19 +80,19 @@ class Found(NamedTuple):
 
 
 def names_secret(name: str) -> bool:
-    """Whether the value of a flag, a key or a variable of this name is a secret."""
+    """Return whether the value of a flag, a key or a variable of this name is a secret."""
     found = _WHOLE_NAME.search(name)
     return found is not None and not _is_of_text(found["core"], name[: found.start()])
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether this value under this name is a secret: of two items of a command, say."""
+    """Return whether this value under this name is a secret, as for two items of a command."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
 
 def hide(text: str, hidden: str | None = None) -> str:
-    """`text` with `hidden` in the place of each secret value; with a star for each of its characters by default."""
+    """Replace each secret value in `text` by `hidden`; by default, each of its characters by a star."""
     kept: list[str] = []
     done = 0
     for start, end, secret, _ in sorted(values_in(text)):
@@ -104,13 +104,13 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 
 def unfinished(text: str) -> int:
-    """How many characters at the end belong to a value of which too little is there to know whether it is a secret."""
+    """Return how many characters at the end belong to a value that is too short yet to tell whether it is a secret."""
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
 
 
 def values_in(text: str) -> Iterator[Found]:
-    """The values behind such names and in such places, in no order. Each is on one line; one may hold another."""
+    """Yield the values after such names and in such places, in no order. Each is on one line; one may hold another."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
@@ -130,7 +130,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> Found:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Whether a token is a piece of text: `pad_token`, `eosToken`."""
+    """Return whether a token is a piece of text: `pad_token`, `eosToken`."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 
@@ -144,6 +144,6 @@ def _is_secret(value: str, core: str) -> bool:
 
 
 def _is_passed_on(value: str, core: str) -> bool:
-    """Whether it is the name of a variable, as in `token=hub_token` and in `--api-key API_KEY`."""
+    """Return whether a value is the name of a variable, as in `token=hub_token` and in `--api-key API_KEY`."""
     written, name = value.casefold().replace("-", "_"), core.replace("-", "_")
     return bool(core) and (written == name or written.endswith(f"_{name}"))

@@ -14,9 +14,12 @@ from spotrun.errors import StoreUnavailable
 from spotrun.secrets.reference import PARAMETERS, SECURE, SecretUnreadable, encrypt_command, put_command
 
 BATCH = 10
-"""One GetParameters call may name this many."""
+"""Maximum parameters in one GetParameters call."""
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
-"""A run's role is as new as the run, and AWS needs a while until all its servers know what the role may read."""
+"""
+Maximum seconds of retries after a denial, and seconds between two tries. A run's role is as new as the run, and AWS
+needs a while until all its servers know its rights.
+"""
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _CONFIG = Config(
     connect_timeout=5.0,
@@ -35,7 +38,7 @@ class _Denied(SecretUnreadable):
 
 def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    The values by path. Who has had its rights for long is denied at once.
+    Return the values by path. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
 
     Raises:
         SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
@@ -52,11 +55,11 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    As `read_parameters`, for a reader who is no instance, whose rights are not new, and who has some seconds only.
+    Read parameters within seconds, for a reader that is no instance and whose rights are not new.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: AWS's own; what to do about it is another thing than on an instance.
+        ClientError, BotoCoreError: AWS's own; the advice differs from that on an instance.
     """
     return _asked(paths, region, _HASTY)
 
@@ -69,7 +72,7 @@ def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str,
         if _passes(error):
             raise StoreUnavailable(what) from error
         hint = (
-            f"the role of a run (infra/aws) may read what is below {PARAMETERS} and that its job names; "
+            f"the role of a run (infra/aws) may read the parameters below {PARAMETERS} that its job names; "
             "your own key has to allow kms:Decrypt"
         )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error

@@ -1,11 +1,10 @@
 """
-Ways to read a text: as it is, without what stands between letters (the colours of a terminal, the end of a line,
-blanks), and with each letter that a program has written by a number or behind a backslash as that letter.
+Ways to read a text: as it is; without the characters between letters (the colours of a terminal, the end of a line,
+blanks); and with each letter decoded that a program has written by number or after a backslash.
 
-Programs colour what they print, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
-write all that down as JSON, and a server that as HTML or in a URL. So letters are decoded again and again, whatever the
-order was. A value is read in the same way, so that one which has a backslash or a `%` of its own stays the same as
-itself.
+Programs colour their output, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
+write all that as JSON, and a server may write the JSON as HTML or in a URL. So letters are decoded repeatedly, in any
+order. A value is read in the same way, so a value that itself contains a backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -31,21 +30,24 @@ from spotrun.secrets.written_letters import (
 )
 
 SHORT = 8
-"""Characters. Two lines of any output hold a shorter value by chance, if the end between them does not count."""
+"""
+Minimum characters of a value that is sought across line ends. Any two lines of output may contain a shorter one by
+chance.
+"""
 PART = 4
-"""So many letters of a value before a break may be its beginning. Fewer are the end of any line."""
+"""Minimum letters of a value before a break that count as its beginning. Fewer may end any line by chance."""
 DECODED_MIN = 4
-"""Letters. Of a value that has fewer once it is decoded, only what it is itself is looked for."""
+"""Minimum letters of a decoded value. A value with fewer is sought only as it is."""
 LEVELS = 5
-"""A letter is decoded so many times at most. Backslashes before backslashes count once."""
+"""Maximum times that a letter is decoded. Backslashes before backslashes count once."""
 WRITTEN_MAX = 16
-"""Characters in which a program writes one byte down: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
+"""Maximum characters with which a program writes one byte: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
 
 Letters = Callable[[re.Match[str]], str]
 
 
 class Step(NamedTuple):
-    """Puts `letters` in the place of all that fits `pattern`; nothing, if there are none."""
+    """Replaces each match of `pattern` by `letters`; removes it if there are none."""
 
     pattern: re.Pattern[str]
     letters: Letters | None = None
@@ -66,10 +68,10 @@ _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encod
 
 class Way(NamedTuple):
     """
-    The steps are taken `once` and then in turn, `levels` times at most. There is nothing to read in that way where none
-    of the `signs` is. Values of `least` letters are looked for, and at the end of a text `part` letters of one count as
-    its beginning. `decodes`: what is short after it is no value any more. `silent`: characters that count for nothing
-    where each letter is read by itself.
+    A way to read a text. It applies the steps of `once`, and then those of `turn` repeatedly, at most `levels` times. A
+    text without any of the `signs` has no such reading. Values of at least `least` letters are sought, and at the end
+    of a text at least `part` letters count as a beginning. `decodes`: a value that is short after decoding is not
+    sought. `silent`: characters that are ignored if each letter is read by itself.
     """
 
     turn: tuple[Step, ...] = ()
@@ -82,7 +84,7 @@ class Way(NamedTuple):
     silent: str = ""
 
     def read(self, text: str) -> Reading | None:
-        """None if nothing is another in that way."""
+        """Read a text in this way; None if the reading would not differ from the text."""
         if not self._may_differ(text):
             return None
         reading = self._reading(text)
@@ -90,8 +92,8 @@ class Way(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Without what may be the beginning of a letter, or of a break, at the end: cut once, twice, and so on, as a value
-        may have of its own what looks like such a beginning.
+        Yield readings without a possible beginning of a letter or of a break at the end: cut once, twice, and so on, as
+        a value may itself contain what looks like such a beginning.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -100,7 +102,7 @@ class Way(NamedTuple):
             yield reading
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
-        """The text before the first turn, after it, after the second, and so on, as long as each changes something."""
+        """Yield the text before the first turn, after the first, after the second, and so on, while it changes."""
         reading = Reading(text)
         for step in self.once:
             reading = reading.after(step)
@@ -118,14 +120,14 @@ class Way(NamedTuple):
         return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
-        """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
+        """Return a value as it is read in this way; "" if too little is left of it to look for."""
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
         return left
 
     def breaks(self, value: str) -> bool:
-        """Whether more than blanks is lost of a value that is read in that way."""
+        """Return whether this reading of a value drops more than blanks."""
         reading = self._reading(value)
         kept = {*reading.places(0, len(reading.left))} if reading.left else set()
         return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
@@ -137,8 +139,8 @@ class Way(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    To `read` a text as a whole, and letter by letter: `spelled`, or `spelled_short` if a value has fewer characters
-    than SHORT.
+    The ways to `read` a text as a whole, and the way to read it letter by letter: `spelled`, or `spelled_short` for a
+    value with fewer characters than SHORT.
     """
 
     read: tuple[Way, ...]
@@ -168,11 +170,11 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""For bytes as text in which each is one character."""
+"""The ways to read bytes that were decoded to one character each."""
 
 
 class Reading:
-    """What is `left` of a text, and where each letter of that stands. `cuts`: how often its end was cut."""
+    """The letters that are `left` of a text, and the place of each. `cuts`: how often its end was cut."""
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
@@ -184,12 +186,12 @@ class Reading:
         return Reading(left, self, step) if left != self.left else self
 
     def until_begun(self, cuts: int) -> Reading:
-        """Without what may be the beginning of a letter at its end, unless it was cut so often."""
+        """Return the reading without a possible beginning of a letter at its end, unless it was cut `cuts` times."""
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
-        """Those of the letters from `start` to `end`: each character that a letter is written with."""
+        """Return the places of the letters from `start` to `end`: every character with which they are written."""
         starts, ends = self._spans
         if isinstance(starts, range):
             return range(starts[start], ends[end - 1])
@@ -200,7 +202,7 @@ class Reading:
 
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Where each letter begins, and where it ends."""
+        """The places where each letter begins, and where it ends."""
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
         if self._step is None:
@@ -218,7 +220,7 @@ class Reading:
 
 
 def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
-    """Each stretch of a text, with the number of letters that stand for it; None if it stays as it is."""
+    """Yield each stretch of a text, with the number of letters that replace it; None if it stays as it is."""
     done = 0
     for found in step.pattern.finditer(text):
         yield done, found.start(), None

@@ -1,10 +1,10 @@
 """
 Removes secrets from texts before they leave in a notification.
 
-It recognises a secret in two ways. By value: what the run's own variables hold, what the runner's environment holds
-under a name that sounds secret, and the addresses of the webhooks. Twelve characters of a value are enough, because a
-line of a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services,
-and what stands behind a name that says it (`--password X`, `api_key: X`).
+It recognises a secret in two ways. By value: the values of the run's own variables, values in the runner's environment
+whose name sounds secret, and the addresses of the webhooks. Twelve characters of a value are enough, because a line of
+a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services, and
+values after a name that marks them (`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
 PIECE = 12
-"""This many characters of a secret give it away. Shorter secrets are looked for as a whole."""
+"""Characters of a secret that identify it. A shorter secret is sought as a whole."""
 TEXT_MAX = 4096
-"""Characters. Nobody reads more of a reason, and it is cut before secrets are looked for in it."""
+"""Maximum characters of a reason that are sent. It is cut before secrets are sought in it."""
 AT_THE_CUT = 256
-"""Characters. A secret that is cut off is recognised by its beginning if that is longer."""
+"""Characters that are dropped before the cut of a long text: only a longer start of a secret is surely recognised."""
 VALUE_MIN, SECRET_MIN = 8, 4
-"""Shorter values are words like `true` and `0.1`. If the name sounds secret, four characters are enough."""
+"""
+Minimum characters of a secret value, and of one whose name sounds secret. Shorter values are words like `true` and
+`0.1`.
+"""
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
     r"|TOKENS?_(?:COUNT|IDS?|LEN|LENGTH|LIMIT|SIZE)(?![A-Z])",
     re.IGNORECASE,
 )
-"""Tokens of a text, which are no secrets."""
+"""Names of text tokens, which are no secrets."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 WELL_KNOWN = r"""
       \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
@@ -47,17 +50,17 @@ WELL_KNOWN = r"""
     | (?<=discord\.com/api/webhooks/)[^\s$"']+
     | (?<=://)[^\s/@$]++@
 """
-"""What keys and tokens of well-known services look like. It does not match a variable (`https://$USER@…`)."""
+"""The shapes of keys and tokens of well-known services. It does not match a variable (`https://$USER@…`)."""
 _WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
 
 
 def holds_credential(text: str) -> bool:
-    """Whether `text` contains a key, a token or the address of a webhook."""
+    """Return whether `text` contains a key, a token or the address of a webhook."""
     return _WELL_KNOWN.search(text) is not None
 
 
 class Redactor:
-    """Hides the given secrets, and whatever looks like one."""
+    """Hides the given secrets, and everything that looks like one."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {form for secret in secrets for form in forms_of(secret)}
@@ -66,17 +69,17 @@ class Redactor:
         self._whole, self._pieces = ExactValues(paths | whole), Pieces(known - paths, PIECE)
 
     def clean(self, text: str) -> str:
-        """`text` without the secrets that are known by value or by shape."""
+        """Return `text` without the secrets that are known by value or by shape."""
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
-        """The same. A long text is cut before, and loses what may be a part of a secret at the cut too."""
+        """Clean a text of limited length: a long text is cut first, without any part of a secret at the cut."""
         if len(text) <= TEXT_MAX:
             return self.clean(text)
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
 
     def clean_all(self, value: Any) -> Any:
-        """Plain data with each of its texts cleaned and none of them long, keys included."""
+        """Return plain data with each of its texts cleaned and shortened, including keys."""
         if isinstance(value, str):
             return self.clean_short(value)
         if isinstance(value, dict):
@@ -84,7 +87,7 @@ class Redactor:
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_exact(self, text: str) -> str:
-        """`text` with one HIDDEN in the place of each stretch that known values cover, and of what breaks them."""
+        """Replace each stretch that known values cover, including their breaks, by one HIDDEN."""
         stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
         done = 0
@@ -97,8 +100,8 @@ class Redactor:
 
 def forms_of(secret: str) -> Iterator[str]:
     """
-    The secret line by line: as it is, and as programs write it in a URL, in JSON, in HTML, as a literal of Python, in
-    hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
+    Yield the secret line by line: as it is, and as programs write it in a URL, in JSON, in HTML, as a literal of
+    Python, in hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
     """
     for line in {each.strip() for each in (secret, *secret.splitlines())}:
         if len(line) < SECRET_MIN:
@@ -114,14 +117,14 @@ def forms_of(secret: str) -> Iterator[str]:
 
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
-    """What of a secret's base64 stays the same whatever stands before and behind it."""
-    for before in range(3):  # bytes of what stands before, beyond whole groups of three
+    """Yield the parts of a secret's base64 that do not depend on the text before and after it."""
+    for before in range(3):  # bytes before it, beyond whole groups of three
         whole = len(data) + before
         yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
 
 
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
-    """The secrets of the run's own variables, of the environment, and of the webhooks' addresses."""
+    """Return the secrets of the run's own variables, of the environment, and of the webhooks' addresses."""
     values = {value for name, value in own.items() if len(value) >= _least(name)}
     values |= {value for name, value in environment.items() if sounds_secret(name) and len(value) >= SECRET_MIN}
     return values | {part for address in addresses for part in _secret_parts(address)}
@@ -132,12 +135,12 @@ def _least(name: str) -> int:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether a variable of this name probably holds a secret."""
+    """Return whether a variable of this name probably holds a secret."""
     return SOUNDS_SECRET.search(_OF_TEXT.sub("", name)) is not None
 
 
 def _secret_parts(address: str) -> Iterable[str]:
-    """All parts of an address but the scheme and the host, which are not secret."""
+    """Yield all parts of an address except the scheme and the host, which are not secret."""
     parts = urlsplit(address)
     userinfo, at, _ = parts.netloc.rpartition("@")
     yield from (part for part in (userinfo if at else "", parts.query, parts.fragment) if len(part) >= SECRET_MIN)

@@ -1,4 +1,4 @@
-"""Where the value of a secret is: a specification names the place and never holds the value."""
+"""References to secrets: a specification names the place of a value and never holds the value."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""What each kind of reference names."""
+"""The place that each kind of reference names, for messages."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
 PARAMETERS = "/spotrun/"
-"""The path below which the role of a run may read what its job names (infra/aws/account.yaml)."""
+"""The path below which the role of a run may read the parameters that its job names (infra/aws/account.yaml)."""
 SECRETS = "spotrun-"
-"""How a secret is called that the service account of a run may read (infra/gcp/conditions/spotrunSecret.yaml)."""
+"""The prefix of secrets that the service account of a run may read (infra/gcp/conditions/spotrunSecret.yaml)."""
 
 
 class Reference(NamedTuple):
     """
-    `env`: a variable in the environment of whoever launches. `ssm`: a SecureString at that path in AWS's Parameter
-    Store, in the region of the instance. `gsm`: the latest version of a secret of Google's Secret Manager, in the
-    project of the instance.
+    The place of a secret's value. `env`: a variable in the environment of the launching command. `ssm`: a SecureString
+    at that path in AWS's Parameter Store, in the region of the instance. `gsm`: the latest version of a secret of
+    Google's Secret Manager, in the project of the instance.
     """
 
     kind: str
@@ -46,11 +46,13 @@ class SecretUnreadable(SpotrunError):
 
 
 class SecretNotInstalled(NotInstalled, SecretUnreadable):
-    """What would read it is not installed."""
+    """The package that would read the secret is not installed."""
 
 
 def parse(text: object) -> Reference:
     """
+    Parse a reference.
+
     Raises:
         Unreadable: the text is not a reference. The message does not quote it, because it may be the secret itself.
     """
@@ -71,38 +73,41 @@ def parse(text: object) -> Reference:
 
 
 def resolved(text: str, default: Reference) -> Reference:
-    """The place that `text` names. If it is empty, the place is `default`."""
+    """Return the place that `text` names; `default` if the text is empty."""
     return parse(text) if text else default
 
 
 def put_command(path: str, region: str, value: str = "…") -> str:
-    """What to type for a parameter; the region of who types it may be another one."""
+    """Return the command that stores a parameter. It names the region, as the user's default may be another one."""
     return f"aws ssm put-parameter --type {SECURE} --name {path} --value {value} --region {region}"
 
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    What to type for a parameter that is there and is not encrypted. Its type cannot be changed:
+    Return the command that replaces an unencrypted parameter by an encrypted one. Its type cannot be changed:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
 
 
 def create_command(name: str, project: str) -> str:
-    """What to type for a secret of Secret Manager that is missing, or whose value alone is: then `create` fails."""
+    """
+    Return the command for a secret of Secret Manager that is missing, or that has no value: then `create` fails, and
+    the second part adds the value.
+    """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 
 
 def add_command(name: str, project: str) -> str:
     """
-    What to type for a secret that is there and whose value is not, or is another one now. It takes one line. A shell
-    keeps what it was told to do, and not what was typed in; with `echo`, the value would end in a line break.
+    Return the command that adds a first or new value to an existing secret. It reads one line. The value comes from the
+    input, so the shell's history does not keep it; with `echo`, the value would end in a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 
 
 def add_encoded_command(name: str, project: str) -> str:
-    """What to type for a value that is no text, which is in a file."""
+    """Return the command that adds a value that is no text, from a file."""
     return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
 
 

@@ -26,12 +26,15 @@ from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, ad
 NAME = "secretmanager"
 ROOT = f"https://{NAME}.googleapis.com/"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
-"""The variable that names another server; gcloud reads the same."""
+"""The environment variable that names another server; gcloud reads the same one."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
-"""A run's account is as new as the run, and Google needs a while until all its servers know what it may read."""
+"""
+Maximum seconds of retries, and seconds between two tries. A run's account is as new as the run, and Google needs a
+while until all its servers know its rights.
+"""
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
-"""Seconds to connect, and for an answer."""
+"""Maximum seconds to connect, and to wait for an answer."""
 _OK, _SERVER = 200, 500
 _PASSING = (408, 429)
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -50,7 +53,7 @@ class _Denied(SecretUnreadable):
 
 def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str, str]:
     """
-    The values by name. Who has had its rights for long is denied at once.
+    Return the values by name. While `rights_are_new`, a denial is retried for a while; otherwise it is final.
 
     Raises:
         SecretUnreadable: a secret is missing, has no value any more, is no text, or may not be read.
@@ -66,7 +69,7 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
-    """As `read_secrets`, for a reader who is no instance, whose rights are not new, and who has some seconds only."""
+    """Read secrets within seconds, for a reader that is no instance and whose rights are not new."""
     return _read(names, project, _HASTY)
 
 
@@ -86,7 +89,7 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
-    """Who mends one has to know of the others, or pays for an instance with each try."""
+    """Combine all failures, so that the user can fix all of them before paying for another instance."""
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)
     return kind("; ".join(each.message for each in failures), hint="; ".join(hints))
@@ -94,8 +97,10 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
+    Return a session with the default credentials, and the project: `named`, or that of the credentials.
+
     Raises:
-        SecretUnreadable: nobody says in which project the secrets are.
+        SecretUnreadable: the project of the secrets is unknown.
     """
     credentials, of_login = google.auth.default(scopes=[SCOPE])
     project = named or of_login
@@ -132,7 +137,7 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
     fault = fault if isinstance(fault, dict) else {}
     what = f"Secret Manager did not give {name} of {project}: {fault.get('message') or f'HTTP {status}'}"
     if status >= _SERVER or status in _PASSING or not fault:
-        return StoreUnavailable(what)  # without words of Google's, something on the way has answered
+        return StoreUnavailable(what)  # without an error from Google, something on the way has answered
     match status:
         case 404:
             what = f"there is no secret {name} in {project}, or it has no version"
@@ -143,16 +148,18 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
             return SecretUnreadable(what, hint=_ENABLE)
         case 403:
             return _Denied(what, hint=_RIGHT)
-        case 401:  # so it may say of an account that was just made
+        case 401:  # Google may answer this for a new account
             return _Denied(what, hint=_LOG_IN)
     return SecretUnreadable(what)
 
 
 def _text(project: str, name: str, told: Answer) -> str:
     """
+    Return the value in an answer as text.
+
     Raises:
-        StoreUnavailable: what arrived is not what was sent.
-        SecretUnreadable: it can be no variable of a process.
+        StoreUnavailable: the answer was damaged on the way.
+        SecretUnreadable: the value cannot be a variable of a process.
     """
     payload = told.get("payload")
     payload = payload if isinstance(payload, dict) else {}

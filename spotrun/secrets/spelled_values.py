@@ -1,13 +1,13 @@
 r"""
-Finds values that have a `\`, a `%` or a `&` of their own, letter by letter.
+Finds values that themselves contain a `\`, a `%` or a `&`, letter by letter.
 
-Who reads `\t` cannot know whether that is a tab, or a backslash of the value and its next letter; nor can who reads
-`%41`, if the value has that itself and its letters are written each in another way. So both are tried, and the rest of
-the text decides. Backslashes count for nothing, neither in a value nor in a text: either they stand for themselves, or
-they belong to the letter that follows. Where that may begin a written letter, what it stands for counts too.
+A reader of `\t` cannot know whether that is a tab, or a backslash of the value and its next letter; nor can a reader of
+`%41`, if the value contains that itself and each of its letters is written in another way. So both are tried, and the
+rest of the text decides. Backslashes are ignored, both in a value and in a text: either they stand for themselves, or
+they belong to the letter that follows. If a written letter may begin there, the letter it stands for counts too.
 
-A text is read once from its beginning to its end. All that may have been read of values up to a character is kept
-there, and that is never more than the values have beginnings.
+A text is read once from its beginning to its end. At each character all prefixes of values that may end there are kept,
+which are never more than the values have prefixes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, Step, Way
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
-"""Characters. No program writes a letter, or the beginning of a colour, in more of them."""
+"""Maximum characters with which a program writes a letter, or the beginning of a colour."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
-"""What may break a written letter apart: also a backslash at the end of a line, of which that alone is left."""
+"""Removes what may break a written letter apart: also a backslash at the end of a line, without its line end."""
 
 
 def spelled(values: Iterable[str], way: Way) -> list[str]:
     """
-    The values that have signs of their own, without what counts for nothing. Where the plain value of a form is known
-    and has none, that can be read in one way alone, and this is not needed.
+    Return the values that themselves contain signs, without ignored characters. A form whose plain value is known too,
+    and has no signs, is left out: the plain value can be read in only one way.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -50,7 +50,7 @@ def _spelled(value: str, way: Way) -> str:
 
 
 class Beginning:
-    """What values begin with, of `size` letters. `whole`: one of them ends here."""
+    """A prefix of values, of `size` letters. `whole`: one value ends here."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -64,7 +64,7 @@ class Beginning:
         here.whole = True
 
     def then(self, letters: str, silent: str) -> Beginning | None:
-        """The beginning that has these letters too; None if there is no such value."""
+        """Return the prefix that is longer by these letters; None if no value begins with it."""
         here: Beginning | None = self
         for letter in letters:
             if here is None:
@@ -85,7 +85,7 @@ class SpelledValues:
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """The places of each value that is there, from its first character to its last; not of the breaks in it."""
+        """Yield the places of each value in the text, from its first character to its last, without its breaks."""
         if self._may_be_in(text):
             for reading in self._way.turns(text):
                 for beginning, start, end in self._read(reading.left):
@@ -93,7 +93,7 @@ class SpelledValues:
                         yield reading.places(_with_backslashes(reading.left, start), end)
 
     def begun(self, text: str, least: int) -> Iterator[int]:
-        """Where the values begin of which at least so many letters are at the end. One may be there in part."""
+        """Yield where values begin of which at least `least` letters are at the end. A letter may be there in part."""
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
                 for reading in self._way.turns(text, cuts):
@@ -111,7 +111,10 @@ class SpelledValues:
         return bool(self._none.followed_by) and _has_signs(text)
 
     def _read(self, text: str) -> Iterator[tuple[Beginning, int, int]]:
-        """Each beginning that can be read, from where to where. Of one that ends where another does, the longer way."""
+        """
+        Yield each prefix that can be read, with its start and end. If a prefix can be read up to one end in two ways,
+        the longer stretch counts.
+        """
         read: dict[int, dict[Beginning, int]] = {}
         at = self._next(text, 0)
         while at < len(text) or read:
@@ -122,7 +125,7 @@ class SpelledValues:
             at = at + 1 if read else self._next(text, at + 1)
 
     def _next(self, text: str, at: int) -> int:
-        """Where a value may begin from there on."""
+        """Return where the next value may begin, at `at` or later; the text's length if none may."""
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
@@ -137,8 +140,8 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    What may stand in a text from there on: up to where, and which letters. There are several where a sign may stand
-    for itself or belong to a written letter; what that stands for may be a sign again.
+    Yield the letters that a text may have at `at`, each with its end. There are several if a sign may stand for itself
+    or belong to a written letter, which may be a sign again.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -155,7 +158,7 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 
 def _letter_first(text: str) -> tuple[int, str]:
-    """In how many characters a letter is written at the beginning of a text, and which; 0 if there is none."""
+    """Return the number of characters of the written letter at the beginning of a text, and that letter; 0 if none."""
     if found := _letter(text):
         return found.end(), letter_of(found)
     broken = text.find("\\", 1)
@@ -172,7 +175,7 @@ def _letter(text: str) -> re.Match[str] | None:
 
 
 def _is_begun(text: str, at: int) -> bool:
-    """Whether the rest of the text may be the beginning of a letter or of a break."""
+    """Return whether the rest of the text may be the beginning of a letter or of a break."""
     if not 0 < len(text) - at <= AHEAD:
         return False
     ends = (letters + text[end:] for end, letters in _written_at(text, at))
@@ -180,7 +183,7 @@ def _is_begun(text: str, at: int) -> bool:
 
 
 def _with_backslashes(text: str, start: int) -> int:
-    """Where the backslashes begin that a letter is written with: in JSON within JSON there are more of them."""
+    """Return where the backslashes of a written letter begin: JSON within JSON has more of them."""
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1
     return start

@@ -12,8 +12,8 @@ def read_values(
     references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
 ) -> dict[str, str]:
     """
-    The values, by the name of the variable that will hold each. While the rights of who reads are new, a denial may
-    pass, and is asked again for a while.
+    Return the values, by the name of the variable that will hold each. While the reader's rights are new, a denial may
+    be temporary, and the read is retried for a while.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -33,10 +33,10 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Before a run is created: check that each variable that holds a secret is set here.
+    Check, before a run is created, that each variable that holds a secret is set here.
 
     Raises:
-        SecretUnreadable: one is not set.
+        SecretUnreadable: a variable is not set.
     """
     for name, reference in references.items():
         if reference.kind == ENVIRONMENT:

@@ -1,4 +1,4 @@
-"""How programs write letters by number or behind a backslash, and what stands between letters that they print."""
+"""Patterns for letters that programs write by number or after a backslash, and for characters between letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from html.entities import html5
 
 COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
-"""https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4. Its end may still be to come."""
+"""
+A colour of a terminal, whose end may be missing:
+https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4.
+"""
 WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 BLANKS = "".join(chr(code) for code in (*range(0x1B), *range(0x1C, 0x21), 0x7F))
 BLANK = rf"[{re.escape(BLANKS)}]+"
@@ -38,16 +41,19 @@ BEGUN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""What may be the beginning of a letter, or of a break, of which the rest is still to come: also its first byte."""
+"""Matches a possible beginning of a letter or of a break whose rest is still to come: also a letter's first byte."""
 
 SIGNS = ("\\", "%", "&")
-"""Each letter that is written in another way begins with one of them."""
+"""The first characters of all letters that are written in another way."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
-"""A line ends between a backslash and what belongs to it. (Elsewhere that backslash means that the line goes on.)"""
+"""
+A line end between a backslash and the characters that belong to it. (Elsewhere that backslash means that the line goes
+on.)
+"""
 
 
 def utf8(character: str) -> str:
-    """Its bytes, each as a character."""
+    """Return the UTF-8 bytes of a character, each as a character."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -56,7 +62,7 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """The bytes of a letter, each as a character."""
+    """Return the bytes of a letter that LETTER has found, each as a character."""
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

@@ -1,4 +1,4 @@
-"""How many requests this process has sent to buckets, as their owners bill them: each try is one."""
+"""Counts the requests that this process has sent to buckets, as their owners bill them: each try is one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Asked(NamedTuple):
-    """`reads` are those that get an object; `writes` put one, or list. A deletion is free."""
+    """Numbers of requests. `reads` get an object; `writes` put one, or list. A deletion is free."""
 
     reads: int = 0
     writes: int = 0
@@ -25,7 +25,7 @@ def asked() -> Asked:
 
 
 def count(request: Any, **_: object) -> None:
-    """What botocore calls ahead of each request to S3."""
+    """Count one request; botocore calls this before each request to S3."""
     if request.method != "DELETE":
         is_read = request.method in ("GET", "HEAD") and "list-type=" not in request.url
         _add(reads=int(is_read), writes=int(not is_read))

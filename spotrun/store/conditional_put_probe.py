@@ -1,5 +1,5 @@
 """
-Whether a store creates only what is absent. It cannot be read from any label: writers race for one object.
+Tests whether a store creates only absent objects. No label states that, so writers race for one object.
 
 Runners and agents race in the same way for the next entry of a ledger, and two that both won would both spend money.
 """
@@ -22,8 +22,8 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     Let writers race for `key`, and leave it there.
 
     Raises:
-        StoreUnavailable: nobody was answered, or the store takes no writes.
-        StoreError: two were told that they created it, or the winner's bytes are not what is there.
+        StoreUnavailable: no writer got an answer, or the store takes no writes.
+        StoreError: the store confirmed the creation to two writers, or the stored bytes are not the winner's.
     """
     answers = _answers(store, key, racers)
     unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
@@ -32,18 +32,18 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
         raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
-        raise _unsafe(f"{len(won)} of {racers} writers were told that they created the same object")
+        raise _unsafe(f"{len(won)} of {racers} writers got the answer that they created the same object")
     stored = int(persist(lambda: store.get(key)))
     if won and won != [stored]:
-        raise _unsafe(f"writer {won[0]} was told that it created an object, which is of writer {stored}")
+        raise _unsafe(f"writer {won[0]} got the answer that it created an object, which is of writer {stored}")
     if answers[stored] is False:
-        raise _unsafe("a writer was told that an object is there already, and overwrote it")
+        raise _unsafe("a writer got the answer that an object is there already, and overwrote it")
     if persist(lambda: store.put_if_absent(key, b"-1")) or persist(lambda: store.get(key)) == b"-1":
         raise _unsafe("an object that was there was overwritten")
 
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
-    """What each writer was told; a fault is nothing that can be relied on."""
+    """Return the answer that each writer received; a fault says nothing about the object."""
     start = Barrier(racers, timeout=START_WITHIN_S)
 
     def create(number: int) -> bool | StoreUnavailable:
@@ -51,7 +51,7 @@ def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailabl
         try:
             return store.put_if_absent(key, b"%d" % number)
         except WritesRefused:
-            raise  # it takes nothing from anybody
+            raise  # the store takes no writes at all
         except StoreUnavailable as error:
             return error
 

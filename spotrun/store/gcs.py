@@ -2,8 +2,8 @@
 A prefix of a Google Cloud Storage bucket as an object store; `STORAGE_EMULATOR_HOST` names another server than
 Google's.
 
-Everything goes through google-cloud-storage: it alone has the condition *generation 0*, which means that there is no
-object of the name, and it compares CRC32C both ways.
+All requests go through google-cloud-storage: only that library has the condition *generation 0*, which means that there
+is no object of the name, and it compares CRC32C both ways.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from spotrun.store.port import StoreFacts, Unsaid
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
-"""A body must have left within the time-out of its connection (urllib3 sends it before the other one begins)."""
+"""A body must be sent within the time-out of its connection (urllib3 sends it before the read time-out begins)."""
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """
-Otherwise the library asks for the bucket beside each call, for traces that nobody reads. An instance may not ask, so
-it would ask again each time.
+The variable that keeps the library from requesting the bucket's metadata with each call, for traces that spotrun does
+not use. An instance has no right to it, so the library would repeat the request each time.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
-"""urllib3's own errors come through where a download breaks off; the last two are of an answer that was damaged."""
+"""Passing faults: urllib3 raises its own errors if a download breaks off; the last two come from a damaged answer."""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
@@ -49,7 +49,7 @@ _HINTS = {
 
 
 class GcsStore(BucketStore):
-    """Google's library compares the CRC32C of each object too, both ways."""
+    """A store on GCS. Google's library also compares the CRC32C of each object, both ways."""
 
     _VERBS = Verbs("upload", "download", "list", "delete", "copy")
 
@@ -91,7 +91,7 @@ class GcsStore(BucketStore):
 
     def _pages(self, **query: str) -> Iterator[Any]:
         for page in self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query).pages:
-            count_write()  # Google takes for a list what it takes for a write
+            count_write()  # Google bills a list like a write
             yield page
 
     def _copy(self, source: str, name: str) -> None:
@@ -106,7 +106,7 @@ class GcsStore(BucketStore):
         return "" if found is None else found
 
     def _facts(self) -> StoreFacts:
-        """Needs storage.buckets.get, which the roles for objects do not have."""
+        """Read the bucket's facts. That needs storage.buckets.get, which the roles for objects do not have."""
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
@@ -132,7 +132,7 @@ class GcsStore(BucketStore):
 
 
 def _location(bucket: Any) -> str:
-    """A region, the code of a dual- or multi-region, or the two regions of one that has no code of its own."""
+    """Return a region, the code of a dual- or multi-region, or both regions of a dual-region without a code."""
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))
 
@@ -154,6 +154,6 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
 
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
-    """One for all stores of a process that find the same account. It reads the settings from the environment itself."""
+    """Return one client for all stores of a process with the same settings, which it reads from the environment."""
     os.environ.setdefault(_NO_LOOK, "true")
     return storage.Client()

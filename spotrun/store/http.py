@@ -1,4 +1,4 @@
-"""A store in a bucket that is reached by HTTP: all of it but what differs between services."""
+"""The common part of the stores in buckets that are reached by HTTP."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from spotrun.store.port import Store, StoredObject, StoreFacts, checked_key, is_
 
 CONNECT_S = 10.0
 READ_S = 60.0
-"""System time, for each piece of an answer. A call is tried once: its caller knows how long trying again helps."""
+"""Maximum seconds of system time for each piece of an answer. A call is tried once: its caller decides on retries."""
 NO_STORE = "no-store"
-"""For every object: a cache between us and the store would show the past (protocol 28)."""
+"""The Cache-Control of every object: a cache in front of the store would return old versions (protocol 28)."""
 _CHECKED_BYTES = 64 << 10
-"""The checksum takes bytes only: this much is copied at a time, which fits the processor's cache."""
+"""Bytes that are copied at a time for the checksum, which takes bytes only; they fit the processor's cache."""
 FULL = 507
 _NEVER_PASSES = (501, FULL)
-"""Not implemented, and full."""
+"""Statuses that no retry changes: not implemented, and full."""
 
 
 def passes(status: int) -> bool:
     """
-    Whether the same request may be answered otherwise in a while; until then nothing is known of its effect.
+    Return whether a repeated request may succeed later; until then its effect is unknown.
 
-    409 is among them: S3 says so of a conditional write that met another one, and has stored nothing of it.
+    409 is one of these statuses: S3 gives it to a conditional write that met another one, and has stored nothing of it.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
@@ -43,11 +43,11 @@ class Exists(StoreError):
 
 
 class BeyondTheEnd(StoreError):
-    """A read begins where the object has ended."""
+    """A read begins at or after the end of the object."""
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""What a status means that is an answer rather than a fault."""
+"""The statuses that are an answer and no fault, with the error that stands for each."""
 
 
 class Verbs(NamedTuple):
@@ -61,9 +61,9 @@ class Verbs(NamedTuple):
 class BucketStore(ABC):
     """
     A prefix of a bucket; keys are the names of objects below it. A subclass speaks one service's dialect: it raises the
-    service's own errors, which `_translate` makes into ours. `_VERBS` is how messages call what was asked.
+    service's own errors, which `_translate` converts to ours. `_VERBS` names the requests in messages.
 
-    The service computes the CRC32C of each object that is written, and it is compared here with that of what was sent.
+    The service computes the CRC32C of each object that is written, and `put` compares it with that of the sent bytes.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -106,8 +106,8 @@ class BucketStore(ABC):
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """In the order of keys: SeaweedFS lists folder by folder, where b/1 comes before b-1."""
-        # Some tools mark a folder by an empty object of its name: that is not ours, and no key.
+        """Return the objects in the order of keys: SeaweedFS lists folder by folder, where b/1 comes before b-1."""
+        # Some tools mark a folder by an empty object of its name, which is no key.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
@@ -115,7 +115,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Whatever is there, key or not."""
+        """Return all objects below the prefix, also those whose names are no keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -128,7 +128,7 @@ class BucketStore(ABC):
         return tuple(sorted(filter(is_key, found)))
 
     def copy_from(self, source: Store, key: str) -> bool:
-        """From another folder of the same bucket."""
+        """Copy an object from another folder of the same bucket; return False for any other store."""
         if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
             return False
         with self._translated(self._VERBS.copy, key):
@@ -163,23 +163,23 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
-        """Write an object; the checksum that the service has computed, if it says so."""
+        """Write an object; return the checksum that the service has computed, or None if it gives none."""
 
     @abstractmethod
     def _read(self, name: str, first: int, last: int | None) -> bytes:
-        """Its bytes from `first` to `last`, both included."""
+        """Return the object's bytes from `first` to `last`, both included; to the end if `last` is None."""
 
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
-        """Name, size and time of those whose name begins with `prefix`, from the name `after` on if there is one."""
+        """Yield name, size and time of the objects whose name begins with `prefix`, from `after` on if it is given."""
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """The common prefixes right below the root, up to the next slash."""
+        """Yield the common prefixes right below the root, up to the next slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """An object of the bucket, under another name too."""
+        """Copy an object of the bucket to another name."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...
@@ -189,16 +189,19 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception, what: str) -> StoreError | None:
-        """What the caller is told; None if the error is none of the service's."""
+        """Convert an error of the service to ours; None if it is none of the service's."""
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
-    """The variables of the environment by which a service's tools find their account."""
+    """Return the environment variables by which a service's tools find their account."""
     return frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
 
 
 def crc32c(data: bytes | memoryview) -> str:
-    """The checksum of what travels, as S3 and GCS both write it. What vouches for a checkpoint is in its manifest."""
+    """
+    Return the CRC32C of sent bytes, as S3 and GCS both write it. The digests that verify a checkpoint are in its
+    manifest.
+    """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     view = memoryview(data)
     for start in range(0, len(view), _CHECKED_BYTES):

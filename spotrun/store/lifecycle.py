@@ -1,7 +1,7 @@
 """
-Which lifecycle rules of a bucket would take a run's objects away: pure readings of what the clouds answer.
+Finds the lifecycle rules of a bucket that would remove a run's objects, in the clouds' answers. Pure.
 
-A rule counts when it may reach anything below a prefix: also when it names only a part of it, or only large objects.
+A rule counts if it may reach anything below a prefix: also if it names only a part of it, or only large objects.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Any
 
 Rule = Mapping[str, Any]
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Objects of these classes must be restored for hours before they can be read; GLACIER_IR is read at once."""
+"""Storage classes whose objects take hours to restore before a read; GLACIER_IR is readable at once."""
 _OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
 
 
 def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
-    """The rules of GetBucketLifecycleConfiguration that reach below `root`, in words. Our objects have no tags."""
+    """
+    Describe the rules of GetBucketLifecycleConfiguration that reach below `root`. Our objects have no tags, so rules
+    for tagged objects do not count.
+    """
     return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
 
 
@@ -43,7 +46,7 @@ def _s3_when(act: Rule) -> str:
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
-    """After how many days every older version below `root` is gone; None if no rule deletes them all."""
+    """Return after how many days every older version below `root` is gone; None if no rule deletes them all."""
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
 
@@ -61,7 +64,7 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
-    """The lifecycle rules of a GCS bucket that delete live objects below `root`, in words. All classes are readable."""
+    """Describe the rules of a GCS bucket that delete live objects below `root`. All its classes are readable."""
     return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 
 

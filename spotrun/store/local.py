@@ -1,8 +1,8 @@
 """
-A local folder as an object store (protocol 29), which its owner alone can read unless its folder says otherwise.
+A local folder as an object store (protocol 29). Only its owner can read it, unless the folder is shared with a group.
 
-The payload goes through fsspec; what fsspec does not do on a local disk (fsync, publish only what is whole, create only
-what is absent) is done here.
+The payload goes through fsspec; this module adds what fsspec lacks on a local disk: fsync, publishing only complete
+files, and creating only absent ones.
 """
 
 from __future__ import annotations
@@ -24,9 +24,15 @@ from spotrun.errors import NO_ROOM, ObjectMissing, StoreError, StoreUnavailable,
 from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
-"""Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
+"""
+The prefix of temporary files. They are next to their targets, so that a link or rename stays on one file system, and
+are never listed as objects.
+"""
 WRITE_TRIES = 1000
-"""Each may meet another delete of the emptied folder; a busy machine lets two writers meet often."""
+"""
+Maximum tries of a write. A delete in another process may remove the emptied folder before each one; on a busy machine
+that happens often.
+"""
 
 
 class LocalStore:
@@ -99,14 +105,14 @@ class LocalStore:
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """Of all files below, whether or not they are keys. What a link leads to is somebody else's."""
+        """Yield the names of all files below, keys or not. A link's target is not part of the store."""
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
             names = (path.relative_to(self._folder).as_posix() for path in _files_below(top))
             yield from (name for name in names if name.startswith(prefix))
 
     def _is_behind_a_link(self, folder: Path) -> bool:
-        """Within the store; its own folder may be wherever its user has put it."""
+        """Return whether a folder within the store is a link, or behind one; the store's own folder may be a link."""
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
 
@@ -143,7 +149,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
-        """A whole temporary file with `data` beside its target; what is left of it afterwards is removed."""
+        """Write a complete temporary file with `data` next to its target; remove what is left of it afterwards."""
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
@@ -165,7 +171,7 @@ class LocalStore:
                         os.fsync(file.fileno())
                 return
             except (FileNotFoundError, FileExistsError):
-                continue  # a delete removed the emptied folder between two of our calls
+                continue  # a delete removed the emptied folder between two calls
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
@@ -176,8 +182,10 @@ class LocalStore:
 
 def _require_file(path: Path) -> None:
     """
+    Refuse what is neither a file nor a folder.
+
     Raises:
-        StoreError: it is a pipe, whose reader waits until somebody writes, or a device, which may have no end.
+        StoreError: it is a pipe, whose reader waits for a writer, or a device, which may have no end.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -188,8 +196,8 @@ def _make_folder(folder: Path) -> None:
     """
     Make a folder, and those above it, for its owner alone.
 
-    Logs and scripts may hold what no other user of the machine should read. Whoever shares a store with a group gives
-    the group the right to write in its folder; what is made there is the group's too.
+    Logs and scripts may hold text that no other user of the machine should read. A user who shares a store with a group
+    gives the group the right to write in its folder; the group may then use what is made there.
     """
     if folder.is_dir():
         return
@@ -201,13 +209,13 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether a group may write there. Where everybody may, as in /tmp, nobody has meant to share."""
+    """Return whether a group may write there. A folder that all users may write, such as /tmp, does not count."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Every object file below a folder. A folder that goes while we look is empty."""
+    """Yield every object file below a folder. A folder that vanishes meanwhile counts as empty."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:
             if item.is_dir(follow_symlinks=False):

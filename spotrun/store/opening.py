@@ -12,11 +12,11 @@ from spotrun.store.port import Store
 
 def open_store(uri: str) -> Store:
     """
-    The store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, made if absent, as a path or a file://
-    address.
+    Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, made if absent, as a path or a
+    file:// address.
 
     Raises:
-        StoreError: for any other kind of address, and where the SDK of a cloud or its credentials are missing.
+        StoreError: `uri` is another kind of address, or the SDK of a cloud or its credentials are missing.
     """
     place = address.parse(uri)
     if isinstance(place, str):

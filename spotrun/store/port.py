@@ -63,19 +63,19 @@ class Store(Protocol):
         """Write an object whole, over what was there; a crash of the machine may lose it."""
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """The bytes from `start` on, `size` of them at most."""
+        """Return the bytes from `start` on, at most `size` of them."""
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
-        The objects whose key begins with `prefix` and sorts after `after`, in the order of their keys. What others have
-        put there under a name that is no key is left out: nobody could read or delete it.
+        Return the objects whose key begins with `prefix` and sorts after `after`, in the order of their keys. Objects
+        of others under names that are no keys are left out: no call could read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
-        """The first parts, in order, of the keys that have more than one: on a store of runs, their folders."""
+        """Return, in order, the first parts of the keys that have several: on a store of runs, their folders."""
 
     def delete(self, key: str) -> None:
-        """Remove an object. One that is absent is removed already."""
+        """Remove an object; do nothing if it is absent."""
 
 
 def is_key(text: str) -> bool:
@@ -84,7 +84,7 @@ def is_key(text: str) -> bool:
 
 def checked_key(key: str) -> str:
     """
-    `key`, which no store may take for anything but a name below its own folder.
+    Return `key` if every store takes it for a name below its own folder.
 
     Raises:
         StoreError: it is not a key.
@@ -96,48 +96,47 @@ def checked_key(key: str) -> str:
 
 @runtime_checkable
 class Sifted(Protocol):
-    """A store that tells what it leaves out of its lists."""
+    """A store that reports the names that it leaves out of its lists."""
 
     def strange_names(self, prefix: str) -> list[str]:
-        """What is there below `prefix` under names that are no keys: others have put it there, and it stays."""
+        """Return the names below `prefix` that are no keys: others have put those objects there, and they stay."""
 
 
 @runtime_checkable
 class InPieces(Protocol):
-    """A store that hands on what it reads while it reads."""
+    """A store that yields an object piece by piece while it reads."""
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        The first `size_bytes` of an object, or all it has, in order. What has come by the time of an error may be
-        anything.
+        Yield the first `size_bytes` of an object, or all it has, in order. After an error, the bytes so far may be
+        wrong.
         """
 
 
 @runtime_checkable
 class CopiesItself(Protocol):
-    """A store that copies objects by itself, so that they do not come here."""
+    """A store that copies objects itself, without sending them through this machine."""
 
     def copy_from(self, source: Store, key: str) -> bool:
         """
-        Write the object `key` of another store under the same key, over what was there. False: this store cannot reach
-        that one by itself, and nothing happened.
+        Write the object `key` of another store under the same key, over what was there. Return False, having done
+        nothing, if this store cannot reach that one itself.
         """
 
 
 class Unsaid(msgspec.Struct, frozen=True):
-    """The store does not say, or this account may not ask."""
+    """A fact that is unknown: the store does not state it, or this account may not read it."""
 
     reason: str
 
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a store says of itself, apart from its objects.
+    The facts that a store reports about itself, apart from its objects.
 
-    `expiries` are its rules, in words, that would delete or put out of reach what lies below the store's prefix.
-    `versioned`: what is overwritten or deleted is kept, and paid for; for `older_versions_days` at most, or for an
-    unknown time if that is None. `region` is None where there are none,
-    `free_bytes` where space has no end.
+    `expiries` are its rules, in words, that would delete or archive objects below the store's prefix. `versioned`: the
+    store keeps overwritten and deleted objects, which cost money; for at most `older_versions_days`, or for an unknown
+    time if that is None. `region` is None for a store without regions, `free_bytes` for one without a limit.
     """
 
     region: str | Unsaid | None
@@ -149,10 +148,12 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Located(Protocol):
-    """A store that is in some region of a cloud, or in several."""
+    """A store that is in one or several regions of a cloud."""
 
     def region(self) -> str | Unsaid:
         """
+        Return the region, or why it is unknown.
+
         Raises:
             StoreError: the store itself cannot be used.
         """
@@ -160,10 +161,12 @@ class Located(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A store that can be asked about itself; never needed for a run, only before the first one."""
+    """A store that reports facts about itself; no run needs them, only the checks before the first one."""
 
     def inspect(self) -> StoreFacts:
         """
+        Return the facts.
+
         Raises:
-            StoreError: the store itself cannot be used. What it merely does not tell is Unsaid.
+            StoreError: the store itself cannot be used. Facts that it merely does not report are Unsaid.
         """

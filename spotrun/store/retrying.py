@@ -1,4 +1,4 @@
-"""Repeats what a store could not do just now. Only passing faults are repeated; any other answer is final."""
+"""Retries calls of a store after passing faults; any other answer is final."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
-"""Short beside a notice of 30 s, when a pause costs most."""
+"""The first and the maximum pause. Both are short against a notice of 30 s, during which a pause costs most."""
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
-    """Tries for this long (system time) with growing random pauses; then raises the last StoreUnavailable."""
+    """Return a retry for `for_s` seconds of system time, with growing random pauses; it raises the last error."""
     return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    What `act` returns, tried again for a person who waits: for some seconds, and the time that the failures take.
+    Return the result of `act`, with TRIES tries: some seconds of pauses, for a user who waits, and the calls' own time.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -32,7 +32,10 @@ def persist(act: Callable[[], T]) -> T:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether the fault passes by itself, and soon. A person who has to log in, or to make room, is told at once."""
+    """
+    Return whether the fault passes by itself, and soon. If the user has to log in or to make room, the error is
+    reported at once.
+    """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 
 

@@ -1,11 +1,10 @@
 """
 A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 than Amazon's.
 
-Everything goes through boto3, the payload too, from where it lies in memory: 0.5 s of processor time a GB that is put.
-Tried beside it was `obstore.fsspec`: it spends 1.1 s, tells a missing bucket and a missing object by the same
-FileNotFoundError (a restore must walk back from one and never from the other), has the code of any other error only
-inside of a text, does not tell the checksum that S3 computed, and finds its credentials by other rules than the AWS
-tools.
+All requests go through boto3, with the payload sent from its place in memory: 0.5 s of processor time per GB put.
+`obstore.fsspec` was tried too: it takes 1.1 s, raises the same FileNotFoundError for a missing bucket and a missing
+object (a restore must walk back from one and never from the other), has the code of any other error only inside a text,
+does not report the checksum that S3 computed, and finds its credentials by other rules than the AWS tools.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-From here on a body is sent piece by piece, each with a time-out of its own, after S3 has said that it wants it. One
-that is sent whole must have left within one time-out, which a slow line cannot do.
+Minimum bytes of a body that is sent piece by piece, each with its own time-out, after S3 has agreed to receive it. A
+body that is sent whole must have left within one time-out, which a slow line cannot do.
 """
 
 _PIECE_BYTES = 256 << 10
@@ -56,10 +55,10 @@ _CREDENTIALS = (
 )
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _LOGGED_OUT = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound)
-_EXPIRED = "log in anew, for example by `aws sso login`, or export new AWS_ variables"
+_EXPIRED = "log in again, for example by `aws sso login`, or export new AWS_ variables"
 _EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
-_FULL_TOO = "if this does not pass, see whether the store has space left: a full SeaweedFS says no more than this"
+_FULL_TOO = "if this lasts, check whether the store has space left: a full SeaweedFS reports no more than this"
 _HINTS = {
     "AccessDenied": "allow s3:ListBucket on the bucket, and s3:GetObject, PutObject and DeleteObject on the prefix",
     "AllAccessDisabled": "ask the owner of the bucket",
@@ -91,7 +90,7 @@ _PASSING_CODES = {
     *("InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict"),
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
-"""Whatever their status is. The last row is of damage on the way, which S3 has found."""
+"""Codes of passing faults with any status. The last row is for damage on the way that S3 has found."""
 _PASSING = (
     BrokenBody,
     sdk.HTTPClientError,
@@ -105,11 +104,14 @@ _PASSING = (
     ValueError,
     KeyError,
 )
-"""The last two: an answer whose dates or numbers are none, or that lacks what S3 always tells, was damaged."""
+"""
+Errors that are passing faults. The last two come from a damaged answer: its dates or numbers are malformed, or it lacks
+a field that S3 always sends.
+"""
 
 
 class S3Store(BucketStore):
-    """S3 itself refuses an object whose CRC32C is not the one that was sent with it."""
+    """A store on S3, which itself refuses an object whose CRC32C is not the one that was sent with it."""
 
     _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject", "CopyObject")
 
@@ -182,7 +184,7 @@ class S3Store(BucketStore):
                 return found
             case sdk.SSOError() | sdk.LoginError() | sdk.TokenRetrievalError():
                 return LoginExpired(f"{what}: {error}", hint=_EXPIRED)
-            case RuntimeError() if "credentials are still expired" in str(error):  # botocore's only word for it
+            case RuntimeError() if "credentials are still expired" in str(error):  # botocore has no class for it
                 return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(
@@ -196,9 +198,9 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    A payload as a file, which is read from where it lies: in pieces large enough that sending them is all the work.
+    A payload as a file, which is read from its place in memory, in pieces so large that reading them costs nothing.
 
-    urllib3 asks for 16 KiB at a time and sends whatever it gets.
+    urllib3 requests 16 KiB at a time and sends whatever it gets.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -242,15 +244,16 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    An answer that came damaged, or of something before the store: is the object missing, the bucket, or the connection
-    too slow? To be mistaken would be worse than to ask again. Without a code in the body botocore takes the status.
+    Return whether an answer is ambiguous: damaged, or from a server in front of the store. It may mean that the object
+    is missing, or the bucket, or that the connection is too slow. A wrong guess would be worse than a retry. Without a
+    code in the body botocore takes the status as the code.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 
 
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
-    """One for all stores of a process that find the same account. It reads the settings from the environment itself."""
+    """Return one client for all stores of a process with the same settings, which it reads from the environment."""
     client = boto3.Session().client(
         "s3",
         region_name=os.environ.get("AWS_REGION"),
@@ -260,8 +263,8 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
-            s3={"payload_signing_enabled": False},  # its checksum is signed, which S3 compares
-            response_checksum_validation="when_required",  # a checkpoint is compared with what the ledger says
+            s3={"payload_signing_enabled": False},  # the checksum is signed, and S3 compares it
+            response_checksum_validation="when_required",  # a checkpoint is compared with the ledger's digest
         ),
     )
     client.meta.events.register("before-send.s3", asked.count)

@@ -1,4 +1,4 @@
-"""What an S3 bucket says of itself. An account that may use the bucket often may not ask."""
+"""Reads facts about an S3 bucket. An account that may use the bucket often may not read them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from spotrun.store.port import StoreFacts, Unsaid
 
 _NO_ANSWER = (403, 405, 501)
-"""Not allowed, or not known to this kind of S3."""
+"""Statuses of a question that is not allowed, or that this kind of S3 does not know."""
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
 
 def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
     """
+    Read the bucket's facts.
+
     Raises:
-        ClientError, and what else botocore raises: the bucket cannot be asked at all.
+        ClientError, and other errors of botocore: the bucket cannot be reached at all.
     """
     rules = _rules(client, place.bucket)
     return StoreFacts(
@@ -30,7 +32,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | Unsaid:
-    """The region alone, by one call; raises as `facts_of` does."""
+    """Return only the region, by one call; raises as `facts_of` does."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, Unsaid):
         return answer
@@ -64,7 +66,10 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
 
 
 def answered(error: ClientError) -> str:
-    """`S3 answered 403 AccessDenied`; without a code in its body botocore takes the status for one, or has none."""
+    """
+    Describe an answer: `S3 answered 403 AccessDenied`. Without a code in the body botocore takes the status as the
+    code, or has none.
+    """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))
     return " ".join(("S3 answered", *dict.fromkeys(word for word in (status, code) if word)))

@@ -1,1 +1,1 @@
-"""Where a job should run next: pure rules, ours and those of others."""
+"""Strategies that decide where a job should run next: pure rules, ours and those of others."""

@@ -1,4 +1,4 @@
-"""The strategies that a job can be run by, by name, and the two that stay on one kind of capacity."""
+"""The strategies for a job, by name, and the two that stay on one kind of capacity."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from spotrun.strategies.safety_net import SafetyNet
 
 
 def listed_first(situation: Situation) -> Choice:
-    """Spot where it runs already, else in the first zone that has some, as tools do that walk a list."""
+    """Return the spot zone where the job runs already, else the first zone with spot, as tools do that walk a list."""
     if situation.running in situation.spot:
         return situation.running
     return next(iter(situation.spot), None)
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """The bill that everything is compared with."""
+    """Always on demand: the bill that all strategies are compared with."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Spot or nothing; late when the market says so."""
+    """Spot or nothing; late if the market lacks spot."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,9 +1,9 @@
 """
-How long each zone has been up and how often it was lost, with old facts fading; and the life to expect from it.
+Records how long each zone has been up and how often it was lost, with old facts fading, and estimates its life.
 
-Capacity is a region's before it is a zone's: in the first half of the 2023 V100 trace spot lasted 1.7 h (cut at 8 h)
-where no other zone of its region had any, 4.4 h beside one and 6.3 h beside two (us-west-2a; the others alike). So a
-zone's life is expected from its own record, its region's losses, and how many of the other zones have spot now.
+Capacity depends more on the region than on the zone: in the first half of the 2023 V100 trace spot lasted 1.7 h (cut at
+8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had (us-west-2a; the others are
+similar). So the estimate uses a zone's own record, its region's losses, and how many of the other zones have spot now.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from math import exp, log
 import msgspec
 
 FADING_S = 6 * 3600.0
-"""After this long an observation counts for 1/e. All four: benchmarks/tuning.py, on half of the 2023 V100 trace."""
+"""
+Seconds after which an observation counts for 1/e. benchmarks/tuning.py fitted all four constants, on half of the 2023
+V100 trace.
+"""
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
-"""What is believed of a zone never seen."""
+"""The assumed losses and seconds up of a zone that was never observed."""
 REGION_SHARE = 1 / 3
-"""How much a loss in one zone counts in the others of its region."""
+"""The weight of a loss in one zone for the other zones of its region."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -31,7 +34,7 @@ class Past(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
-        """One stretch of `up_s` that ended `ago_s` ago, in a loss or otherwise: what a ZoneRecord would make of it."""
+        """Return the past of one stretch of `up_s` that ended `ago_s` ago, in a loss or not, as a ZoneRecord has it."""
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
 
@@ -40,7 +43,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, as of `at_s`; `up` is whether it could be had since then."""
+    """Faded losses and faded seconds up, as of `at_s`; `up` says whether spot has been available since then."""
 
     at_s: float
     up: bool
@@ -48,7 +51,7 @@ class ZoneRecord(msgspec.Struct, frozen=True):
     up_s: float = 0.0
 
     def up_until(self, now_s: float) -> float:
-        """Faded seconds up at a later moment: u' = -u / FADING_S, plus one a second while it is up."""
+        """Return the faded seconds up at a later moment: u' = -u / FADING_S, plus one a second while it is up."""
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
 
@@ -62,7 +65,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     """
     A fold of observations, bounded by the number of zones. Feed it with `observed`; `now_s` never goes back.
 
-    `told` is what others say of how often a zone is lost, against what is believed of one never seen: 1 of all others.
+    `told` is how often a zone is lost by the cloud's own figures, as a multiple of the assumption for a zone that was
+    never observed; 1 for a zone without figures.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -73,13 +77,13 @@ class MarketHistory(msgspec.Struct, frozen=True):
     def from_pasts(
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
-        """What others remember of each zone, as of `now_s`; `up` names the zones that are not known to lack spot."""
+        """Make a history of each zone's past, as of `now_s`; `up` names the zones that are not known to lack spot."""
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
         return cls(records, frozenset(up), told or {})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
-        """This history and what can be had from `now_s` on; the same object where nothing changed."""
+        """Return the history with the zones that have spot from `now_s` on; the same object if nothing changed."""
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
         now_up = frozenset(up)
@@ -95,12 +99,12 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        How long spot in `zone` is expected to last from now on, cut at `horizon_s`.
+        Return the expected seconds that spot in `zone` lasts from now on, cut at `horizon_s`.
 
-        An unknown hazard with a Gamma prior, after n losses in u seconds up, gives a Lomax life: heavy-tailed, so what
-        has lasted will last. The hazard is inverse to how many zones of the region have spot, k beside this one, and
-        m losses in the others tell of this one too. What is told of it counts until it was seen. With shape
-        b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
+        An unknown hazard with a Gamma prior, after n losses in u seconds up, gives a Lomax life: heavy-tailed, so the
+        longer it has lasted, the longer it will last. The hazard is inverse to the number of zones of the region with
+        spot, k besides this one, and m losses in the others count for this one too. `told` weighs until observations
+        outweigh it. With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -122,10 +126,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
 @cache
 def region_of(zone: str) -> str:
     """
-    What the zones of one region have in common: `us-east-1a` and `us-east-1b` do, `us-central1-a` and `us-central1-b`.
+    Return the common part of the zones of one region, such as `us-east-1a` and `us-east-1b`, or `us-central1-a` and
+    `us-central1-b`.
 
-    In a pool's name, `us-east-1a/g5.xlarge`, the type has to be the same too: each has capacity of its own. A name of
-    one letter says nothing of its region.
+    In a pool's name, `us-east-1a/g5.xlarge`, the type has to be the same too: each has its own capacity. A name of one
+    letter does not contain its region.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

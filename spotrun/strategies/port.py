@@ -1,4 +1,4 @@
-"""What a strategy is asked and what it answers. Pure: seconds and prices in, a market out."""
+"""The port of a strategy: the situation that it receives and the choice that it returns. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Choice = str | None
 
 class Job(msgspec.Struct, frozen=True):
     """
-    What does not change while a job runs. Without a deadline `deadline_s` is infinite.
+    The constants of a job. Without a deadline `deadline_s` is infinite.
 
     `changeover_s` passes, paid but without progress, after every start. `tick_s` is the time between two decisions.
-    `margin_s` is what the work left may turn out longer than estimated, and the rework of one loss: it widens the net.
+    `margin_s` is for work that takes longer than estimated, and for the rework of one loss: it widens the safety net.
     """
 
     work_s: float
@@ -38,9 +38,9 @@ class Situation(msgspec.Struct):
     """
     One moment at which to decide: the start of a tick.
 
-    `running` is None after a loss. `spot` has the zones that can be had in the coming tick, in the order in which the
-    cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `running` has been what
-    it is for `since_s`, less than nothing during a changeover. A start costs the toll of its zone in USD, where there
+    `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the order in which
+    the cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `since_s` is how
+    long `running` has lasted; it is negative during a changeover. A start costs the toll of its zone in USD, if there
     is one: for bytes that cross regions.
     """
 
@@ -56,16 +56,16 @@ class Situation(msgspec.Struct):
 
     @property
     def slack_s(self) -> float:
-        """Time left beyond the work left: what may still be spent on waiting and on changeovers."""
+        """The time left beyond the work left, in seconds: waits and changeovers may use it."""
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
 
 class Strategy(Protocol):
     """
-    Where to run for the coming tick.
+    Chooses where to run for the coming tick.
 
-    A strategy holds no state of its own: equal situations get equal choices. It may choose only a zone in
-    `situation.spot`; to stay where it runs it names `situation.running`.
+    A strategy has no state: equal situations get equal choices. It may choose only a zone in `situation.spot`; to stay
+    where the job runs it names `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

@@ -1,4 +1,4 @@
-"""Our own strategy: a reserve of slack in proportion to the work left, and zones by what an hour of progress costs."""
+"""Our own strategy: a reserve of slack in proportion to the work left, and zones by their cost per hour of progress."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import msgspec
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 RESERVE_SHARE = 0.15
-"""Slack kept per second of work left; all constants by benchmarks/tuning.py, on half of the 2023 V100 trace."""
+"""
+Seconds of slack kept per second of work left. benchmarks/tuning.py fitted all constants, on half of the 2023 V100
+trace.
+"""
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""The part of a new zone's expected life for which its lower price is believed to last."""
+"""The share of a new zone's expected life for which its lower price is assumed to last."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
@@ -26,10 +29,10 @@ class Reserve(msgspec.Struct, frozen=True):
         idle        spot if there is some; else wait while s >= r, else on-demand
         on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover, its
                     seconds priced at what slack is worth, which is dear when s is below r
-        on spot     move when a zone's price per second of progress, p (1 + d / L), is so much lower that
-                    the difference over MOVE_SHARE * L pays for the changeover, at the same price of its seconds
+        on spot     move if a zone's price per second of progress, p (1 + d / L), is low enough that the
+                    difference over MOVE_SHARE * L pays for the changeover, at the same price of its seconds
 
-    Meant to be kept in a SafetyNet.
+    It is meant to be used within a SafetyNet.
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -56,7 +59,7 @@ class Reserve(msgspec.Struct, frozen=True):
 
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
-    """Spot that no toll makes dearer than on-demand; what runs has paid its own."""
+    """Return the spot zones whose toll does not make them dearer than on-demand; the running one has paid its toll."""
     return {
         zone: usd
         for zone, usd in situation.spot.items()
@@ -68,8 +71,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    The slack below which waiting for spot costs more than it saves. What the net keeps for its margin is no slack that
-    a wait or a changeover can use.
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. The safety net's margin is no
+    slack that a wait or a changeover can use.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -81,7 +84,7 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
-    """USD per hour of progress: a changeover is paid once in a life, and so is a toll."""
+    """Return the USD per hour of progress: a changeover and a toll are each paid once in a life."""
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
     return usd + situation.tolls[zone] * 3600 / life_s if zone in situation.tolls else usd
@@ -89,8 +92,8 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 
 class Return(msgspec.Struct, frozen=True):
     """
-    Going back to spot from on-demand, in seconds of on-demand's price: what its expected life saves, and what the
-    changeover costs, the slack that it uses up included.
+    A return from on-demand to spot, in seconds of on-demand's price: the saving over its expected life, and the cost of
+    the changeover, including the slack that it uses up.
     """
 
     life_s: float
@@ -103,14 +106,14 @@ class Return(msgspec.Struct, frozen=True):
 
 
 def return_to(zone: str, situation: Situation) -> Return:
-    """What a return to the spot of `zone` would bring now."""
+    """Compute the saving and the cost of a return to the spot of `zone` now."""
     share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
     life_s = _life_s(zone, situation)
     return Return(life_s, life_s * (1 - share), _changeover_cost_s(zone, situation))
 
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
-    """What a start there costs, its toll and the slack that it uses up included: in seconds of on-demand's price."""
+    """Return the cost of a start there, with its toll and the slack that it uses, in seconds of on-demand's price."""
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
     scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
@@ -119,9 +122,9 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Whether it would pay to move to the cheapest other zone if that lasted for ever: no zone pays where this does not.
+    Return whether a move to the cheapest other zone would pay if its spot lasted for ever: otherwise no move pays.
 
-    Most decisions end here, without the expected life of every zone.
+    Most decisions end here, without computing the expected life of every zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

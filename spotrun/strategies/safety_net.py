@@ -1,4 +1,4 @@
-"""Never late: whatever a strategy would like, it gets only what leaves time to finish on demand."""
+"""Keeps a strategy from being late: it allows only choices that leave time to finish on demand."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class SafetyNet(msgspec.Struct, frozen=True):
     With slack s = time left - work left, changeover d, tick g and margin m (work underestimated, rework)
 
         waiting a tick         needs  s >= d + g + m    (then on-demand can still be started)
-        starting anew on spot  needs  s >= 2 d + m      (it may be lost after its changeover, and on-demand needs one)
+        a new start on spot    needs  s >= 2 d + m      (it may be lost after its changeover, and on-demand needs one)
 
-        running on on spot     needs  s >= d + m        (it may be lost now, and on-demand needs a changeover)
+        staying on spot        needs  s >= d + m        (it may be lost now, and on-demand needs a changeover)
 
-    A steady job uses no slack while it runs, so the third holds by itself after a start; it bites where the work turns
-    out longer, or a changeover takes too long. So s >= d whenever nothing runs, and a job that on-demand alone
-    could finish at its start is never late, whatever the market does. It implies the usual R < C + 2d + g: that keeps
-    one more d for a strategy which, after a wait, wants another try at spot.
+    A steady job uses no slack while it runs, so the third condition holds by itself after a start; it applies if the
+    work takes longer than estimated, or a changeover takes too long. So s >= d whenever nothing runs, and a job that
+    on-demand alone could finish at its start is never late in any market. It implies the usual R < C + 2d + g: that
+    keeps one more d for a strategy which, after a wait, wants another try at spot.
     """
 
     inner: Strategy
@@ -34,7 +34,7 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
-    """The least slack with which on-demand can still be started after a wait, or a loss of spot at the worst moment."""
+    """Return the minimum slack, in seconds, to still start on-demand after a wait, or after the worst loss of spot."""
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s
     return job.changeover_s + next_loss_s + job.margin_s - ROUNDING_S

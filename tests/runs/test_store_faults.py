@@ -279,7 +279,7 @@ def test_an_expired_login_is_told_at_once_and_a_new_one_is_used(
     for act in (ledger.refresh, lambda: persist(lambda: far.list("")), lambda: far.put_if_absent("x", b"")):
         with pytest.raises(LoginExpired) as refused:
             act()
-        assert "log in anew" in str(refused.value.hint)
+        assert "log in again" in str(refused.value.hint)
     assert line.count() == 3
     log_in(*good)
     with pytest.raises(LoginExpired):
@@ -332,7 +332,7 @@ def test_credentials_that_come_expired_are_a_passing_fault(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(StoreUnavailable, match="still expired") as late:
         open_store(bench.far.uri).get("ledger/00000000.json")
-    assert "log in anew" in (late.value.hint or "")
+    assert "log in again" in (late.value.hint or "")
 
 
 class SmallSeaweedFS(SeaweedFS):

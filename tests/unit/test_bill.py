@@ -263,7 +263,7 @@ def test_what_nothing_explains_is_named(tmp_path: Path, fault: str) -> None:
         ),
         "unforgiven": (
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
-            "the ledger says that nothing is owed",
+            "the ledger has no cost",
         ),
         "stranger": ([*lines, replace(lines[0], resource="i-0ff", seconds=900)], "the ledger does not know it"),
         "fee": (

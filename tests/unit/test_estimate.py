@@ -339,7 +339,7 @@ def test_interruptions_that_leave_no_time_are_refused_before_a_price_is_looked_u
     key = f"{kind}, interruptions_per_hour: 20, restart: 6m}}"
     called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", key))))
     assert called.code == 2
-    assert "restart: takes all of the time, so that nothing is trained" in called.err
+    assert "restart: takes all of the time, so no time is left for training" in called.err
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
         (GOOD + "base: q\n", "study.yaml:5: base: there is no 'q' here; known here: p"),
         (
             GOOD + "published: [{figure: hour, place: p, value: 1}]\n",
-            "'hour' is no figure that we reckon; did you mean hours?",
+            "'hour' is no figure that spotrun computes; did you mean hours?",
         ),
         (
             GOOD + "published: [{figure: hours, place: p, value: 1}]\n",
@@ -463,7 +463,7 @@ def test_of_many_rivals_the_cheapest_are_shown(file: Callable[[str], Path], spot
     box = "  box: {own: {purchase_usd: 5000, months: 30, days_per_month: 9}, samples_per_second: {job: 1}}\n"
     rivals = "".join(f"  r{n}: {{usd_per_hour: {n}, like: {{place: box}}}}\n" for n in range(1, 31))
     printed = spotrun("estimate", str(file(GOOD + box + rivals))).out
-    shown = printed.partition("Cheaper on a machine")[2].partition("Assumed")[0]
+    shown = printed.partition("Cheaper on your own machine")[2].partition("Assumed")[0]
     assert ("r1 " in shown, "r30 " in shown, "and 11 dearer ones" in shown) == (True, False, True)
 
 

@@ -228,7 +228,7 @@ def test_rule_32_a_gang_that_was_told_to_go_may_be_taken_over_from() -> None:
     history.start_gang([second])
     assert history.state.attempts[attempt].end is not None
     refused(history, gang.ready(history.state, second), "is in the current attempt")
-    refused(history, gang.ready(history.state, first), "was told to hand over")
+    refused(history, gang.ready(history.state, first), "has to hand over")
 
 
 def test_rule_33_who_was_named_has_to_say_it_again_after_the_end() -> None:
@@ -253,7 +253,7 @@ def test_rule_33_the_members_of_a_gang_that_leaves_are_not_named_in_the_next() -
     history, names = ready_gang(size=2, members=3)
     attempt = history.start_gang(names[:2])
     history.write(ev.DrainRequested(attempt=attempt, reason="spot is back"))
-    refused(history, gang.started(names[1:]), "was told to hand over")
+    refused(history, gang.started(names[1:]), "has to hand over")
 
 
 def test_rule_34_one_word_after_each_end_is_taken() -> None:
