@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from spotrun.clouds.charged import charged
 from spotrun.clouds.gcp import request as label
 from spotrun.clouds.gcp.config import region_of
-from spotrun.clouds.gcp.error_codes import AlreadyThere, failed
+from spotrun.clouds.gcp.error_codes import IDENTITY_DENIED, AlreadyThere, failed
 from spotrun.clouds.gcp.gpus import of_label
 from spotrun.clouds.gcp.moments import moment
 from spotrun.clouds.gcp.names import read_name
 from spotrun.clouds.gcp.operations import DELETE, ENDED_BY, INSERT, Operation, first_end, last_end, of_the_last
-from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, InsufficientCapacity, QuotaExceeded
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType, Offering
 
@@ -45,7 +45,7 @@ _NANO = re.compile(r"[0-9]{1,15}")
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
-_ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, IdentityUnknown, AlreadyThere)
+_ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
 """Why a launch failed that may succeed in another zone, or in some minutes."""
 
 
@@ -151,12 +151,26 @@ def _begun(record: Record, made: Operation) -> Instance | None:
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
+def denials(record: Record) -> int:
+    """Return how many launches of this name Google has accepted and then denied for their identity."""
+    return sum(
+        each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
+    )
+
+
+def _failure(record: Record, made: Operation) -> CloudError | None:
+    return None if made.error is None else failed(f"launch {record.name}", made.error)
+
+
 def _never_made(record: Record, made: Operation) -> Instance | None:
-    """Its launch was accepted and failed then, as it does where there is no capacity."""
-    assert made.error is not None
+    """
+    Return what became of a launch that was accepted and failed then, as it does where there is no capacity.
+
+    One that was denied for its identity tells nothing: the same launch is asked for again, and its answer counts.
+    """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
-    error = failed(f"launch {record.name}", made.error)
-    if found is None or error is None:
+    error = _failure(record, made)
+    if found is None or error is None or isinstance(error, IDENTITY_DENIED):
         return None
     return replace(found, ended_at=made.ended_at, ended_by=_refused_by(error), end_reason=error.message)
 
