@@ -317,6 +317,21 @@ def test_the_first_end_says_who_ended_it_and_the_last_one_when_its_disk_went() -
     assert [(each.since, each.usd_per_hour) for each in gone.prices] == [(at(0.5), SPOT_PRICE), (at(20.5), Decimal(0))]
 
 
+def test_machine_that_nobody_saw_and_of_unknown_price_tells_when_it_was_off() -> None:
+    """Whoever bills it knows the price of its launch; a price of 0 from then on would be lost beside none at all."""
+    ends = operation("stop", 20, 21.5), operation("delete", 3000, 3001)
+    gone = instance_of(Record(NAME, None, read_operations((MADE, *ends))), lambda _: (), None)
+    assert gone is not None
+    assert (gone.prices, gone.off_since, gone.ended_at) == ((), at(21.5), at(3001))
+    assert told(MADE, operation(PREEMPTED, 20, 21)).off_since is None
+
+
+def test_machine_that_was_started_again_is_billed_until_it_ends_for_good() -> None:
+    ends = operation("stop", 20, 21), operation("start", 30, 30.5), operation(PREEMPTED, 60, 61)
+    gone = told(MADE, *ends, operation("delete", 90, 91))
+    assert (gone.ended_by, gone.off_since, gone.ended_at) == (EndedBy.CLOUD, at(61), at(91))
+
+
 def test_an_end_that_failed_is_none() -> None:
     refused = operation("delete", 20, 21, httpErrorStatusCode=503, error={"errors": [{"code": "INTERNAL"}]})
     assert told(MADE, refused) is None

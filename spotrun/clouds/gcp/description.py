@@ -216,7 +216,7 @@ def _ended(
         ended_by=ENDED_BY[end.kind],
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, ended_at),
         end_reason=end.told,
-        off_since=None if off_since is None else stopped_at,
+        off_since=stopped_at if stopped_at < ended_at or off_since is not None else None,
     )
 
 
