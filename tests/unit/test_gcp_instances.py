@@ -271,6 +271,24 @@ def test_another_id_tells_nothing(other: str | None) -> None:
     assert off_since(delete_id()) is None
 
 
+@pytest.mark.parametrize("labels", [{}, {"spotrun-run": "ffffffffff", "spotrun-launch": "9", "spotrun-token": "x-9"}])
+def test_name_says_whose_an_instance_is_whatever_its_labels_say(labels: dict[str, str]) -> None:
+    found = told(MADE, listed=row(labels=labels))
+    assert (found.run_uid, found.launch, found.token) == (RUN, 7, f"{RUN}-7")
+    assert found.offering.pool == offering().pool
+
+
+def test_labels_that_are_gone_or_of_another_run_are_named() -> None:
+    assert odd_labels(row(labels={})) == "no label spotrun-run, spotrun-launch, spotrun-nano-usd-per-hour"
+    changed = row(labels={**row()["labels"], "spotrun-run": "ffffffffff"})
+    assert odd_labels(changed) == "the label of another run: spotrun-run='ffffffffff'"
+
+
+def test_row_of_another_name_without_our_label_is_of_no_run() -> None:
+    other = row(name="spotrun-web", labels={})
+    assert instance_of(Record("spotrun-web", other, ()), lambda _: (), None) is None
+
+
 def test_odd_labels_of_anybody_are_named_and_end_nothing() -> None:
     odd = row(labels={"spotrun-run": RUN, "spotrun-launch": "9" * 30, "spotrun-nano-usd-per-hour": "nan"})
     found = told(MADE, listed=odd)

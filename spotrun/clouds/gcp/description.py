@@ -43,6 +43,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _NANO = re.compile(r"[0-9]{1,15}")
 """What spotrun writes into labels. Anybody may write anything else."""
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
+_ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
+"""Labels that each instance has from its launch."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
@@ -81,19 +83,21 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
 # -- what is listed ----------------------------------------------------------------------------------------------------
 
 
-def _listed(row: Mapping[str, Any], history: History) -> Instance:
-    labels = row.get("labels", {})
+def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
+    """Return the instance of a row; None if neither its name nor its labels say that it is of a run."""
+    run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
+    if not run_uid:
+        return None
     state = _STATES.get(str(row.get("status")), InstanceState.RUNNING)
     launched_at = moment(row.get("creationTimestamp")) or datetime.fromtimestamp(0, UTC)
     billed_from = moment(row.get("lastStartTimestamp"))
     offering = _offering_listed(row, labels)
-    name = read_name(row["name"])
     stopped_at = moment(row.get("lastStopTimestamp")) if state is InstanceState.STOPPED else None
     return Instance(
         instance_id=row["name"],
-        token=labels.get(label.TOKEN, ""),
-        run_uid=labels.get(label.RUN, ""),
-        launch=_number(labels.get(label.LAUNCH)) or (0 if name is None else name.launch),
+        token=(name.token if name is not None else "") or labels.get(label.TOKEN, ""),
+        run_uid=run_uid,
+        launch=name.launch if name is not None else _number(labels.get(label.LAUNCH)),
         offering=offering,
         state=state,
         launched_at=launched_at,
@@ -101,6 +105,12 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance:
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, None),
         off_since=stopped_at,
     )
+
+
+def run_of(row: Mapping[str, Any]) -> str:
+    """Return the uid of the run of a row, by its name, or else by its label; "" if it is of none."""
+    name = read_name(row["name"])
+    return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
 
 def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offering:
@@ -121,14 +131,17 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Which of its labels somebody has changed so that they cannot be read; "" if none."""
+    """Return which of its labels somebody has taken away, or changed so that they cannot be read; "" if none."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
         for key, form in _FORMS.items()
         if key in labels and not form.fullmatch(labels[key])
     ]
-    return f"labels that nobody can read: {', '.join(odd)}" if odd else ""
+    gone = [key for key in _ALWAYS if key not in labels]
+    named = [f"{label.RUN}={labels[label.RUN]!r}"] if labels.get(label.RUN) not in (None, run_of(row)) else []
+    told = {"no label": gone, "the label of another run:": named, "labels that nobody can read:": odd}
+    return "; ".join(f"{what} {', '.join(keys)}" for what, keys in told.items() if keys)
 
 
 def last_part(link: str) -> str:

@@ -54,7 +54,7 @@ class GcpDriver:
     """
     Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
-    It holds no run state: an instance's name and labels say whose it is. What it keeps of those it has seen only makes
+    It holds no run state: an instance's name says whose it is. What it keeps of those it has seen only makes
     a bill finer, when the meter of a deleted one began, and spares calls while lists are late.
     """
 
@@ -277,10 +277,11 @@ class GcpDriver:
 
     def _instance(self, record: Record) -> Instance | None:
         found = instance_of(record, self._spot_history, self._known.get(record.name))
+        self._odd.pop(record.name, None)
         if record.row is None:
             self._ending.pop(record.name, None)
-        else:
-            self._odd |= {record.name: odd} if (odd := odd_labels(record.row)) else {}
+        elif found is not None and (odd := odd_labels(record.row)):
+            self._odd[record.name] = odd
         if found is not None and found.alive and found.billed_from is not None:
             self._known[record.name] = found
         return found
