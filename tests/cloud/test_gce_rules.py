@@ -494,6 +494,8 @@ def test_lists_are_filtered_as_gcloud_and_others_ask(calls: GceCalls) -> None:
     for text, names in {
         "labels.spotrun-run:*": ["one", "two"],
         "labels.spotrun-run=abc": ["two"],
+        "name:tw*": ["two"],
+        "(labels.spotrun-run = abc) OR (name:on*)": ["one", "two"],
         'labels.spotrun-run = "abc" AND labels.b:c': ["two"],
         "(labels.b = c) (scheduling.preemptible = false)": ["two"],
         "name=one OR name=foreign": ["foreign", "one"],
