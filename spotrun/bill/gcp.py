@@ -88,7 +88,7 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run of a line, by the name that spotrun gave, or else by its label, which anybody may change."""
+    """Return the run of a line, by the name that spotrun gave, or else by its label, which a user may change."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled if named is None else named[1]

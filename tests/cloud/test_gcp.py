@@ -507,7 +507,7 @@ def test_a_pass_beside_1200_other_instances_reads_none_of_them(
 
 
 @pytest.mark.parametrize("labels", [{}, {"spotrun-run": "ffffffffff"}], ids=["no labels", "of another run"])
-def test_instance_whose_labels_somebody_changes_is_found_by_its_name(
+def test_instance_whose_labels_are_changed_is_found_by_its_name(
     gce: GceServer, cloud: GcpDriver, clock: ManualClock, labels: dict[str, str]
 ) -> None:
     asked = request(offered(cloud))

@@ -113,7 +113,7 @@ def powers_off(run: PlainGcpRun, vm: Vm) -> None:
 
 
 def is_stopped(run: PlainGcpRun, vm: Vm) -> None:
-    run.google.project.stop(vm, "somebody", None)
+    run.google.project.stop(vm, "a user", None)
 
 
 def has_a_bad_host(run: PlainGcpRun, vm: Vm) -> None:
@@ -133,11 +133,11 @@ def unpriced(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     return run
 
 
-def is_deleted_by_somebody(run: PlainGcpRun, vm: Vm) -> None:
+def is_deleted_by_hand(run: PlainGcpRun, vm: Vm) -> None:
     """By the console, days later; and then a runner comes that has never seen the instance."""
     run.clock.advance(2 * DAY_S)
     run.google.project.settle()
-    run.google.project.delete(vm, "somebody", None)
+    run.google.project.delete(vm, "a user", None)
     run.clock.advance(60)
     run.runner = run.new_runner()
     run.goes_on(30)
@@ -155,7 +155,7 @@ def test_machine_is_billed_until_its_own_end_and_the_disk_until_it_is_deleted(
     run.clock.advance(1800)
     run.google.project.settle()
     end(run, vm)
-    is_deleted_by_somebody(run, vm)
+    is_deleted_by_hand(run, vm)
     gone = next(iter(run.state.launches.values())).gone
     assert gone is not None
     assert gone.bounded_by == ""
@@ -171,7 +171,7 @@ def test_machine_whose_start_no_runner_has_seen_is_billed_at_the_price_of_its_la
     assert [each.recorded for each in run.state.launches.values()] == [None]
     run.clock.advance(1800)
     powers_off(run, vm)
-    is_deleted_by_somebody(run, vm)
+    is_deleted_by_hand(run, vm)
     assert [each for each in run.misbooked() if name in each] == []
     assert run.booked_usd[name] < 1.5
 

@@ -135,7 +135,7 @@ def test_an_api_that_sees_a_death_three_minutes_late_bends_no_bill(run: PlainGcp
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["from the start", "while it trains"])
 def test_instance_that_hangs_without_its_labels_is_ended_before_another_trains(run: PlainGcpRun, at_once: bool) -> None:
-    """A policy has taken them away. What is found by them alone would run on unseen, beside the next one."""
+    """A policy has taken them away. What is found by them alone would run on unseen, along with the next one."""
     run.goes_on(5 if at_once else 60)
     (vm,) = run.google.project.vms.values()
     vm.labels = {}

@@ -155,7 +155,7 @@ def test_a_disk_that_nobody_deletes_is_found(project: Project, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("labels", [{}, {RUN: "ffffffffff"}], ids=["no labels", "of another run"])
-def test_an_instance_is_found_by_its_name_where_somebody_changed_its_labels(
+def test_an_instance_whose_labels_were_changed_is_found_by_its_name(
     project: Project, tmp_path: Path, labels: dict[str, str]
 ) -> None:
     stray = str(Name(project.history.uid, 99, "0" * 8, SPOT, L4))

@@ -335,8 +335,8 @@ def test_the_first_end_says_who_ended_it_and_the_last_one_when_its_disk_went() -
     assert [(each.since, each.usd_per_hour) for each in gone.prices] == [(at(0.5), SPOT_PRICE), (at(20.5), Decimal(0))]
 
 
-def test_machine_that_nobody_saw_and_of_unknown_price_tells_when_it_was_off() -> None:
-    """Whoever bills it knows the price of its launch; a price of 0 from then on would be lost beside none at all."""
+def test_unseen_machine_of_unknown_price_tells_when_it_was_off() -> None:
+    """The ledger knows the price of its launch. Without a first price there is none that ends with 0."""
     ends = operation("stop", 20, 21.5), operation("delete", 3000, 3001)
     gone = instance_of(Record(NAME, None, read_operations((MADE, *ends))), lambda _: (), None)
     assert gone is not None

@@ -131,7 +131,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Return which of its labels somebody has taken away, or changed so that they cannot be read; "" if none."""
+    """Return the labels that a row has lost, and those that were changed so that they cannot be read; "" if none."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"

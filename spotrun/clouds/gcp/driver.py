@@ -54,8 +54,8 @@ class GcpDriver:
     """
     Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
-    It holds no run state: an instance's name says whose it is. What it keeps of those it has seen only makes
-    a bill finer, when the meter of a deleted one began, and spares calls while lists are late.
+    It holds no run state: an instance's name says whose it is. What it keeps of those it has seen only makes a bill
+    finer, when the meter of a deleted one began, and spares calls while lists are late.
     """
 
     name = "gcp"

@@ -1,8 +1,8 @@
 """
 The instances of a project as Google lists and remembers them, in two calls for all zones at once.
 
-Both find them by name, which never changes. A policy, or anybody who may set labels, may take a label away from what
-runs and is billed. The label of a run finds what somebody launches "like this", with our labels and under another name.
+Both find them by name, which never changes: a policy or a user may take a label away from what runs and is billed. The
+label of a run finds what a user launches "like this", with our labels and under another name.
 """
 
 from __future__ import annotations
