@@ -75,7 +75,7 @@ def _recorded(state: RunState, name: MemberName, instance: Instance, billed_from
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        prices=instance.prices,
+        prices=_prices(state, name, instance, billed_from),
     )
 
 
@@ -93,9 +93,23 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         # Two runners may have seen its start and its end, each by a clock of its own.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
-        prices=_until_it_was_off(instance.prices or member.prices, instance.off_since),
+        prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
         evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
+
+
+def _prices(
+    state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
+) -> tuple[PriceSegment, ...]:
+    """
+    Return what an instance is charged, by the cloud or by what was recorded. Where neither tells, the price counts at
+    which it was asked for: a cloud may deny its price history, and what is deleted has no tags.
+    """
+    found = instance.prices or state.member(name).prices
+    asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
+    if found or billed_from is None or not asked_at_usd:
+        return found
+    return (PriceSegment(since=billed_from, usd_per_hour=asked_at_usd),)
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
