@@ -2,13 +2,14 @@
 Which pools rest after a refusal, until when, and why.
 
 A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
-the cloud finds with a request, last until somebody does something. So such a pool is asked again after ever longer
-rests, but it is never given up. A rejected request that would be another one now (there is a new subnet, image or
-template) is asked for at once.
+the cloud finds with a request, last until the user does something. The cloud may find the fault only when it starts the
+instance. So such a pool is asked again after ever longer rests, but it is never given up. A rejected request that would
+be another one now (there is a new subnet, image or template) is asked for at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import msgspec
@@ -66,7 +67,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
         return rest is not None
-    return enough_rejections(facts) or not all_reject(facts, offering.capacity_type)
+    return enough_rejections(facts) or not all_reject(facts, (offering.capacity_type,))
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
@@ -83,11 +84,16 @@ def enough_rejections(facts: Facts) -> bool:
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
 
-def all_reject(facts: Facts, capacity_type: CapacityType) -> bool:
-    """Whether every pool of that type finds fault with the request that would be made now."""
-    wanted = [found for found in within_price(facts) if found.capacity_type is capacity_type]
+def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
+    """Return whether every pool of these types finds fault with the request that would be made now."""
+    wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
     return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
+
+
+def no_spot_accepts(facts: Facts) -> bool:
+    """Return whether every spot pool has rejected the request, and enough did so in a row: patience brings no spot."""
+    return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
