@@ -232,7 +232,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
-    """Return why a wait for spot is no use; "" if it may be, or if something trains meanwhile. `spot` may be asked for."""
+    """Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot` may be asked for now."""
     if not spot_offerings(facts):
         return "no spot pool suits"
     current = facts.state.current

@@ -96,8 +96,6 @@ def _has_trained(state: RunState) -> bool:
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
-
-
 def _why_stillborn(launches: Sequence[Launch]) -> str:
     """`launches`, the newest first."""
     newest = launches[0]

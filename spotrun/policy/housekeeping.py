@@ -12,11 +12,11 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
-from spotrun.policy.images import with_good_image
 from spotrun.policy.launches import may_be_of
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
+from spotrun.policy.subnets import surrounded
 from spotrun.policy.unseen_ends import has_left, over_by, unseen_end
 from spotrun.run import events as ev
 from spotrun.run.billing import switched_off_at
@@ -226,7 +226,7 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
-    offered = with_good_image(facts.state, wanted[0])
+    offered = surrounded(facts.state, wanted[0])
     if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
         return f"{intent.offering} is offered with another image, network or launch template now"
     if intent.time_to_live_s > TIME_TO_LIVE.total_seconds():

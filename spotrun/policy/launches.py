@@ -44,7 +44,8 @@ def refused(launch: Launch) -> bool:
 
 def rejected(launch: Launch) -> bool:
     """
-    The cloud finds fault with the request itself, at once or when it starts the instance: the same one would fail again.
+    Return whether the cloud finds fault with the request itself, at once or when it starts the instance: the same one
+    would fail again.
     """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start

@@ -18,7 +18,6 @@ from spotrun.clock import zone
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.facts import Facts, once
-from spotrun.policy.images import with_good_image
 from spotrun.policy.launches import (
     NO_CAPACITY,
     STILLBORN_MAX,
@@ -29,6 +28,7 @@ from spotrun.policy.launches import (
     words_of_refusal,
 )
 from spotrun.policy.patience import since_opened
+from spotrun.policy.subnets import surrounded
 from spotrun.policy.throughput import bound_kind, kind_of
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_brief
@@ -172,5 +172,5 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
     """Whether what surrounds the instance would be something else than what was rejected."""
-    before, now = launch.intent.offering, with_good_image(facts.state, offering)
+    before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

@@ -20,7 +20,7 @@ from tests.support.iam import Asked
 Parameters = Mapping[str, str]
 _WITHOUT_RESOURCES = {
     *("DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances"),
-    "DescribeLaunchTemplateVersions",
+    *("DescribeLaunchTemplateVersions", "DescribeRouteTables", "GetEbsDefaultKmsKeyId"),
     *("DescribeSecurityGroups", "DescribeSpotInstanceRequests", "DescribeSpotPriceHistory", "DescribeSubnets"),
     "DescribeVpcs",
 }
@@ -120,6 +120,8 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             if action in ("CreateSchedule", "UpdateSchedule"):
                 role = call.parameters["RoleArn"]
                 yield Asked("iam:PassRole", role, {"iam:PassedToService": "scheduler.amazonaws.com"})
+        case "kms", "DescribeKey" | "GetKeyPolicy" | "ListGrants":
+            yield Asked(f"kms:{call.action}", call.parameters["KeyId"])
         case "ecr", "GetAuthorizationToken":
             yield Asked("ecr:GetAuthorizationToken")
         case "events", "PutRule":
