@@ -100,8 +100,14 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
     """`launches`, the newest first."""
     newest = launches[0]
     why = newest.gone.evidence if newest.gone is not None else words_of_refusal(newest)
-    told = f"{len(launches)} instances in a row ended before the agent took over"
-    return f"{told} (the newest: {why}); `spotrun logs` has what they said"
+    told = f"{len(launches)} instances in a row ended before the agent took over (the newest: {why})"
+    offerings = [launch.intent.offering for launch in reversed(launches)]
+    places = dict.fromkeys(f"{each.zone}, {each.subnet}" if each.subnet else each.zone for each in offerings)
+    said = f"{told}; they were in {' and in '.join(places)}; `spotrun logs` has what they said"
+    if not offerings[-1].subnet:
+        return said
+    advice = f"`spotrun doctor {offerings[-1].cloud} JOB.yaml` checks subnets, rights and image; then `spotrun resume`"
+    return f"{said}\n  try: {advice}"
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:

@@ -126,4 +126,4 @@ def test_p33_three_stillborn_instances_were_in_three_places_which_the_message_na
     assert state.terminal is not None
     for zone_name, subnet in places:
         assert f"{zone_name}, {subnet}" in state.terminal.detail
-    assert "\n  try: `spotrun doctor aws`" in state.terminal.detail
+    assert "\n  try: `spotrun doctor aws JOB.yaml`" in state.terminal.detail
