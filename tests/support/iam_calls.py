@@ -105,6 +105,10 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             for instance_id in _numbered(call.parameters, "InstanceId"):
                 tags = known.tags.get(instance_id, _NO_TAGS)
                 yield Asked("ec2:TerminateInstances", _arn("instance", instance_id), _tags_of("Resource", tags))
+        case "ec2", "GetConsoleOutput":
+            instance_id = call.parameters["InstanceId"]
+            tags = known.tags.get(instance_id, _NO_TAGS)
+            yield Asked("ec2:GetConsoleOutput", _arn("instance", instance_id), _tags_of("Resource", tags))
         case "ssm", "GetParameter":
             name = call.parameters["Name"]
             owner = "" if name.startswith("/aws/service/") else ACCOUNT

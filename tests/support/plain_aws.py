@@ -70,7 +70,7 @@ class PlainAws:
     instance id, what the account is charged. `stale` is how old the list of instances is. With `tells_time` each answer
     is dated. A region that is not `REGION` has nothing. One that is `hanging` takes the caller's time.
     In the `full_zone` no quota is left for spot. EC2 accepts and `cannot_start` instances of these kinds, each with the
-    reason that it tells. `disk_key` is the default key of EBS.
+    reason that it tells. `disk_key` is the default key of EBS. `consoles` are what instances have printed.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -91,6 +91,7 @@ class PlainAws:
         self.spot_is_gone = False
         self.cannot_start: dict[str, str] = {}
         self.disk_key = "alias/aws/ebs"
+        self.consoles: dict[str, str] = {}
 
     def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever asks AWS in this test asks this account."""
@@ -361,6 +362,9 @@ class _Ec2:
         for instance_id in set(InstanceIds) & set(self._account.alive):
             self._account.end(instance_id, TERMINATED)
         return {"TerminatingInstances": []}
+
+    def get_console_output(self, InstanceId: str) -> Row:
+        return {"InstanceId": InstanceId, "Output": self._account.consoles.get(InstanceId, "")}
 
     def get_service_quota(self, **_: Any) -> Row:
         return {"Quota": {"Value": 4.0}}

@@ -1,4 +1,4 @@
-"""Runs whose launches EC2 accepts and cannot start: for the key of the disk, or by a fault of its own."""
+"""Launches that EC2 accepts and cannot start, and instances that end before their agent: what follows, what is told."""
 
 from __future__ import annotations
 
@@ -93,3 +93,83 @@ def test_p32_where_ebs_has_awss_own_key_the_image_may_have_another(run: PlainAws
     assert gone is not None
     assert ("KMS" in gone.evidence) is bool(named)
     assert named in gone.evidence
+
+
+# -- what an instance said -------------------------------------------------------------------------------------------
+
+PIP = "spotrun: error: pip has installed nothing within 300 s: no package index can be reached from here"
+LOG = f"spotrun: launch 7 installs what its agent needs\n{PIP}\nspotrun: launch 7 failed before its agent ran\n"
+CONSOLE = """[    1.2] systemd[1]: password=hunter2 error: of the image
+[   35.1] cloud-init[812]: spotrun: launch 7 of run fedcba9876 powers off 86400 s after its boot
+[  400.9] cloud-init[812]: spotrun: error: the run's folder cannot be read: power off
+ip-10-0-0-1 login: error: something else
+"""
+
+
+def rents(run: PlainAwsRun) -> tuple[int, str]:
+    """The newest launch and its instance, which boots and has no agent."""
+    run.boots = False
+    run.goes_on(8)
+    (living,) = run.aws.alive
+    return max(run.state.launches), living
+
+
+def ended(run: PlainAwsRun) -> str:
+    """Let its instance power itself off; what the ledger has of its end."""
+    number, living = rents(run)
+    run.aws.power_off(living)
+    run.goes_on(2, 2)
+    gone = run.state.launches[number].gone
+    assert gone is not None
+    return gone.evidence
+
+
+def test_p33_three_stillborn_instances_fail_a_run_with_their_places_and_what_the_last_one_said(
+    run: PlainAwsRun,
+) -> None:
+    for _ in range(3):
+        number, living = rents(run)
+        run.store.put(f"boot/failed-{number}.log", LOG.encode())
+        run.aws.power_off(living)
+        run.goes_on(2, 2)
+    terminal = run.state.terminal
+    assert terminal is not None
+    assert terminal.detail == (
+        "3 instances in a row ended before the agent took over (the newest: the cloud's record: ended by itself "
+        f"(Client.InstanceInitiatedShutdown); its log says: {PIP}); they were in us-east-1a, subnet-a "
+        "and in us-east-1b, subnet-b; `spotrun logs` has what they said\n"
+        "  try: `spotrun doctor aws JOB.yaml` checks subnets, rights and image; then `spotrun resume`"
+    )
+
+
+def test_p33_without_a_log_the_console_is_read_and_of_it_what_spotrun_has_said(run: PlainAwsRun) -> None:
+    run.aws.consoles = {f"i-{number:017x}": CONSOLE for number in range(3)}
+    evidence = ended(run)
+    assert evidence.endswith("; its console says: spotrun: error: the run's folder cannot be read: power off")
+    assert "hunter2" not in evidence
+
+
+def test_p33_a_console_without_a_word_of_spotrun_is_told_as_that(run: PlainAwsRun) -> None:
+    run.aws.consoles = {f"i-{number:017x}": "Kernel panic - not syncing" for number in range(3)}
+    assert ended(run).endswith("; its console has no word of spotrun")
+
+
+def test_p33_a_console_that_may_not_be_read_is_told_and_holds_nothing_up(run: PlainAwsRun) -> None:
+    run.fails("get_console_output", broken("UnauthorizedOperation", 403), 3600)
+    assert "its console cannot be read: AWS refused to show the console" in ended(run)
+
+
+def test_p33_an_instance_that_ec2_took_while_it_booted_is_asked_nothing(run: PlainAwsRun) -> None:
+    _, living = rents(run)
+    run.aws.interrupt(living)
+    run.goes_on(2, 2)
+    assert "get_console_output" not in run.aws.asked
+
+
+def test_p33_what_a_mute_instance_has_said_is_told_when_it_is_given_up(run: PlainAwsRun) -> None:
+    number, _ = rents(run)
+    run.store.put(f"boot/failed-{number}.log", b"spotrun: launch 7 installs what its agent needs\n")
+    run.goes_on(900, 15)
+    closed = run.state.launches[number].closed
+    assert closed is not None
+    assert closed.detail == "its agent never spoke; its log says: spotrun: launch 7 installs what its agent needs"
