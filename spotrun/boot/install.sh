@@ -1,10 +1,12 @@
 # Sourced by the start.sh of each cloud, which has set `log`, the file of what it prints, `locks`, the files of
-# spotrun/boot that its instances need, and `another`, the settings that name another image. It has `upload_log` too, and
-# `failed`, which is called where nothing can go on. What is there afterwards is `own`, a Python with this very spotrun in
-# it that sees all that the image has, and what to do with it: `locked` installs a lock, and `has_all` says whether
-# nothing is missing of what spotrun needs with some extras.
+# spotrun/boot that its instances need, and `another`, the settings that name another image. It has functions too:
+# `failed`, which is called where nothing can go on, `upload_log`, and `delete_log` where an instance may replace objects.
+# What is there afterwards is `own`, a Python with this very spotrun in it that sees all that the image has, and what to
+# do with it: `locked` installs a lock, and `has_all` says whether nothing is missing of what spotrun needs with some
+# extras.
 
-# The log is in the run's folder while it grows: what ends the instance from outside leaves no time for that.
+# The log is in the run's folder while it grows, where an instance may replace it: what ends the instance from outside
+# leaves no time for that.
 exec {ends}<> <(:)
 tell() {
     local told="" now
@@ -15,12 +17,16 @@ tell() {
         ! read -rt 2 -u "${ends}" || return 0
     done
 }
-touch "${log}"
-tell >&3 2>&1 &
-teller=$!
+teller=""
+if declare -F delete_log >/dev/null; then
+    touch "${log}"
+    tell >&3 2>&1 &
+    teller=$!
+fi
 
 # Before the last upload, and before the agent begins: an older log must not be written over a newer one.
 end_telling() {
+    [[ -n "${teller}" ]] || return 0
     echo >&"${ends}"
     wait "${teller}" || true
 }

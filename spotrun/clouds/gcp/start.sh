@@ -24,9 +24,9 @@ await_the_cloud() {
 }
 trap await_the_cloud EXIT
 
-upload_log() {
-    local place="${SPOTRUN_RUN#gs://}"
-    local name="${place#*/}/boot/failed-${SPOTRUN_LAUNCH}.log"
+place="${SPOTRUN_RUN#gs://}"
+name="${place#*/}/boot/failed-${SPOTRUN_LAUNCH}.log"
+upload_log() { # once: an instance may replace nothing in boot/
     storage "upload/storage/v1/b/${place%%/*}/o?uploadType=media&name=${name}" \
         -H "Content-Type: text/plain" --data-binary "@${log}" -o /dev/null
 }
@@ -54,6 +54,5 @@ fi
 
 SPOTRUN_INSTANCE_ID="$(metadata instance/name)"
 export SPOTRUN_INSTANCE_ID
-end_telling
 cd "${SPOTRUN_INSTANCE_DIR}"
 "${own}" -P -m spotrun.agent.bootstrap
