@@ -20,6 +20,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.forgiving import ForgivingDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
+from spotrun.clouds.last_words import LastWords
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -42,7 +43,7 @@ from spotrun.folder.pace import ALL_THE_TIME, Pace
 from spotrun.folder.pulse import Pulses
 from spotrun.folder.room import Room
 from spotrun.folder.status_objects import AgentStatus, Blindness
-from spotrun.instance import Instance, LaunchRequest
+from spotrun.instance import EndedBy, Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.policy.facts import Facts
@@ -106,11 +107,13 @@ class Runner:
         identities: Identities | None = None,
         decide: Decision = decide,
         pace: Pace = ALL_THE_TIME,
+        last_words: LastWords | None = None,
     ) -> None:
         """
         `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds.
+        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds. `last_words`
+        are of instances that never got an agent: the entry of their end has them.
         """
         self._ledger = ledger
         self._store = store
@@ -120,6 +123,7 @@ class Runner:
         self._clock = clock
         self._spec = spec
         self._decide = decide
+        self._last_words = last_words
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock, erased=self._refuse_gone, pace=pace)
         self._statuses = AgentStatuses(store)
@@ -337,6 +341,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone):
             step = self._statuses.last_step(self._ledger.state, ev.name_of(event))
             event = event if step is None else replace(event, last_step_seen=step)
+        if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
+            event = self._with_last_words(event)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
             # guard; the runner that finds the instance sees no entry, and so knows that the guard may be missing.
@@ -348,6 +354,21 @@ class Runner:
         if entry is not None and isinstance(event, ev.InstanceGone):
             self._driver.disarm(self._request(event.launch), ev.name_of(event).member)
         return entry is not None
+
+    def _with_last_words(self, event: ev.InstanceGone | ev.LaunchClosed) -> ev.InstanceGone | ev.LaunchClosed:
+        """Add what an instance said that ran, and was given up or ended by itself before its agent took over."""
+        launch = self._ledger.state.launches[event.launch]
+        if self._last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:
+            return event
+        recorded = launch.recorded
+        instance = next((each for each in self._listed if each.instance_id == recorded.instance_id), None)
+        if isinstance(event, ev.LaunchClosed):
+            gave_up = event.cause is Cause.EXTERNAL and not event.refused
+            said = self._last_words.of(event.launch, instance) if gave_up else ""
+            return replace(event, detail=f"{event.detail}; {said}") if said else event
+        ran = event.billed_from is not None and event.ended_by not in (EndedBy.CLOUD, EndedBy.QUOTA)
+        said = self._last_words.of(event.launch, instance) if ran else ""
+        return replace(event, evidence=f"{event.evidence}; {said}") if said else event
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
         """A guard ends what it names, so it is made only for what the cloud shows as this run's."""
