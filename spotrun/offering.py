@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with its zone; decoding refuses a time without one."""
@@ -55,6 +56,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
     bills this price. `price_list` names the price list, with its day, that has the on-demand price of this type; "" if
     there is none. An instance would start now with `image`, `subnet` and `launch_template`, on a cloud that needs them.
+    `other_subnets` are those of its zone that it could start in too, best first; an entry has none.
     """
 
     cloud: str
@@ -71,9 +73,15 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     subnet: str = ""
     launch_template: str = ""
+    other_subnets: tuple[str, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.price_usd_per_hour)
+
+    @property
+    def subnets(self) -> tuple[str, ...]:
+        """Those that it could start in, best first."""
+        return (self.subnet, *(self.other_subnets or ()))
 
     @property
     def pool(self) -> Pool:

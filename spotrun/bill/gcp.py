@@ -39,7 +39,9 @@ _SKUS = (
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the lines about one run: those with its label, and those of its instances. A large export has several files.
+    Return the lines about one run: those of its instances and disks, and those with its label.
+
+    A large export has several files.
 
     Raises:
         SpecInvalid: the message names file, line and fix.
@@ -86,10 +88,10 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run of a row, by its label; or by the name that spotrun gave, if the label is gone; "" if neither."""
+    """Return the run of a line, by the name that spotrun gave, or else by its label, which a user may change."""
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
-    return labelled or ("" if named is None else named[1])
+    return labelled if named is None else named[1]
 
 
 def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
-from spotrun.errors import LedgerDamaged, RunNotFound
+from spotrun.errors import CloudError, LedgerDamaged, RunNotFound
 from spotrun.run.gang import MemberName
 from spotrun.runs.flags import only_one
 from spotrun.runs.members import MemberOption, member_named
@@ -149,12 +149,16 @@ def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
     for instance in run.driver.instances(run.created.uid, must_see=()):
         if only is not None and (instance.launch, instance.member) != (only.launch, only.member):
             continue
-        if (console := run.cloud.console(instance)) is not None:
+        try:
+            console = run.cloud.console(instance)
+        except CloudError as error:
+            console = error.message
+        if console is not None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))
     if run.cloud.failed_starts and only is None:
         for key in _keys(run.store, run.cloud.failed_starts):
-            print(f"{key}:")
+            print(f"launch {key.removeprefix(run.cloud.failed_starts).removesuffix('.log')}, before its agent ran:")
             print(_text(run.store, key))
 
 

@@ -95,14 +95,15 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """All instances; where a region does not answer, those of the others, and its error."""
+    """Return all instances; where a region does not answer, those of the others, and its error."""
+    unseen = None
     try:
-        return driver.instances(), None
+        found = driver.instances()
     except CloudError as error:
-        found = driver.instances(must_see=())
-        for remark in driver.remarks:
-            print(remark)
-        return found, error
+        found, unseen = driver.instances(must_see=()), error
+    for remark in driver.remarks:
+        print(remark)
+    return found, unseen
 
 
 def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:

@@ -216,7 +216,12 @@ class Cloud(CloudRules[RunSpec], Protocol):
         raise CloudError(f"spotrun leads no port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
-        """What it has printed by itself; None where only its run's folder would tell."""
+        """
+        Return what it has printed by itself; None where only its run's folder would tell.
+
+        Raises:
+            CloudError: it cannot be read.
+        """
         return None
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:

@@ -113,12 +113,10 @@ class IdentifiedDriver(WrappedDriver):
         self._make(request)
         try:
             return super().launch(request)
-        except IdentityUnknown as error:
-            self._is_made = False  # a runner that took the run for ended may have removed it
+        except (IdentityUnknown, AccessDenied) as error:
+            # A runner that took the run for ended may have removed it. Of what is gone Google may say "denied".
+            self._is_made = False
             self._make(request)
-            self._wait_if_new(error)
-            raise
-        except AccessDenied as error:
             self._wait_if_new(error)
             raise
 

@@ -33,7 +33,7 @@ from spotrun.policy.ranking import (
     worthwhile_spot,
 )
 from spotrun.policy.recommendation import REASON, move_in_time
-from spotrun.policy.rests import why_none
+from spotrun.policy.rests import no_spot_accepts, why_none
 from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
@@ -203,8 +203,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     What to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
 
     Spot is missing since the loss (or the notice). Once that is too long, and spot was asked for in vain, the run goes
-    on demand even if there are more pools to ask. It does so at once if there is no spot pool at all, or if all spot
-    that can be asked lasts so briefly that an hour of progress would cost more than on demand.
+    on demand even if there are more pools to ask. It does so at once if there is no spot pool at all, if nothing trains
+    and every one has rejected the request, or if all spot that can be asked lasts so briefly that an hour of progress
+    would cost more than on demand.
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)
@@ -220,7 +221,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(facts)
     place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
-    unsuited = not spot_offerings(facts)
+    unsuited = _why_no_spot_helps(facts, spot)
     if on_demand and (place == ON_DEMAND or unsuited):
         if choice(facts) and policy == "auto" and (other := _cheaper_than_on_demand(facts, on_demand[0])) is not None:
             return Chosen(other, f"no spot for {to_the_second(missing)} of a better kind")
@@ -228,6 +229,15 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     if spot and place is not None:
         return Chosen(spot[0], _why_spot(facts, spot))
     return Wait(reason=why_none(facts, CapacityType.ON_DEMAND if policy == "on-demand" else CapacityType.SPOT))
+
+
+def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
+    """Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot` may be asked for now."""
+    if not spot_offerings(facts):
+        return "no spot pool suits"
+    current = facts.state.current
+    stands_still = current is None or current.leaving
+    return "no spot pool accepts the request" if stands_still and not spot and no_spot_accepts(facts) else ""
 
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
@@ -263,11 +273,11 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
     return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones {why}"
 
 
-def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: bool) -> str:
+def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: str) -> str:
     if policy == "on-demand":
         return "spot_policy is on-demand"
     if unsuited:
-        return "no spot pool suits"
+        return unsuited
     return "its time-to-live leaves no time to wait for spot" if dying else f"no spot for {to_the_second(missing)}"
 
 
@@ -292,5 +302,5 @@ def _asked_in_vain(facts: Facts) -> bool:
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
     asked = (launch for launch in intended if not never_asked(launch))
-    in_vain = any(launch.closed is not None or refused(launch) for launch in asked)
+    in_vain = any(launch.closed is not None or refused(launch) or launch.failed_to_start for launch in asked)
     return in_vain or facts.spec.policy.on_demand_after == timedelta()

@@ -26,6 +26,7 @@ from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_
 from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
 from spotrun.policy.speed_at_home import is_at_home
+from spotrun.policy.subnets import failing_zones
 from spotrun.policy.throughput import choice, kind_of
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
@@ -143,14 +144,18 @@ def _strategy(facts: Facts) -> Strategy:
 
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
-    """While something runs, spot is asked for now and then; a pool that was just lost, only if there is no other."""
+    """
+    Return the spot to choose from. While an instance trains, spot is asked for now and then. A pool that was just lost,
+    or is where the newest instance was stillborn, is among it only if there is no other.
+    """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
     spot, lost = spot_of_first_kinds(facts) if choice(facts) else spot_now(facts), just_lost(facts)
     if choice(facts) and running is not None and choice_of(running) != ON_DEMAND:
         kind = kind_of(facts, running.intent.offering)
         spot = [found for found in spot_now(facts) if kind_of(facts, found) == kind]
-    return [found for found in spot if found.pool not in lost] or spot
+    failing = failing_zones(facts)
+    return [found for found in spot if found.pool not in lost and found.zone not in failing] or spot
 
 
 def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:

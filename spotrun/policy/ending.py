@@ -6,10 +6,19 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import takewhile
 
+from spotrun.offering import CapacityType
 from spotrun.policy.actions import Action, Append
 from spotrun.policy.facts import Facts
 from spotrun.policy.housekeeping import condemned
-from spotrun.policy.launches import STILLBORN_MAX, is_standby, refused, rejected, stillborn
+from spotrun.policy.launches import (
+    STILLBORN_MAX,
+    is_standby,
+    may_be_of,
+    refused,
+    rejected,
+    stillborn,
+    words_of_refusal,
+)
 from spotrun.policy.patience import age, at_least_real, since_opened
 from spotrun.policy.rests import all_reject, enough_rejections
 from spotrun.run import events as ev
@@ -63,7 +72,8 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     if len(booted) >= STILLBORN_MAX:
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=_why_stillborn(booted))
     if in_a_row and _never_accepted(facts, in_a_row[0]):
-        return ev.RunFailed(cause=Cause.EXTERNAL, detail=f"the cloud rejects the request: {_detail(in_a_row[0])}")
+        why = words_of_refusal(in_a_row[0])
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=f"the cloud rejects the request: {why}")
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
     if len(fruitless) >= FRUITLESS_MAX:
         detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
@@ -74,12 +84,11 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
-    """
-    Whether no pool of its kind accepts the request, and none has since the run was opened.
-    """
+    """Return whether no pool that the job allows accepts the request, and none has since the run was opened."""
     if not rejected(newest) or _has_trained(facts.state):
         return False
-    return enough_rejections(facts) and all_reject(facts, newest.intent.offering.capacity_type)
+    types = [each for each in CapacityType if may_be_of(facts.spec, each)]
+    return enough_rejections(facts) and all_reject(facts, types)
 
 
 def _has_trained(state: RunState) -> bool:
@@ -87,16 +96,18 @@ def _has_trained(state: RunState) -> bool:
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
-def _detail(launch: Launch) -> str:
-    return "" if launch.closed is None else launch.closed.detail
-
-
 def _why_stillborn(launches: Sequence[Launch]) -> str:
     """`launches`, the newest first."""
     newest = launches[0]
-    why = newest.gone.evidence if newest.gone is not None else _detail(newest)
-    told = f"{len(launches)} instances in a row ended before the agent took over"
-    return f"{told} (the newest: {why}); `spotrun logs` has what they said"
+    why = newest.gone.evidence if newest.gone is not None else words_of_refusal(newest)
+    told = f"{len(launches)} instances in a row ended before the agent took over (the newest: {why})"
+    offerings = [launch.intent.offering for launch in reversed(launches)]
+    places = dict.fromkeys(f"{each.zone}, {each.subnet}" if each.subnet else each.zone for each in offerings)
+    said = f"{told}; they were in {' and in '.join(places)}; `spotrun logs` has what they said"
+    if not offerings[-1].subnet:
+        return said
+    advice = f"`spotrun doctor {offerings[-1].cloud} JOB.yaml` checks subnets, rights and image; then `spotrun resume`"
+    return f"{said}\n  try: {advice}"
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:

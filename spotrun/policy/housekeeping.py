@@ -12,10 +12,11 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
-from spotrun.policy.images import with_good_image
+from spotrun.policy.launches import may_be_of
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
+from spotrun.policy.subnets import surrounded
 from spotrun.policy.unseen_ends import has_left, over_by, unseen_end
 from spotrun.run import events as ev
 from spotrun.run.billing import switched_off_at
@@ -75,16 +76,17 @@ def _recorded(state: RunState, name: MemberName, instance: Instance, billed_from
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        prices=instance.prices,
+        prices=_prices(state, name, instance, billed_from),
     )
 
 
 def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceGone:
     assert instance.ended_at is not None
     assert instance.ended_by is not None
-    member = state.member(name)
-    # The record was made nearer to its start than this look.
-    billed_from = instance.billed_from if member.recorded is None else member.recorded.billed_from
+    member, launch = state.member(name), state.launches[name.launch]
+    # The record was made nearer to its start than this look; unless it was made of one that the cloud could not start.
+    is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
+    billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -93,9 +95,23 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         # Two runners may have seen its start and its end, each by a clock of its own.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
-        prices=_until_it_was_off(instance.prices or member.prices, instance.off_since),
+        prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
         evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
+
+
+def _prices(
+    state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
+) -> tuple[PriceSegment, ...]:
+    """
+    Return what an instance is charged, by the cloud or by what was recorded. Where neither tells, the price counts at
+    which it was asked for: a cloud may deny its price history, and what is deleted has no tags.
+    """
+    found = instance.prices or state.member(name).prices
+    asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
+    if found or billed_from is None or not asked_at_usd:
+        return found
+    return (PriceSegment(since=billed_from, usd_per_hour=asked_at_usd),)
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
@@ -217,15 +233,14 @@ def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     """Why an intent must not be executed, whoever wrote it (protocol 10). The fold has checked caps and budget."""
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
-    policy, capacity_type = facts.spec.resources.spot_policy, intent.offering.capacity_type
-    allowed = capacity_type is CapacityType.OWN or policy in ("auto", capacity_type.replace("_", "-"))
+    capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:
         return f"{intent.offering} is not free any more"
-    if not wanted or not allowed:
+    if not wanted or not may_be_of(facts.spec, capacity_type):
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
-    offered = with_good_image(facts.state, wanted[0])
+    offered = surrounded(facts.state, wanted[0])
     if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
         return f"{intent.offering} is offered with another image, network or launch template now"
     if intent.time_to_live_s > TIME_TO_LIVE.total_seconds():

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from spotrun.run.state import Launch, RunState
+from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
 """After this many instances in a row ended by themselves before an attempt, the next one would too."""
 NO_CAPACITY = "no capacity"
+CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
@@ -28,6 +31,11 @@ def is_standby(state: RunState, launch: Launch) -> bool:
     return end is None or end.known_at > launch.intended_at
 
 
+def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
+    """Return whether the job allows instances of this capacity type. A machine of the user's own is always allowed."""
+    return capacity_type is CapacityType.OWN or spec.resources.spot_policy in ("auto", capacity_type.in_words)
+
+
 def refused(launch: Launch) -> bool:
     """The cloud had nothing to give, or the account may have no more: which says nothing about our code."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
@@ -35,8 +43,12 @@ def refused(launch: Launch) -> bool:
 
 
 def rejected(launch: Launch) -> bool:
-    """The cloud finds fault with the request itself: the same one would be rejected again."""
-    return launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
+    """
+    Return whether the cloud finds fault with the request itself, at once or when it starts the instance: the same one
+    would fail again.
+    """
+    refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
+    return refused or launch.failed_to_start
 
 
 def never_asked(launch: Launch) -> bool:
@@ -51,6 +63,8 @@ def why_refused(launch: Launch) -> str:
     """The kind of refusal, in a few words; "" if neither the market nor a quota nor the request was the reason."""
     if never_asked(launch):
         return ""
+    if launch.failed_to_start:
+        return CANNOT_START
     if rejected(launch):
         return "the request is rejected"
     if launch.over_quota:
@@ -85,7 +99,7 @@ def _never_began(launch: Launch) -> bool:
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
     """The rejected ones of `launches`, newest first, up to the newest that got an instance."""
     for launch in launches:
-        if launch.closed is None:
-            return
         if rejected(launch):
             yield launch
+        elif launch.closed is None:
+            return

@@ -17,12 +17,12 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.facts import Facts
-from spotrun.policy.images import with_good_image
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, kept_for_handover, nearly_over
 from spotrun.policy.patience import age
 from spotrun.policy.speed_at_home import times_cloud
 from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
+from spotrun.policy.subnets import surrounded
 from spotrun.policy.throughput import another_kind, times_first
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
@@ -66,9 +66,11 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
     if life is None:
         yield from _for_want_of_money(facts, offering)
         return
-    launched = with_good_image(facts.state, offering)
-    if launched != offering:
+    launched = surrounded(facts.state, offering)
+    if launched.image != offering.image:
         reason = f"{reason}; with {launched.image}, which has trained here, as {offering.image} has failed"
+    if launched.subnet != offering.subnet:
+        reason = f"{reason}; in {launched.subnet}, as the last instance in {offering.subnet} never trained"
     reason += another_kind(facts, offering)
     intent = ev.LaunchIntended(
         offering=launched,

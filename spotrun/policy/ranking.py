@@ -6,7 +6,8 @@ Which offerings may be asked for now, and in which order: the least dollars per 
 The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
 The price is that of all instances that train together; what crosses regions does so once.
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
-just lost, refused any run, was said to be in danger, or is where a request was rejected, comes last whatever it costs.
+just lost, refused any run, was said to be in danger, or is where a request was rejected or an instance was stillborn,
+comes last whatever it costs.
 The speed is 1, unless the job names a choice of kinds: then an hour of progress is one of the first kind's, and so
 dollars per sample decide.
 """
@@ -23,6 +24,7 @@ from spotrun.policy.facts import Facts, once
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
 from spotrun.policy.promise import too_slow
 from spotrun.policy.rests import rests, within_price, zones_at_fault
+from spotrun.policy.subnets import failing_zones
 from spotrun.policy.throughput import choice, kind_of, speeds, times_first
 from spotrun.policy.trials import Trial, Work, begun_with, best_known, cheapest_of_kinds, worth_a_trial
 from spotrun.policy.workload import workload
@@ -149,8 +151,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
-    """Whether an offering comes last whatever it costs: its pool is in trouble, or its zone has rejected a request."""
-    at_fault = zones_at_fault(facts)
+    """Tell of an offering whether it comes last whatever it costs: its pool is in trouble, or its zone is at fault."""
+    at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
 
 

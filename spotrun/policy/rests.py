@@ -2,13 +2,14 @@
 Which pools rest after a refusal, until when, and why.
 
 A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
-the cloud finds with a request, last until somebody does something. So such a pool is asked again after ever longer
-rests, but it is never given up. A rejected request that would be another one now (there is a new subnet, image or
-template) is asked for at once.
+the cloud finds with a request, last until the user does something. The cloud may find the fault only when it starts the
+instance. So such a pool is asked again after ever longer rests, but it is never given up. A rejected request that would
+be another one now (there is a new subnet, image or template) is asked for at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import msgspec
@@ -17,7 +18,6 @@ from spotrun.clock import zone
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.facts import Facts, once
-from spotrun.policy.images import with_good_image
 from spotrun.policy.launches import (
     NO_CAPACITY,
     STILLBORN_MAX,
@@ -28,6 +28,7 @@ from spotrun.policy.launches import (
     words_of_refusal,
 )
 from spotrun.policy.patience import since_opened
+from spotrun.policy.subnets import surrounded
 from spotrun.policy.throughput import bound_kind, kind_of
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_brief
@@ -66,7 +67,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
         return rest is not None
-    return enough_rejections(facts) or not all_reject(facts, offering.capacity_type)
+    return enough_rejections(facts) or not all_reject(facts, (offering.capacity_type,))
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
@@ -83,11 +84,16 @@ def enough_rejections(facts: Facts) -> bool:
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
 
-def all_reject(facts: Facts, capacity_type: CapacityType) -> bool:
-    """Whether every pool of that type finds fault with the request that would be made now."""
-    wanted = [found for found in within_price(facts) if found.capacity_type is capacity_type]
+def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
+    """Return whether every pool of these types finds fault with the request that would be made now."""
+    wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
     return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
+
+
+def no_spot_accepts(facts: Facts) -> bool:
+    """Return whether every spot pool has rejected the request, and enough did so in a row: patience brings no spot."""
+    return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
@@ -166,5 +172,5 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
     """Whether what surrounds the instance would be something else than what was rejected."""
-    before, now = launch.intent.offering, with_good_image(facts.state, offering)
+    before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

@@ -91,6 +91,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
+    @property
+    def failed_to_start(self) -> bool:
+        """The cloud had accepted it and could not start it: a fault ended its instances before their meters began."""
+        return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
+
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
         ends = [member.gone for member in self.members]
         return all(gone is not None and gone.ended_by is by and gone.billed_from is None for gone in ends)

@@ -36,6 +36,7 @@ class Observer:
     Sees what a decision needs. It remembers only what a later look would show again.
 
     `message` is what the runner's sign of life says of the run. `has_seen_cloud` is true once the cloud has answered.
+    `listed` are the instances that the cloud showed last.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Observer:
         self._room = Room(store, clock)
         self._pulses = Pulses(clock)
         self._lists = Looks(clock)
-        self._listed: tuple[Instance, ...] = ()
+        self.listed: tuple[Instance, ...] = ()
         self._unlisted = ""
         self._blind: Blindness | None = None
 
@@ -118,11 +119,11 @@ class Observer:
         What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
-        may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self._listed)
+        may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
         if may_wait and not self._lists.due():
-            return self._listed
+            return self.listed
         try:
-            self._listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
+            self.listed = tuple(self._driver.instances(state.created.uid, must_see=zones))
         except CloudError as error:
             since = self._clock.now() if self._blind is None else self._blind.since
             self._blind = Blindness(since=since, why=error.one_line)
@@ -133,7 +134,7 @@ class Observer:
         else:
             self.has_seen_cloud, self._unlisted, self._blind = True, "", None
             self._lists.taken()
-        return self._listed
+        return self.listed
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:

@@ -18,6 +18,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.forgiving import ForgivingDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
+from spotrun.clouds.last_words import LastWords
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -44,8 +45,9 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.owners import about_forged
 from spotrun.run.state import RunState
+from spotrun.runner.last_words import with_last_words
 from spotrun.runner.observer import Observer
-from spotrun.runner.tick import Tick
+from spotrun.runner.tick import Tick, joined
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
@@ -70,11 +72,13 @@ class Runner:
         identities: Identities | None = None,
         decide: Decision = decide,
         pace: Pace = ALL_THE_TIME,
+        last_words: LastWords | None = None,
     ) -> None:
         """
         `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds.
+        its own. `decide` says what to do next. `pace` is for one that is not called every few seconds. `last_words`
+        are of instances that never got an agent: the entry of their end has them.
         """
         self._ledger = ledger
         self._store = store
@@ -84,6 +88,7 @@ class Runner:
         self._clock = clock
         self._spec = spec
         self._decide = decide
+        self._last_words = last_words
         self._uri = uri
         self._observer = Observer(
             ledger, store, self._driver, self._forgiving, clock, spec, market, pace, self._refuse_gone
@@ -157,7 +162,7 @@ class Runner:
             if tick.done:
                 write_final_status(self._store, self._ledger)
                 if left := self._identified.remove_identity(self._ledger.state.created.uid):
-                    tick = replace(tick, remark=_joined([tick.remark or "", left]))
+                    tick = replace(tick, remark=joined([tick.remark or "", left]))
         self._observer.message = tick.waiting_for or tick.remark or ""
         return tick
 
@@ -192,7 +197,7 @@ class Runner:
     def _remark(self, world: World) -> str | None:
         unsigned = about_forged(forged(self._ledger.state), self._uri)
         foreign = strangers(Facts(self._ledger.state, self._spec, world, self._clock.now()))
-        return _joined([*self._observer.remarks, unsigned, *foreign, *self._driver.remarks])
+        return joined([*self._observer.remarks, unsigned, *foreign, *self._driver.remarks])
 
     def _refuse_gone(self) -> None:
         """
@@ -229,6 +234,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone):
             step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))
             event = event if step is None else replace(event, last_step_seen=step)
+        if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
+            event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a
             # guard; the runner that finds the instance sees no entry, and so knows that the guard may be missing.
@@ -291,7 +298,3 @@ class Runner:
             price_cap_usd_per_hour=state.created.price_cap_usd_per_hour,
             count=None if intent.count is UNSET else intent.count,
         )
-
-
-def _joined(words: Iterable[str]) -> str | None:
-    return "; ".join(filter(None, words)) or None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from spotrun.folder.status_objects import AgentStatus
@@ -32,3 +34,8 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
         trouble = self.status.trouble if self.status is not None else ""
         waits = (action.reason for action in self.actions if isinstance(action, Wait))
         return self.blind or trouble or next(waits, None)
+
+
+def joined(words: Iterable[str]) -> str | None:
+    """Return the remarks in one line, or None if there is none."""
+    return "; ".join(filter(None, words)) or None

@@ -21,6 +21,7 @@ from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.last_words import LastWords
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, RunCopied, RunMisnamed, RunNotFound, StoreError, StoreUnavailable
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, has_died, lasts
@@ -123,6 +124,7 @@ class OpenRun:
             self.cloud.guards(self.spec, self.clock),
             self.cloud.identities(self.spec, self.clock),
             pace=pace,
+            last_words=LastWords(self.cloud, self.store),
         )
 
 

@@ -179,18 +179,36 @@ def test_p4_a_volume_that_the_account_may_not_have_is_a_quota_which_rests_and_is
     assert len(launches(account)) == before + 1, "and is asked again after ten minutes"
 
 
-def test_the_reason_of_an_end_during_the_launch_is_in_its_event_and_in_the_message(account: GuardedAccount) -> None:
-    reason = "Client.InternalError"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+def test_p32_the_end_of_a_start_that_failed_names_the_key_and_rests_its_pool(account: GuardedAccount) -> None:
+    """EC2 tells only afterwards. Runs that go on demand then are in tests/unit/test_aws_starts.py."""
+    account.disk_key = KEY
     run = Ec2Run(account)
     runner = run.runner()
-    for _ in range(3):
-        run.ticks(runner)
-        (launched,) = run.instances()
-        account.end(launched, reason)
-        run.ticks(runner)
-    state = run.state
-    assert {launch.gone.evidence for launch in state.launches.values() if launch.gone} == {
-        f"the cloud's record: ended by fault ({reason})"
-    }
-    assert state.terminal is not None
-    assert reason in state.terminal.detail
+    for _ in range(2):
+        while not (living := run.instances()):
+            runner.tick()
+        account.end(living[0], "Client.InternalError")
+        runner.tick()
+    first, second = (launch for launch in run.state.launches.values() if launch.gone is not None)
+    assert first.intent.offering.pool != second.intent.offering.pool
+    assert first.gone is not None
+    assert first.gone.evidence == (
+        "the cloud's record: ended by fault (Client.InternalError; mostly EC2's role for spot, "
+        f"AWSServiceRoleForEC2Spot, may not use {KEY}, the default key of EBS in us-east-1: "
+        "`spotrun doctor aws` says what to do)"
+    )
+
+
+def test_p32_a_key_that_the_caller_may_not_read_is_told_as_the_default_key(account: GuardedAccount) -> None:
+    account.refuse("GetEbsDefaultKmsKeyId", "UnauthorizedOperation", 403)
+    run = Ec2Run(account)
+    runner = run.runner()
+    while not run.instances():
+        runner.tick()
+    account.end(run.instances()[0], "Client.InternalError")
+    runner.tick()
+    (gone,) = [launch.gone for launch in run.state.launches.values() if launch.gone is not None]
+    assert "may not use the KMS key of the disk, the default of EBS in us-east-1" in gone.evidence

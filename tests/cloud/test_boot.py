@@ -24,6 +24,7 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.store.local import LocalStore
 from tests.support.ec2_machines import Ec2Machine, Identity
+from tests.support.eventually import eventually
 from tests.support.locks import BOOT, CUDA, TORCH
 from tests.support.machines import ENDS_A_MACHINE, LATE_TEE
 from tests.support.own_namespaces import ENDING_PATHS, permitted
@@ -63,9 +64,12 @@ class Bench:
 
     def run(self, script: bytes, image: Mapping[str, str] | None = None, **tools: str) -> str:
         """What the machine has said once it was off."""
-        self.machine.start(script, {**(image or {}), "PATH": f"{BIN}:{os.defpath}"}, tools)
+        self.start(script, tools, image)
         assert self._ended.wait(60), self.console()
         return self.console()
+
+    def start(self, script: bytes, tools: Mapping[str, str], image: Mapping[str, str] | None = None) -> None:
+        self.machine.start(script, {**(image or {}), "PATH": f"{BIN}:{os.defpath}"}, tools)
 
     def console(self) -> str:
         return (self.machine.disk / "console.log").read_text()
@@ -174,6 +178,35 @@ def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) ->
     said = (tmp_path / "run/boot/failed-7.log").read_text()
     assert "this image has no Python 3.11 to 3.13: name another one" in said
     assert "launch 7 failed before its agent ran" in said
+
+
+HUNG_PIP = """#!/bin/bash
+[[ "$*" == *" pip "*--requirement* ]] && exec /bin/sleep 1000
+exec {python} "$@"
+"""
+"""A Python whose pip never has an answer from an index. What needs none it installs."""
+
+
+def test_the_log_of_a_start_is_in_the_runs_folder_while_it_goes_on(bench: Bench, tmp_path: Path) -> None:
+    """A runner that ends the instance leaves it no time to say anything."""
+    CLOUD.furnish(LocalStore(tmp_path / "run"))
+    tools = {"aws": FROM_A_FOLDER, "python3": HUNG_PIP.format(python=sys.executable), **AT_ONCE}
+    bench.start(started(f"s3:/{tmp_path}/run"), tools)
+    log = tmp_path / "run/boot/failed-7.log"
+    eventually(lambda: log.exists() and "launch 7 installs what its agent needs" in log.read_text(), within_s=60)
+
+
+def test_pip_gives_up_after_five_minutes_and_says_so(bench: Bench, tmp_path: Path) -> None:
+    """`timeout` is asked for 300 s at most, and ends it after one here."""
+    store = LocalStore(tmp_path / "run")
+    CLOUD.furnish(store)
+    ends = "#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\n((${1%s} <= 300)) && exec /usr/bin/timeout 1 ${@:2}\n"
+    hung = HUNG_PIP.format(python=sys.executable).replace("1000", "$((10 ** 4))")
+    installs = '[[ "$*" == *force-reinstall* ]] && exit 0\nexec'
+    python = hung.replace("\nexec", f"\n{installs}", 1)
+    said = bench.run(started(f"s3:/{tmp_path}/run"), aws=FROM_A_FOLDER, timeout=ends, python3=python, **AT_ONCE)
+    assert "pip has installed nothing within 300 s: no package index can be reached from here" in said
+    assert "launch 7 failed before its agent ran" in store.get("boot/failed-7.log").decode()
 
 
 def furnished(store: LocalStore, locks: Mapping[str, str], needs: str) -> None:

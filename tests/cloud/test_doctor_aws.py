@@ -20,6 +20,7 @@ from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.aws.config import OWN_PROFILE
+from spotrun.clouds.aws.disk_key import OF_AWS
 from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
@@ -52,6 +53,7 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     account.furnish()
     account.profiles_are_known = account.tells_time = True
     account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
+    account.disk_key = OF_AWS
     return account
 
 
@@ -110,6 +112,124 @@ def test_every_finding_that_is_not_fine_says_what_to_do(account: GuardedAccount)
     account.arn = "arn:aws:iam::123456789012:root"
     for finding in examined().values():
         assert finding.hint or finding.verdict is Verdict.OK or finding.name == "terminate", finding
+
+
+# -- the way out -----------------------------------------------------------------------------------------------------
+
+
+def test_a_zone_whose_subnets_lead_nowhere_is_warned_of_with_what_to_type(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        subnet = hide(ZONES[0])
+    found = examined()
+    warning = found[f"way out of {ZONES[0]}"]
+    assert warning.verdict is Verdict.WARNED
+    assert subnet in warning.detail
+    command = f"aws ec2 modify-subnet-attribute --region {REGION} --subnet-id {subnet} --map-public-ip-on-launch"
+    assert warning.hint == command
+    assert ZONES[0] not in found["way out"].detail
+    assert ZONES[1] in found["way out"].detail
+
+
+def test_a_network_without_any_way_out_is_warned_of_in_each_zone(account: GuardedAccount) -> None:
+    """Public addresses alone lead nowhere."""
+    with account.as_administrator():
+        ec2 = boto3.client("ec2")
+        (table,) = ec2.describe_route_tables()["RouteTables"]
+        ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0")
+    found = examined()
+    assert "way out" not in found
+    for zone in ZONES:
+        assert "nat-gateway-id" in found[f"way out of {zone}"].hint
+
+
+def test_a_policy_of_before_that_hides_the_routes_leaves_the_way_out_unknown(account: GuardedAccount) -> None:
+    account.policies = without_one("ec2:DescribeRouteTables")
+    found = examined()
+    assert failures(found) == {}
+    assert found["way out"].verdict is Verdict.UNKNOWN
+    assert "ec2:DescribeRouteTables" in found["way out"].hint
+
+
+def hide(zone: str) -> str:
+    """Give no more public addresses in a zone's subnet."""
+    ec2 = boto3.client("ec2")
+    (row,) = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [zone]}])["Subnets"]
+    ec2.modify_subnet_attribute(SubnetId=row["SubnetId"], MapPublicIpOnLaunch={"Value": False})
+    return str(row["SubnetId"])
+
+
+def without_one(action: str) -> Sequence[Document]:
+    """The runner's policy less one of the actions of a statement."""
+    cut = [
+        {**each, "Action": [one for one in listed(each["Action"]) if one != action]} for each in RUNNER[0]["Statement"]
+    ]
+    return ({"Statement": [each for each in cut if each["Action"]]},)
+
+
+# -- the key of the disks --------------------------------------------------------------------------------------------
+
+SPOT_ROLE = f"arn:aws:iam::{ACCOUNT}:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+MAY_READ_KEYS = {
+    "Effect": "Allow",
+    "Action": ["kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListGrants"],
+    "Resource": "*",
+}
+
+
+@pytest.fixture
+def key(account: GuardedAccount) -> str:
+    """A customer's own key, with the policy that KMS gives it, by which EBS encrypts."""
+    with account.as_administrator():
+        account.disk_key = boto3.client("kms").create_key()["KeyMetadata"]["Arn"]
+    account.policies = (*RUNNER, {"Statement": [MAY_READ_KEYS]})
+    return account.disk_key
+
+
+def test_a_key_that_ec2_may_not_use_for_spot_is_named_with_the_command_that_grants_it(key: str) -> None:
+    finding = examined()["disk key"]
+    assert finding.verdict is Verdict.WARNED
+    assert key in finding.detail
+    assert "AWSServiceRoleForEC2Spot" in finding.detail
+    granted = f"aws kms create-grant --region {REGION} --key-id {key} --grantee-principal {SPOT_ROLE} --operations "
+    assert finding.hint.startswith(granted)
+
+
+def test_a_key_matters_to_spot_alone(key: str) -> None:
+    assert examined(wanted(spot_policy="on-demand"))["disk key"].verdict is Verdict.OK
+
+
+def test_a_key_that_ec2_has_a_grant_of_is_fine(account: GuardedAccount, key: str) -> None:
+    with account.as_administrator():
+        boto3.client("kms").create_grant(KeyId=key, GranteePrincipal=SPOT_ROLE, Operations=["Decrypt", "CreateGrant"])
+    assert examined()["disk key"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("principal", [{"AWS": ["arn:aws:iam::1:user/x", SPOT_ROLE]}, "*", {"AWS": "*"}], ids=str)
+def test_a_key_whose_policy_names_ec2s_role_or_everybody_is_fine(
+    account: GuardedAccount, key: str, principal: object
+) -> None:
+    allows = {"Effect": "Allow", "Principal": principal, "Action": ["kms:Decrypt", "kms:Create*"], "Resource": "*"}
+    with account.as_administrator():
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allows]})
+        boto3.client("kms").put_key_policy(KeyId=key, PolicyName="default", Policy=policy)
+    assert examined()["disk key"].verdict is Verdict.OK
+
+
+def test_a_key_that_is_disabled_fails(account: GuardedAccount, key: str) -> None:
+    with account.as_administrator():
+        boto3.client("kms").disable_key(KeyId=key.rpartition("/")[2])
+    finding = examined()["disk key"]
+    assert finding.verdict is Verdict.FAILED
+    assert f"{key}, the default key of EBS in {REGION}, is Disabled" in finding.detail
+
+
+def test_a_key_whose_policy_the_caller_may_not_read_is_named_all_the_same(account: GuardedAccount, key: str) -> None:
+    account.policies = RUNNER
+    finding = examined()["disk key"]
+    assert finding.verdict is Verdict.UNKNOWN
+    assert key in finding.detail
+    assert "kms:ListGrants" in finding.hint
+    assert "aws kms create-grant" in finding.hint
 
 
 # -- who asks, and when ----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from tests.support.iam import listed
 from tests.support.manual_clock import ManualClock
 
 NOT_OF_A_RUN = {
-    "ec2:GetConsoleOutput": "a person reads it",
+    "ec2:GetConsoleOutput": "an end is told without it",
     "s3:AbortMultipartUpload": "spotrun makes none",
     "ecr:GetAuthorizationToken": "the check of a job's image names it: tests/cloud/test_image_logins.py",
     "ecr:BatchGetImage": "the same",

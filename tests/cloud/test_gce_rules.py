@@ -245,7 +245,9 @@ def test_the_quota_of_all_regions_is_the_projects(gce: GceServer, calls: GceCall
 def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GceServer, calls: GceCalls) -> None:
     gce.project.accounts = {"known@acme-training.iam.gserviceaccount.com"}
     body = wished("one", serviceAccounts=[{"email": "new@acme-training.iam.gserviceaccount.com", "scopes": []}])
-    assert error_of(calls.waited(calls.insert(body)))["code"] == "SERVICE_ACCOUNT_ACCESS_DENIED"
+    error = error_of(calls.waited(calls.insert(body)))
+    assert error["code"] == "RESOURCE_NOT_FOUND"
+    assert "new@acme-training.iam.gserviceaccount.com" in error["message"]
 
 
 def test_an_operation_fails_as_it_is_told_to_and_the_instance_may_be_there_all_the_same(
@@ -492,6 +494,8 @@ def test_lists_are_filtered_as_gcloud_and_others_ask(calls: GceCalls) -> None:
     for text, names in {
         "labels.spotrun-run:*": ["one", "two"],
         "labels.spotrun-run=abc": ["two"],
+        "name:tw*": ["two"],
+        "(labels.spotrun-run = abc) OR (name:on*)": ["one", "two"],
         'labels.spotrun-run = "abc" AND labels.b:c': ["two"],
         "(labels.b = c) (scheduling.preemptible = false)": ["two"],
         "name=one OR name=foreign": ["foreign", "one"],

@@ -506,6 +506,25 @@ def test_a_pass_beside_1200_other_instances_reads_none_of_them(
     assert time.process_time() - begun_s < 5  # the server of the tests is in this process
 
 
+@pytest.mark.parametrize("labels", [{}, {"spotrun-run": "ffffffffff"}], ids=["no labels", "of another run"])
+def test_instance_whose_labels_are_changed_is_found_by_its_name(
+    gce: GceServer, cloud: GcpDriver, clock: ManualClock, labels: dict[str, str]
+) -> None:
+    asked = request(offered(cloud))
+    name = running(cloud, clock, asked).instance_id
+    gce.project.vm(name).labels = labels
+    clock.advance(2)
+    for driver in (cloud, GcpDriver(CONFIG, clock)):
+        assert [each.instance_id for each in driver.instances(RUN)] == [name]
+        assert driver.instances("ffffffffff") == []
+        assert driver.launch(asked).instance_id == name
+        assert any(remark.startswith(f"{name} has ") and "label" in remark for remark in driver.remarks)
+    GcpDriver(CONFIG, clock).terminate(name)
+    clock.advance(60)
+    assert alive(cloud) == []
+    assert cloud.remarks == ()
+
+
 def test_odd_labels_of_a_foreign_instance_are_a_remark(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
     running_one = running(cloud, clock)
     labels = {"spotrun-run": RUN, "spotrun-launch": "9" * 30, "spotrun-nano-usd-per-hour": "nan"}

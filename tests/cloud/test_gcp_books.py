@@ -5,6 +5,7 @@ clock is off, lists that are late, and an API that sees a guest's death minutes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
@@ -12,8 +13,10 @@ import pytest
 
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
+from tests.support.gce_answers import forbidden
 from tests.support.gce_calls import wished
 from tests.support.gce_supply import SPOT
+from tests.support.gce_vm import Vm
 from tests.support.plain_gcp_run import PlainGcpRun
 from tests.support.plain_run import PASS_S, UID
 
@@ -97,6 +100,80 @@ def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_h
     (ended, charged_usd), *_ = run.account.charged_usd.items()
     within_usd = charged_usd / 100 if remembers else heartbeat_usd
     assert abs(run.booked_usd[ended] - charged_usd) <= within_usd
+
+
+# -- machines that ended long before their disks -----------------------------------------------------------------------
+
+HISTORY = "compute.advice.capacityHistory"
+DAY_S = 86_400.0
+
+
+def powers_off(run: PlainGcpRun, vm: Vm) -> None:
+    run.google.project.power_off(vm.name)
+
+
+def is_stopped(run: PlainGcpRun, vm: Vm) -> None:
+    run.google.project.stop(vm, "a user", None)
+
+
+def has_a_bad_host(run: PlainGcpRun, vm: Vm) -> None:
+    run.google.project.host_error(vm.name)
+
+
+ENDS = [powers_off, is_stopped, has_a_bad_host]
+"""What leaves a disk: https://cloud.google.com/compute/docs/instances/instance-lifecycle."""
+
+
+@pytest.fixture(params=["on-demand", "spot"])
+def unpriced(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> PlainGcpRun:
+    """A run of whose instances no later driver knows a price: on demand, or spot whose history may not be read."""
+    run = PlainGcpRun(monkeypatch, spot_policy=request.param)
+    denied = forbidden(HISTORY, "projects/acme-training")
+    run.google.fault = lambda call: denied if call == HISTORY else None
+    return run
+
+
+def is_deleted_by_hand(run: PlainGcpRun, vm: Vm) -> None:
+    """By the console, days later; and then a runner comes that has never seen the instance."""
+    run.clock.advance(2 * DAY_S)
+    run.google.project.settle()
+    run.google.project.delete(vm, "a user", None)
+    run.clock.advance(60)
+    run.runner = run.new_runner()
+    run.goes_on(30)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_machine_is_billed_until_its_own_end_and_the_disk_until_it_is_deleted(
+    unpriced: PlainGcpRun, end: Callable[[PlainGcpRun, Vm], None]
+) -> None:
+    run = unpriced
+    assert run.trains_within(60)
+    run.goes_on(60)
+    (name,) = run.account.alive
+    vm = run.google.project.vm(name)
+    run.clock.advance(1800)
+    run.google.project.settle()
+    end(run, vm)
+    is_deleted_by_hand(run, vm)
+    gone = next(iter(run.state.launches.values())).gone
+    assert gone is not None
+    assert gone.bounded_by == ""
+    assert [each for each in run.misbooked() if name in each] == []
+    assert run.booked_usd[name] < 1.5
+
+
+def test_machine_whose_start_no_runner_has_seen_is_billed_at_the_price_of_its_launch(unpriced: PlainGcpRun) -> None:
+    run = unpriced
+    run.goes_on(5)  # its runner dies right after the launch
+    (name,) = (vm.name for vm in run.google.project.vms.values())
+    vm = run.google.project.vm(name)
+    assert [each.recorded for each in run.state.launches.values()] == [None]
+    run.clock.advance(1800)
+    powers_off(run, vm)
+    is_deleted_by_hand(run, vm)
+    assert [each for each in run.misbooked() if name in each] == []
+    assert run.booked_usd[name] < 1.5
 
 
 # -- clocks, and lists -------------------------------------------------------------------------------------------------

@@ -133,6 +133,22 @@ def test_an_api_that_sees_a_death_three_minutes_late_bends_no_bill(run: PlainGcp
     completes(run, instances=2)
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["from the start", "while it trains"])
+def test_instance_that_hangs_without_its_labels_is_ended_before_another_trains(run: PlainGcpRun, at_once: bool) -> None:
+    """A policy has taken them away. What is found by them alone would run on unseen, along with the next one."""
+    run.goes_on(5 if at_once else 60)
+    (vm,) = run.google.project.vms.values()
+    vm.labels = {}
+    assert run.trains_within(60)
+    run.goes_on(60)
+    assert f"{vm.name} has no label spotrun-run" in (run.ticks[-1].remark or "")
+    run.is_hung = True
+    run.goes_on(1200)
+    assert vm.name not in run.account.alive
+    assert len(run.account.alive) == 1
+    completes(run, instances=2)
+
+
 def test_somebody_elses_copy_of_an_instance_is_not_the_instance(run: PlainGcpRun) -> None:
     """The console's *Create similar* copies the labels, and what starts the agent."""
     assert run.trains_within(60)

@@ -205,7 +205,14 @@ def in_words_of_the_api(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 SESSIONS = {"SessionManager": "enabled"}
 DOCUMENTS = Template("account", **SESSIONS).documents()
 WITHOUT_RESOURCES = {
-    *("ec2:Describe", "ecr:GetAuthorizationToken", "iam:ListRoles", "pricing:", "servicequotas:"),
+    *(
+        "ec2:Describe",
+        "ec2:GetEbsDefaultKmsKeyId",
+        "ecr:GetAuthorizationToken",
+        "iam:ListRoles",
+        "pricing:",
+        "servicequotas:",
+    ),
     *("ssm:DescribeParameters", "ssm:UpdateInstanceInformation", "ssmmessages:"),
 }
 

@@ -17,6 +17,7 @@ from spotrun.run import events as ev
 from spotrun.runner.creation import create_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
+from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG, offered, request, without_a_price_list
 from tests.support.gce_server import GceServer
 from tests.support.gcp_gate import RUNNERS_TOKEN, gate_before
@@ -73,6 +74,37 @@ def test_an_orphan_is_ended_and_the_instance_of_a_run_that_is_not_in_the_store_i
     assert strangers in unknown
     clock.advance(60)
     assert {each.instance_id: each.alive for each in driver.instances()} == {orphan: False, strangers: True}
+
+
+def test_reap_ends_an_instance_whose_labels_a_policy_has_taken_away(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orphan = launched(GcpDriver(CONFIG, clock), run_in(tmp_path, "job").created.uid)
+    clock.advance(30)
+    gce.project.vm(orphan).labels = {}
+    said = reaped(tmp_path, capsys)
+    assert "ended 1\n" in said
+    assert f"{orphan} has no label spotrun-run" in said
+
+
+def test_reap_deletes_a_disk_without_labels_and_no_disk_of_others(
+    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, driver = run_in(tmp_path, "job"), GcpDriver(CONFIG, clock)
+    name = launched(driver, run.created.uid)
+    gce.project.insert("us-central1-a", wished("spotrun-web"), "somebody", None)
+    clock.advance(30)
+    driver.terminate(name)
+    for each in (name, "spotrun-web"):
+        for disk in gce.project.vm(each).disks:
+            disk.auto_delete, disk.labels = False, {}
+    gce.project.vm("spotrun-web").labels = {}
+    gce.project.delete(gce.project.vm("spotrun-web"), "somebody", None)
+    clock.advance(60)
+    run.ledger.append(lambda _: ev.RunStopped(reason="a test"))
+    assert "deleted 1\n" in reaped(tmp_path, capsys)
+    clock.advance(60)
+    assert [disk for _, disk in gce.project.disks] == ["spotrun-web"]
 
 
 def test_g3_what_has_switched_itself_off_is_ended_with_its_disk(

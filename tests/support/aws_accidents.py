@@ -20,7 +20,7 @@ CALLS = {
         *("describe_instances", "run_instances", "terminate_instances", "describe_images"),
         *("describe_instance_types", "describe_instance_type_offerings", "describe_spot_price_history"),
         *("describe_security_groups", "describe_subnets", "describe_spot_instance_requests"),
-        "describe_launch_template_versions",
+        *("describe_launch_template_versions", "describe_route_tables"),
     ),
     "ssm": ("get_parameter",),
     "pricing": ("get_products",),

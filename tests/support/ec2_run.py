@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 import boto3
 
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.last_words import LastWords
 from spotrun.errors import StoreError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
@@ -56,7 +58,8 @@ class Ec2Run:
         roles = Watched(RunRoles(Region(REGION, clock), clock), before, lambda _: None)
         wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
         ledger = Ledger(store, self._uid, "runner", clock, retry_for_s=0)
-        return Runner(ledger, store, cloud, clock, wanted, URI, guards=guards, identities=roles)
+        last_words = LastWords(CLOUD, store)
+        return Runner(ledger, store, cloud, clock, wanted, URI, guards=guards, identities=roles, last_words=last_words)
 
     def ticks(self, runner: Runner) -> None:
         list(runner.ticks())

@@ -40,6 +40,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws import run_role
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.disk_key import OF_AWS
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
@@ -78,6 +79,7 @@ class Ec2Account:
     `calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them. Keys in
     `expired` are told so, whatever they ask. All calls to a region in `closed` get that code and status. Until
     `profiles_are_known` EC2 has not heard of what IAM has. What instances get for their role are `credentials`.
+    `disk_key` is the default key of EBS.
     Its answers are dated by `clock` if it `tells_time`; the clocks of most tests stand still, or leap.
     """
 
@@ -104,6 +106,7 @@ class Ec2Account:
         self.page_size = 1000
         self.prices = PriceFeed(clock, TYPES, ZONES)
         self.quotas: dict[str, float] = {}
+        self.disk_key = OF_AWS
         self.spot_requests = SpotRequests()
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_dated(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -146,11 +149,12 @@ class Ec2Account:
 
     def furnish(self) -> None:
         """What the driver expects to find: nothing is in the account of a moto that was reset."""
-        for name in ("ec2", "ssm", "iam", "scheduler", "cloudformation"):
+        for name in ("ec2", "ssm", "iam", "scheduler", "cloudformation", "kms"):
             backends.get_backend(name).reset()  # type: ignore[arg-type]
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
+        self.lead_out(network)
         image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
         ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
         iam.create_policy(PolicyName=run_role.POLICY, PolicyDocument=json.dumps(self.node_policy))
@@ -158,6 +162,14 @@ class Ec2Account:
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
         self.calls.clear()
         self.keys.clear()
+
+    def lead_out(self, network: str) -> None:
+        """Give a network its internet gateway: the one that an account begins with has it."""
+        ec2 = boto3.client("ec2", region_name=REGION)
+        gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=network)
+        table = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [network]}])["RouteTables"][0]
+        ec2.create_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
 
     def identify(self, run_uid: str, *secrets: str) -> None:
         """
@@ -285,6 +297,9 @@ class Ec2Account:
             return _error("NoSuchEntity", 404)
         if action == "DescribeSpotInstanceRequests":
             return self.spot_requests.described(asked)
+        if action == "GetEbsDefaultKmsKeyId":
+            told = f"<{action}Response><kmsKeyId>{self.disk_key}</kmsKeyId></{action}Response>"
+            return Response(_XML + told, 200, content_type="text/xml")
         answer = motos()
         if action == "DescribeInstances":
             answer.set_data(self.spot_requests.named_in(answer.get_data()))

@@ -152,6 +152,16 @@ def quota_exceeded(metric: str, limit: float, region: str | None) -> Failure:
     return Failure("QUOTA_EXCEEDED", message, 403, ({"quotaInfo": {**info, "dimensions": dimensions}},))
 
 
+def account_unknown(email: str) -> Failure:
+    """
+    The answer about a service account that does not exist, or not yet everywhere: in the operation, behind a 200.
+
+    https://cloud.google.com/iam/docs/service-accounts-create. Users quote these words, also with `One of [ADDRESS]`:
+    https://github.com/GoogleCloudPlatform/terraform-google-managed-instance-group/issues/40.
+    """
+    return Failure("RESOURCE_NOT_FOUND", f"The resource '{email}' of type 'serviceAccount' was not found.", 404)
+
+
 def account_denied(email: str) -> Failure:
     """Seen behind a 200, for an account that was just made."""
     message = f"The user does not have access to service account '{email}'."

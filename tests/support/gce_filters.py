@@ -1,5 +1,6 @@
 """
-`filter` of Compute Engine's lists: both languages that its reference describes.
+`filter` of Compute Engine's lists: both languages that its reference describes. Of a text, `:` finds a part, or what
+begins so before a star, as Google's own slurm-gcp lists the nodes of a cluster, by `name:CLUSTER-*`.
 
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList. Expressions stand beside one another,
 which is AND, or are joined by AND and OR, of which OR binds tighter (https://google.aip.dev/160).
@@ -117,6 +118,8 @@ def _equal(value: Any, wanted: str) -> bool:
 def _has(value: Any, wanted: str) -> bool:
     if isinstance(value, Mapping | list):
         return wanted in value
+    if wanted.endswith("*"):
+        return _equal(value, wanted)
     return value is not None and wanted in _text(value)
 
 

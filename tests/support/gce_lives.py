@@ -7,7 +7,7 @@ Rules are those of https://cloud.google.com/compute/docs/instances/instance-life
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tests.support import gce_operations as kinds
 from tests.support.gce_agenda import Agenda, Now
-from tests.support.gce_answers import Failure, account_denied, already_exists, failed
+from tests.support.gce_answers import Failure, account_unknown, already_exists, failed
 from tests.support.gce_catalog import PROJECT
 from tests.support.gce_charges import Charges, Kept, Running
 from tests.support.gce_operations import Operation, OperationLog, operation_name
@@ -81,7 +81,7 @@ class GceLives:
     name: str = PROJECT
     machines: Machines = field(default_factory=NoMachines)
     timings: Timings = field(default_factory=Timings)
-    accounts: set[str] | None = None
+    accounts: Container[str] | None = None
     limit_outlives_power_off: bool = False
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class GceLives:
     def _refusal(self, vm: Vm) -> Failure | None:
         """The most permanent first."""
         if self.accounts is not None and vm.account is not None and vm.account not in self.accounts:
-            return account_denied(vm.account)
+            return account_unknown(vm.account)
         for disk in vm.disks:
             if (disk.zone, disk.name) in self._disks:
                 return failed(already_exists(disk.path), "RESOURCE_ALREADY_EXISTS")

@@ -20,7 +20,7 @@ from tests.support.iam import Asked
 Parameters = Mapping[str, str]
 _WITHOUT_RESOURCES = {
     *("DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances"),
-    "DescribeLaunchTemplateVersions",
+    *("DescribeLaunchTemplateVersions", "DescribeRouteTables", "GetEbsDefaultKmsKeyId"),
     *("DescribeSecurityGroups", "DescribeSpotInstanceRequests", "DescribeSpotPriceHistory", "DescribeSubnets"),
     "DescribeVpcs",
 }
@@ -105,6 +105,10 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             for instance_id in _numbered(call.parameters, "InstanceId"):
                 tags = known.tags.get(instance_id, _NO_TAGS)
                 yield Asked("ec2:TerminateInstances", _arn("instance", instance_id), _tags_of("Resource", tags))
+        case "ec2", "GetConsoleOutput":
+            instance_id = call.parameters["InstanceId"]
+            tags = known.tags.get(instance_id, _NO_TAGS)
+            yield Asked("ec2:GetConsoleOutput", _arn("instance", instance_id), _tags_of("Resource", tags))
         case "ssm", "GetParameter":
             name = call.parameters["Name"]
             owner = "" if name.startswith("/aws/service/") else ACCOUNT
@@ -120,6 +124,8 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             if action in ("CreateSchedule", "UpdateSchedule"):
                 role = call.parameters["RoleArn"]
                 yield Asked("iam:PassRole", role, {"iam:PassedToService": "scheduler.amazonaws.com"})
+        case "kms", "DescribeKey" | "GetKeyPolicy" | "ListGrants":
+            yield Asked(f"kms:{call.action}", call.parameters["KeyId"])
         case "ecr", "GetAuthorizationToken":
             yield Asked("ecr:GetAuthorizationToken")
         case "events", "PutRule":

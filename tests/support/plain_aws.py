@@ -69,7 +69,8 @@ class PlainAws:
     `calls` are the operations that were asked for, each with how long the caller would have waited. `charges` has, by
     instance id, what the account is charged. `stale` is how old the list of instances is. With `tells_time` each answer
     is dated. A region that is not `REGION` has nothing. One that is `hanging` takes the caller's time.
-    In the `full_zone` no quota is left for spot.
+    In the `full_zone` no quota is left for spot. EC2 accepts and `cannot_start` instances of these kinds, each with the
+    reason that it tells. `disk_key` is the default key of EBS. `consoles` are what instances have printed.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -88,6 +89,9 @@ class PlainAws:
         self.stale = timedelta()
         self.tells_time = False
         self.spot_is_gone = False
+        self.cannot_start: dict[str, str] = {}
+        self.disk_key = "alias/aws/ebs"
+        self.consoles: dict[str, str] = {}
 
     def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever asks AWS in this test asks this account."""
@@ -215,7 +219,13 @@ class PlainAws:
             raise refusal("VcpuLimitExceeded")
         if asked["IamInstanceProfile"]["Name"] not in self._iam.profiles:
             raise refusal("InvalidParameterValue", words="Invalid IAM Instance Profile name")
-        return known or self._of_token.setdefault(asked["ClientToken"], self._row(asked))
+        return known or self._started(self._of_token.setdefault(asked["ClientToken"], self._row(asked)))
+
+    def _started(self, row: Row) -> Row:
+        reason = self.cannot_start.get("spot" if "InstanceLifecycle" in row else "on-demand")
+        if reason is not None:
+            self.end(row["InstanceId"], reason)
+        return row
 
     def _row(self, asked: dict[str, Any]) -> Row:
         number, is_spot, now = len(self._of_token), "InstanceMarketOptions" in asked, self.clock.now()
@@ -316,6 +326,13 @@ class _Ec2:
         named = {"AvailableIpAddressCount": 99}
         return {"Subnets": [{"SubnetId": name, "AvailabilityZone": zone, **named} for name, zone in SUBNETS.items()]}
 
+    def describe_route_tables(self, **_: Any) -> Row:
+        wide = {"DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "active"}
+        return {"RouteTables": [{"Associations": [{"Main": True}], "Routes": [wide]}]}
+
+    def get_ebs_default_kms_key_id(self) -> Row:
+        return {"KmsKeyId": self._account.disk_key}
+
     def describe_images(self, **_: Any) -> Row:
         return {"Images": [{"State": "available"}]}
 
@@ -345,6 +362,9 @@ class _Ec2:
         for instance_id in set(InstanceIds) & set(self._account.alive):
             self._account.end(instance_id, TERMINATED)
         return {"TerminatingInstances": []}
+
+    def get_console_output(self, InstanceId: str) -> Row:
+        return {"InstanceId": InstanceId, "Output": self._account.consoles.get(InstanceId, "")}
 
     def get_service_quota(self, **_: Any) -> Row:
         return {"Quota": {"Value": 4.0}}

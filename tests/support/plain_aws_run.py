@@ -10,6 +10,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
@@ -51,7 +52,7 @@ class PlainAwsRun(PlainRun):
 
     def outfit(self, clock: Clock) -> Outfit:
         guards, identities = AwsGuards([REGION], clock), RunRoles(Region(REGION, clock), clock)
-        return Outfit(AwsDriver(self._config, clock), guards, identities)
+        return Outfit(AwsDriver(self._config, clock), guards, identities, CLOUD)
 
     def fails(self, call: str, error: Error, seconds: float) -> Fault:
         """What hangs takes the caller's time."""

@@ -38,6 +38,7 @@ from tests.support.manual_clock import ManualClock
 LOGIN = "login"
 """Whoever is asked for a token."""
 LOGIN_URL = "https://oauth2.googleapis.com/token"
+MAKE_ACCOUNT = "iam.projects.serviceAccounts.create"
 LISTS = ("compute.instances.aggregatedList", "compute.globalOperations.aggregatedList")
 
 
@@ -68,6 +69,32 @@ class PlainGce(GceServer):
         self._server.server_close()
 
 
+class KnownAccounts:
+    """
+    The service accounts that Compute Engine knows: those of IAM, each `after` it was made. "It can take 60 seconds or
+    more": https://cloud.google.com/iam/docs/service-accounts-create.
+    """
+
+    def __init__(self, iam: GoogleProject, clock: ManualClock) -> None:
+        self.after = timedelta()
+        self._iam, self._clock = iam, clock
+        self._made: dict[str, datetime] = {}
+
+    def __contains__(self, email: object) -> bool:
+        unique_id = self._iam.accounts.get(str(email), {}).get("uniqueId")
+        return unique_id is not None and self._clock.now() - self._made[unique_id] >= self.after
+
+    def made(self, handler: Callable[[Asked], Json]) -> Callable[[Asked], Json]:
+        """Handle what makes one, and note when that was."""
+
+        def answer(asked: Asked) -> Json:
+            account = handler(asked)
+            self._made[account["uniqueId"]] = self._clock.now()
+            return account
+
+        return answer
+
+
 class PlainGoogle:
     """
     `fault` says what goes wrong with a call, by the id of its method. `stale` is how old lists of instances and of
@@ -90,6 +117,8 @@ class PlainGoogle:
             "cloudbilling.services.skus.list": lambda _: {"skus": on_demand_skus()},
             **{method: self._late(self.gce.handlers[method]) for method in LISTS},
         }
+        self.accounts = self.project.accounts = KnownAccounts(self.iam, clock)
+        self.gce.handlers[MAKE_ACCOUNT] = self.accounts.made(self.gce.handlers[MAKE_ACCOUNT])
 
     def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever asks Google in this test asks this project."""

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
+from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities
+from spotrun.clouds.last_words import LastWords
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.market_record import MarketRecord
@@ -110,6 +112,8 @@ class Outfit(NamedTuple):
     driver: CloudDriver
     guards: Guards
     identities: Identities
+    cloud: Cloud | None = None
+    """Whose instances say something before they have an agent."""
 
 
 class _Over(Exception):
@@ -144,7 +148,7 @@ class PlainRun:
     ) -> None:
         self.clock, self.account = clock, account
         self._uri, self._wanted, self._ahead = uri, wanted, ahead
-        self._store = MemoryStore(self.clock)
+        self.store = self._store = MemoryStore(self.clock)
         created = History(uid=UID, billing=billing, clock_epoch=self.clock.now()).entries[0]
         self._store.put(key_of(0), ev.encode_entry(replace(created, at=self.clock.now())))
         self._watching = self._ledger()
@@ -196,6 +200,7 @@ class PlainRun:
             MarketRecord(Watched(self._beside, self._answer, nothing)),
             guards=outfit.guards,
             identities=outfit.identities,
+            last_words=None if outfit.cloud is None else LastWords(outfit.cloud, self.store),
         )
 
     def goes_on(self, seconds: float, pass_s: float = PASS_S) -> None:

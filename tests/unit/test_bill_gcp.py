@@ -154,10 +154,14 @@ def test_a_disk_that_nobody_deletes_is_found(project: Project, tmp_path: Path) -
     assert "a disk may have outlived its instance" in line.why
 
 
-def test_an_instance_is_found_by_its_name_where_somebody_took_its_labels_away(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [{}, {RUN: "ffffffffff"}], ids=["no labels", "of another run"])
+def test_an_instance_whose_labels_were_changed_is_found_by_its_name(
+    project: Project, tmp_path: Path, labels: dict[str, str]
+) -> None:
     stray = str(Name(project.history.uid, 99, "0" * 8, SPOT, L4))
     other = str(Name("ffffffffff", 99, "0" * 8, SPOT, L4))
-    project.labels.clear()
+    project.labels = dict.fromkeys(project.labels, labels)
+    project.labels[stray] = labels
     for name in (stray, other):
         project.charges.running.append(Running(name, ZONE, L4, True, False, START, START + timedelta(hours=1)))
 

@@ -25,6 +25,7 @@ from spotrun.clouds.gcp.error_codes import (
     StockedOut,
     Unsupported,
     failed,
+    lacking_identity,
     refused,
 )
 from spotrun.errors import (
@@ -278,6 +279,9 @@ def test_a_login_that_has_expired_blinds_and_denies_nothing(body: Json | None) -
     assert "log in anew" in (error.hint or "")
 
 
+NO_ACCOUNT = "The resource 'a@p.iam.gserviceaccount.com' of type 'serviceAccount' was not found."
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -287,8 +291,11 @@ def test_a_login_that_has_expired_blinds_and_denies_nothing(body: Json | None) -
         ),
         of_http(400, older(400, "invalid", "Service account spotrun-1@p.iam.gserviceaccount.com does not exist.")),
         of_operation("SERVICE_ACCOUNT_NOT_FOUND", "not found", 404),
+        of_operation("RESOURCE_NOT_FOUND", NO_ACCOUNT, 404),
+        of_operation("EXTERNAL_RESOURCE_NOT_FOUND", NO_ACCOUNT, 404),
+        lacking_identity(of_http(404, older(404, "notFound", NO_ACCOUNT))),
     ],
-    ids=["operation", "answer", "words", "gone"],
+    ids=["operation", "answer", "words", "gone", "not found", "external", "answer, not found"],
 )
 def test_an_account_that_was_just_made_may_not_be_known_yet(error: CloudError) -> None:
     assert isinstance(error, IdentityUnknown)
@@ -337,7 +344,10 @@ def test_a_policy_of_the_organization_is_quoted(error: CloudError, constraint: s
 def test_what_is_not_there_or_is_there_already_is_one_of_ours() -> None:
     gone = "The resource 'projects/p/zones/us-central1-a/instances/a' was not found"
     assert isinstance(of_http(404, older(404, "notFound", gone)), NotThere)
-    assert isinstance(of_http(404, newer(404, "NOT_FOUND", "Unknown service account")), NotThere)
+    for words in ("Unknown service account", "Service account projects/p/serviceAccounts/a@p does not exist."):
+        assert isinstance(of_http(404, newer(404, "NOT_FOUND", words)), NotThere)
+    disk = "The resource 'projects/p/zones/us-central1-a/disks/a' was not found"
+    assert isinstance(of_operation("RESOURCE_NOT_FOUND", disk, 404), NotThere)
     there = "The resource 'projects/p/zones/us-central1-a/instances/a' already exists"
     assert isinstance(of_http(409, older(409, "alreadyExists", there)), AlreadyThere)
 

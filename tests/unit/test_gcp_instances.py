@@ -271,6 +271,24 @@ def test_another_id_tells_nothing(other: str | None) -> None:
     assert off_since(delete_id()) is None
 
 
+@pytest.mark.parametrize("labels", [{}, {"spotrun-run": "ffffffffff", "spotrun-launch": "9", "spotrun-token": "x-9"}])
+def test_name_says_whose_an_instance_is_whatever_its_labels_say(labels: dict[str, str]) -> None:
+    found = told(MADE, listed=row(labels=labels))
+    assert (found.run_uid, found.launch, found.token) == (RUN, 7, f"{RUN}-7")
+    assert found.offering.pool == offering().pool
+
+
+def test_labels_that_are_gone_or_of_another_run_are_named() -> None:
+    assert odd_labels(row(labels={})) == "no label spotrun-run, spotrun-launch, spotrun-nano-usd-per-hour"
+    changed = row(labels={**row()["labels"], "spotrun-run": "ffffffffff"})
+    assert odd_labels(changed) == "the label of another run: spotrun-run='ffffffffff'"
+
+
+def test_row_of_another_name_without_our_label_is_of_no_run() -> None:
+    other = row(name="spotrun-web", labels={})
+    assert instance_of(Record("spotrun-web", other, ()), lambda _: (), None) is None
+
+
 def test_odd_labels_of_anybody_are_named_and_end_nothing() -> None:
     odd = row(labels={"spotrun-run": RUN, "spotrun-launch": "9" * 30, "spotrun-nano-usd-per-hour": "nan"})
     found = told(MADE, listed=odd)
@@ -315,6 +333,21 @@ def test_the_first_end_says_who_ended_it_and_the_last_one_when_its_disk_went() -
     gone = told(MADE, operation("compute.instances.guestTerminate", 20, 20.5), operation("delete", 50, 51))
     assert (gone.ended_by, gone.ended_at) == (EndedBy.ITSELF, at(51))
     assert [(each.since, each.usd_per_hour) for each in gone.prices] == [(at(0.5), SPOT_PRICE), (at(20.5), Decimal(0))]
+
+
+def test_unseen_machine_of_unknown_price_tells_when_it_was_off() -> None:
+    """The ledger knows the price of its launch. Without a first price there is none that ends with 0."""
+    ends = operation("stop", 20, 21.5), operation("delete", 3000, 3001)
+    gone = instance_of(Record(NAME, None, read_operations((MADE, *ends))), lambda _: (), None)
+    assert gone is not None
+    assert (gone.prices, gone.off_since, gone.ended_at) == ((), at(21.5), at(3001))
+    assert told(MADE, operation(PREEMPTED, 20, 21)).off_since is None
+
+
+def test_machine_that_was_started_again_is_billed_until_it_ends_for_good() -> None:
+    ends = operation("stop", 20, 21), operation("start", 30, 30.5), operation(PREEMPTED, 60, 61)
+    gone = told(MADE, *ends, operation("delete", 90, 91))
+    assert (gone.ended_by, gone.off_since, gone.ended_at) == (EndedBy.CLOUD, at(61), at(91))
 
 
 def test_an_end_that_failed_is_none() -> None:

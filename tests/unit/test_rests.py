@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from spotrun.instance import EndedBy
+from spotrun.instance import EndedBy, InstanceState
 from spotrun.market.observations import Fate, observations_of
-from spotrun.offering import Offering
+from spotrun.offering import CapacityType, Offering
 from spotrun.policy import Wait
 from spotrun.policy.launches import STILLBORN_MAX
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from tests.support.decisions import MARKET, asked, decided, events_of, spec, trains
+from tests.support.decisions import MARKET, asked, decided, events_of, instance, spec, trains
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
 
 SPOT_ONLY = spec(resources={"spot_policy": "spot"})
@@ -180,6 +181,92 @@ def test_a_pool_whose_instances_find_no_room_in_a_quota_rests_like_one_that_says
     assert [*observations_of(history.state)] == [], "a quota says nothing of the market"
 
 
+# -- what the cloud cannot start -------------------------------------------------------------------------------------
+
+
+def started_in_vain(history: History, at_fault: Container[CapacityType], **world: object) -> list[ev.AnyEvent]:
+    """Carry out what is decided: the cloud accepts each launch, and starts none of the types that are at fault."""
+    events = events_of(decided(history, **world))  # type: ignore[arg-type]
+    for event in events:
+        number = history.write(event)
+        if not isinstance(event, ev.LaunchIntended):
+            continue
+        if event.offering.capacity_type in at_fault:
+            history.after(25).gone(number, EndedBy.FAULT)
+        else:
+            history.record(number)
+            history.start(number)
+    return events
+
+
+def test_a_run_goes_on_demand_once_each_spot_pool_has_failed_to_start_an_instance() -> None:
+    history, asked_for = History(), []
+    for _ in range(5):
+        for event in started_in_vain(history, {SPOT}):
+            assert isinstance(event, ev.LaunchIntended)
+            asked_for.append(event)
+        history.after(2)
+    pools = [(event.offering.zone, event.offering.capacity_type) for event in asked_for]
+    assert pools == [("local-a", SPOT), ("local-b", SPOT), ("local-c", SPOT), ("local-a", ON_DEMAND)]
+    assert asked_for[-1].reason == "first launch: no spot pool accepts the request"
+    assert history.state.current is not None
+
+
+def test_a_run_with_one_spot_pool_tries_it_three_times_and_goes_on_demand() -> None:
+    history, asked_for = History(), []
+    for _ in range(6):
+        asked_for += started_in_vain(history, {SPOT}, market=(*ONE_POOL, MARKET[3]))
+        history.after(2)
+    kinds = [event.offering.capacity_type for event in asked_for if isinstance(event, ev.LaunchIntended)]
+    assert kinds == [SPOT, SPOT, SPOT, ON_DEMAND]
+
+
+def test_spot_that_the_cloud_rejects_leads_to_on_demand_too() -> None:
+    history = History()
+    for _ in MARKET[:3]:
+        answered(history, Cause.EXTERNAL, NO_SUBNET, wanted=spec())
+    assert asked(decided(history)) == ("local-a", ON_DEMAND)
+
+
+def test_a_run_that_never_trained_fails_once_no_pool_of_any_type_starts_an_instance() -> None:
+    history, events = History(), []
+    for _ in range(8):
+        events += started_in_vain(history, {SPOT, ON_DEMAND})
+        history.after(2)
+        if history.state.terminal is not None:
+            break
+    assert [type(event) for event in events] == [ev.LaunchIntended] * 5 + [ev.RunFailed]
+    assert history.state.terminal is not None
+    assert history.state.terminal.detail == "the cloud rejects the request: the cloud's record"
+
+
+def test_pools_that_start_no_instance_rest_ever_longer_beside_a_training() -> None:
+    history = has_trained(History())
+    began, found = history.now, []
+    while history.now - began < timedelta(hours=3):
+        events = started_in_vain(history, {SPOT}, wanted=SPOT_ONLY, market=ONE_POOL)
+        found += [round((history.now - began) / timedelta(minutes=1)) for _ in events]
+        history.after(35)
+    assert found[0] == 0
+    assert found[3] - found[2] >= 10
+    assert found[4] - found[3] >= 20
+    assert history.state.terminal is None
+    assert [each.kind for each in observations_of(history.state)] == [Fate.LOST], "it says nothing of the market"
+
+
+def test_an_instance_that_was_seen_before_the_cloud_failed_to_start_it_counts_as_one_that_never_ran() -> None:
+    history = History()
+    (intent,) = events_of(decided(history))
+    number = history.write(intent)
+    history.record(number)
+    ended = {"ended_at": history.now, "ended_by": EndedBy.FAULT, "end_reason": "Client.InternalError"}
+    here = instance(history, number, InstanceState.TERMINATED, billed_from=None, prices=(), **ended)
+    (gone,) = events_of(decided(history, instances=[here]))
+    history.write(gone)
+    assert history.state.launches[number].failed_to_start
+    assert asked(decided(history)) == ("local-b", SPOT)
+
+
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
@@ -214,3 +301,11 @@ def test_where_some_pools_lack_capacity_and_one_rejects_both_is_told() -> None:
         answered(history, Cause.CAPACITY)
     assert told(history).startswith("no spot capacity in any zone just now; sim-gpu spot in local/local-a, the request")
     assert NO_SUBNET in told(history)
+
+
+def test_a_pool_that_starts_no_instance_is_told_in_the_words_of_the_cloud() -> None:
+    history = History()
+    started_in_vain(history, {SPOT}, wanted=SPOT_ONLY)
+    for _ in range(2):
+        answered(history, Cause.CAPACITY)
+    assert "sim-gpu spot in local/local-a, the cloud cannot start an instance (the cloud's record)" in told(history)

@@ -17,11 +17,12 @@ echo "spotrun: launch ${SPOTRUN_LAUNCH} of run ${SPOTRUN_RUN_UID} powers off ${S
 umask 077
 mkdir -p "${SPOTRUN_INSTANCE_DIR}/boot"
 for pause in 1 2 4 8 16 32 0; do
-    aws s3 cp --recursive --only-show-errors "${SPOTRUN_RUN}/boot/" "${SPOTRUN_INSTANCE_DIR}/boot/" && break
+    aws s3 cp --recursive --only-show-errors --cli-connect-timeout=10 --cli-read-timeout=60 "${SPOTRUN_RUN}/boot/" \
+        "${SPOTRUN_INSTANCE_DIR}/boot/" && break
     sleep "${pause}"
 done
 if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" ]]; then
-    echo "spotrun: the run's folder cannot be read: power off"
+    echo "spotrun: error: the run's folder cannot be read: power off"
     systemctl poweroff
     exit 1
 fi

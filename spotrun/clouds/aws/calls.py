@@ -149,6 +149,10 @@ class Region:
         return self._client("iam", self.name)
 
     @property
+    def kms(self) -> Any:
+        return self._client("kms", self.name)
+
+    @property
     def scheduler(self) -> Any:
         return self._client("scheduler", self.name)
 

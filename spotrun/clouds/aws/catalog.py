@@ -48,6 +48,7 @@ class Catalog:
         self._failed_s, self._history_trouble = -inf, ""
         self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
+        self._unrouted = ""
         self._launch_template: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, self._read_launch_template)
 
     @property
@@ -63,6 +64,8 @@ class Catalog:
             "the launch template": self._launch_template.trouble,
         }
         yield from (f"{what} of {self._region.name}: as known before, since {why}" for what, why in kept.items() if why)
+        if self._unrouted:
+            yield f"which subnets of {self._region.name} lead to the internet is not known: {self._unrouted}"
 
     @property
     def types(self) -> dict[str, InstanceType]:
@@ -96,7 +99,9 @@ class Catalog:
 
     @property
     def network(self) -> Network:
-        return self._network.get()
+        found = self._network.get()
+        self._unrouted = found.unrouted
+        return found
 
     @property
     def price_list(self) -> PriceList:
@@ -113,11 +118,13 @@ class Catalog:
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """The offering with the image and subnet that it would start with now. Its zone must have a subnet of ours."""
+        """Return the offering with the image and subnets that it could start with now. Its zone must have a subnet."""
+        first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
             image=self.image,
-            subnet=self.network.subnets[offering.zone],
+            subnet=first.subnet_id,
+            other_subnets=tuple(each.subnet_id for each in others),
             launch_template=self.launch_template,
         )
 

@@ -181,6 +181,13 @@ class Aws(Cloud):
         begun = " ".join(f'{shlex.join(words)} & all="$all $!";' for words in sessions)
         return shell._replace(command=("sh", "-c", f"trap 'kill $all' EXIT; trap exit INT TERM; {begun} wait"))
 
+    def console(self, instance: Instance) -> str | None:
+        """Return what EC2 keeps for about an hour after an instance's end; None if it has none yet."""
+        with _sdk():
+            from spotrun.clouds.aws.calls import Region
+            from spotrun.clouds.aws.consoles import console_of
+        return console_of(Region(instance.offering.region, system_clock()).aside, instance.instance_id)
+
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on aws, which takes instances back by itself",

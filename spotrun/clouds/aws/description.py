@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from spotrun.clouds.aws import request as tag
+from spotrun.clouds.aws.disk_key import why_not_started
 from spotrun.clouds.charged import charged
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType, Offering
@@ -31,11 +32,10 @@ ENDED_BY = {
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
 }
 """StateReason: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other is a fault."""
-NEVER_RAN = {
-    *("Server.InsufficientInstanceCapacity", "Server.InternalError", "Client.InternalError"),
-    *("Client.VolumeLimitExceeded", "Client.InvalidSnapshot.NotFound"),
-}
-"""Reasons of an end during the launch: the meter never ran."""
+CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
+"""Reasons for which EC2 accepts a launch and cannot start the instance: its own fault, a snapshot, a disk's key."""
+NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
+"""The other reasons of an end during the launch: the meter never ran."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
@@ -50,11 +50,13 @@ def instance_of(
     prices: Sequence[PriceSegment],
     gone_by: datetime,
     pending_at: datetime | None = None,
+    key: str | None = None,
 ) -> Instance:
     """
     `prices` are those of its pool, oldest first; if there are none, the price in its tag counts. If the row has no time
     for the end, it was at `gone_by`. The meter runs from `pending_at` on, when it was last seen pending, or from its
-    launch: EC2 bills only what runs, and does not tell since when.
+    launch: EC2 bills only what runs, and does not tell since when. `key` is the default key of EBS, if EC2 could not
+    start the instance; "" if the caller may not read it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -77,7 +79,7 @@ def instance_of(
         ended_at=ended_at,
         ended_by=_ended_by(found, tags, launched_at, ended_at),
         prices=() if billed_from is None else charged(prices, offering, billed_from, ended_at),
-        end_reason=_told_reason(found) if ended else "",
+        end_reason=_told_reason(found, region, key) if ended else "",
     )
 
 
@@ -112,14 +114,21 @@ def _reason(found: dict[str, Any]) -> str:
     return str(found.get("StateReason", {}).get("Code", ""))
 
 
-def _told_reason(found: dict[str, Any]) -> str:
+def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
     """`Client.VolumeLimitExceeded: Volume limit exceeded`; the message mostly begins with the code."""
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
-    return message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
+    told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
+    why = "" if key is None else why_not_started(told, key, region, is_spot=found.get("InstanceLifecycle") == "spot")
+    return f"{told}; {why}: `spotrun doctor aws` says what to do" if why else told
 
 
 def _never_ran(found: dict[str, Any]) -> bool:
-    return _reason(found) in NEVER_RAN
+    return _reason(found) in NEVER_RAN or cannot_start(found)
+
+
+def cannot_start(found: dict[str, Any]) -> bool:
+    """Return whether EC2 had accepted the launch, and could not start its instance."""
+    return CANNOT_START.fullmatch(_reason(found)) is not None
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:

@@ -8,7 +8,7 @@ role of a run and the guard of an instance that do not exist, and remove both. E
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -18,7 +18,8 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.network import describe_image
+from spotrun.clouds.aws.disk_key import key_findings
+from spotrun.clouds.aws.network import Network, Subnet, describe_image
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_findings
 from spotrun.clouds.aws.run_role import RunRoles
@@ -81,8 +82,10 @@ class AwsDoctor:
         if not complete:
             yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
         yield from findings_of("role", partial(self._launches, rehearse=complete))
-        if self._wanted.spot_policy != "on-demand":
+        uses_spot = self._wanted.spot_policy != "on-demand"
+        if uses_spot:
             yield from findings_of("spot role", partial(spot_findings, self._region))
+        yield from findings_of("disk key", partial(key_findings, self._region, uses_spot=uses_spot))
         yield from findings_of("terminate", self._may_terminate)
         yield from findings_of("secrets", partial(secret_findings, self._region, self._secrets))
         yield self._guard()
@@ -121,6 +124,7 @@ class AwsDoctor:
         network = self._catalog.network
         zones = ", ".join(sorted(network.subnets)) or "no zone at all"
         yield ok("network", f"security group {network.group}, with subnets in {zones}")
+        yield from _ways_out(network, self._region.name)
         rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
             hint = (
@@ -226,6 +230,34 @@ class AwsDoctor:
             return ok("guard", "a schedule ends each instance that outlives its time-to-live")
         what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
         return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
+
+
+def _ways_out(network: Network, region: str) -> Iterator[Finding]:
+    """Warn of each zone in which an instance could install nothing, whichever of its subnets it has."""
+    if network.unrouted:
+        hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
+        yield unknown("way out", f"which subnets lead to the internet: {network.unrouted}", hint)
+        return
+    for zone, subnets in sorted(network.subnets.items()):
+        if not any(subnet.leads_out for subnet in subnets):
+            names = ", ".join(subnet.subnet_id for subnet in subnets)
+            what = f"no subnet of {zone} leads to the internet ({names}): an instance there cannot install its packages"
+            yield warned(f"way out of {zone}", what, _a_way_out(subnets, region))
+    leading = [zone for zone, subnets in sorted(network.subnets.items()) if any(each.leads_out for each in subnets)]
+    if leading:
+        yield ok("way out", f"subnets lead to the internet in {', '.join(leading)}")
+
+
+def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
+    gated = next((subnet for subnet in subnets if subnet.has_gateway), None)
+    if gated is not None:
+        return (
+            f"aws ec2 modify-subnet-attribute --region {region} --subnet-id {gated.subnet_id} --map-public-ip-on-launch"
+        )
+    return (
+        f"send its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
+        "--destination-cidr-block 0.0.0.0/0 --nat-gateway-id nat-…; or name another zone under resources"
+    )
 
 
 def _told(found: Iterable[Finding]) -> Generator[Finding, None, bool]:

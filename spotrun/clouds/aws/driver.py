@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from spotrun.clock import Clock
@@ -12,7 +13,8 @@ from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.description import instance_of, odd_tags
+from spotrun.clouds.aws.description import cannot_start, instance_of, odd_tags
+from spotrun.clouds.aws.disk_key import default_key
 from spotrun.clouds.aws.error_codes import (
     BadImage,
     BadLaunchTemplate,
@@ -40,6 +42,8 @@ SNAPSHOT_FOR_S = 1.0
 """An answer about a run in a region serves whoever asks within this time: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
+KEY_READ_FOR_S = 600.0
+"""How long an answer about the default key of EBS serves, a refusal too."""
 QUOTA_TOLD_FOR_S = 60.0
 """One answer about a quota serves all pools that it limits: they refuse one after another."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
@@ -69,6 +73,9 @@ class AwsDriver:
         self._homes: dict[str, str] = {}
         self._pending_at: dict[str, datetime] = {}
         self._quotas: dict[tuple[str, Quota], Kept[str]] = {}
+        self._keys = {
+            name: Kept(clock, KEY_READ_FOR_S, partial(_key_of, region.aside)) for name, region in self._regions.items()
+        }
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -252,9 +259,18 @@ class AwsDriver:
                 history.get(_pool(row), ()),
                 ends.get(row["InstanceId"], now),
                 self._pending_at.get(row["InstanceId"]),
+                self._keys[region.name].get() if cannot_start(row) else None,
             )
             for row in rows
         ]
+
+
+def _key_of(region: Region) -> str:
+    """Return the default key of EBS; "" if it cannot be read: the end of an instance is told in any case."""
+    try:
+        return default_key(region)
+    except CloudError:
+        return ""
 
 
 def _of_run(run_uid: str | None) -> list[Filter]:

@@ -1,4 +1,4 @@
-"""What surrounds an instance: its image, its security group, and a subnet per zone."""
+"""What surrounds an instance: its image, its security group, and the subnets of each zone with their ways out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import msgspec
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.error_codes import BadImage
-from spotrun.errors import CloudError
+from spotrun.errors import AccessDenied, CloudError
+
+_INTERNET_GATEWAY = "igw-"
+_TARGETS = (
+    *("GatewayId", "NatGatewayId", "TransitGatewayId", "NetworkInterfaceId", "InstanceId", "VpcPeeringConnectionId"),
+    *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
+)
+"""
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. Behind an internet gateway an instance needs a
+public address.
+"""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,11 +31,29 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     made_on: str = ""
 
 
+class Subnet(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    `leads_out` says whether an instance in it reaches the internet; None if the caller may not read the routes.
+    `gives_addresses`: each instance gets a public address. `has_gateway`: with one it would lead out.
+    """
+
+    subnet_id: str
+    zone: str
+    free_addresses: int
+    gives_addresses: bool
+    leads_out: bool | None
+    has_gateway: bool = False
+
+
 class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """`subnets` is zone -> subnet id; a zone without one cannot be used (failures.md P3)."""
+    """
+    `subnets` are those of each zone, best first; a zone without one cannot be used (failures.md P3). `unrouted` says
+    why nothing is known of their routes; "" if they are known.
+    """
 
     group: str
-    subnets: dict[str, str]
+    subnets: dict[str, tuple[Subnet, ...]]
+    unrouted: str = ""
 
 
 def find_image(region: Region, config: AwsConfig) -> str:
@@ -59,7 +87,7 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    The security group of that name, and for each zone of its network the subnet with most addresses left.
+    Find the security group of that name, and for each zone of its network the subnets that instances may start in.
 
     Raises:
         CloudError: there is no such group, or more than one.
@@ -73,13 +101,71 @@ def find_network(region: Region, config: AwsConfig) -> Network:
         what = f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one"
         raise CloudError(what, hint="rename or delete the others, or name another group under aws.security_group")
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
-    subnets = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
-    roomiest = sorted(subnets, key=_free_addresses)
+    rows = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
+    tables, unrouted = _route_tables(region, inside)
+    by_zone: dict[str, list[Subnet]] = {}
+    for row in rows:
+        by_zone.setdefault(row["AvailabilityZone"], []).append(_subnet(row, tables))
     return Network(
         group=groups[0]["GroupId"],
-        subnets={subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in roomiest},
+        subnets={zone: _best_first(subnets) for zone, subnets in by_zone.items()},
+        unrouted=unrouted,
     )
 
 
-def _free_addresses(subnet: dict[str, Any]) -> tuple[int, str]:
-    return subnet["AvailableIpAddressCount"], subnet["SubnetId"]
+def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return None, and why, if the caller may not read them: an earlier policy of runners does not allow it."""
+    try:
+        return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
+    except AccessDenied as error:
+        return None, error.message
+
+
+def _subnet(row: dict[str, Any], tables: list[dict[str, Any]] | None) -> Subnet:
+    gives_addresses = bool(row.get("MapPublicIpOnLaunch"))
+    targets = [] if tables is None else _default_targets(row["SubnetId"], tables)
+    gateways = [target for target in targets if target.startswith(_INTERNET_GATEWAY)]
+    leads_out = len(targets) > len(gateways) or (bool(gateways) and gives_addresses)
+    return Subnet(
+        subnet_id=row["SubnetId"],
+        zone=row["AvailabilityZone"],
+        free_addresses=row["AvailableIpAddressCount"],
+        gives_addresses=gives_addresses,
+        leads_out=None if tables is None else leads_out,
+        has_gateway=bool(gateways),
+    )
+
+
+def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
+    """
+    Return where a subnet sends what is for no other network: an internet gateway, a NAT gateway, or another network's.
+    One without a table of its own has the main one.
+    """
+    own = [each for each in tables if any(link.get("SubnetId") == subnet_id for link in each.get("Associations", ()))]
+    main = [each for each in tables if any(link.get("Main") for link in each.get("Associations", ()))]
+    routes = [route for table in own or main for route in table.get("Routes", ())]
+    wide = (route for route in routes if route.get("DestinationCidrBlock") == "0.0.0.0/0")
+    leading = (route for route in wide if route.get("State", "active") == "active")
+    return [next((str(route[name]) for name in _TARGETS if route.get(name)), "") for route in leading]
+
+
+def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
+    """
+    Return those that an instance may start in: with a way out first, or with public addresses, then with most addresses
+    left. One that is known to have no way out is left out where another has one.
+    """
+    best = sorted(subnets, key=_worth, reverse=True)
+    if best[0].leads_out:
+        best = [each for each in best if each.leads_out]
+    return tuple(best)
+
+
+def _worth(subnet: Subnet) -> tuple[bool, bool, bool, int, str]:
+    first = bool(subnet.leads_out)
+    return (
+        subnet.free_addresses > 0,
+        first,
+        subnet.gives_addresses and not first,
+        subnet.free_addresses,
+        subnet.subnet_id,
+    )

@@ -8,13 +8,22 @@ log="${SPOTRUN_INSTANCE_DIR}/boot.log"
 exec 3>&1 > >(tee -a "${log}") 2>&1
 tee=$!
 
+place="${SPOTRUN_RUN}/boot/failed-${SPOTRUN_LAUNCH}.log"
+upload_log() {
+    timeout 60 aws s3 cp --only-show-errors "${log}" "${place}"
+}
+delete_log() {
+    timeout 60 aws s3 rm --only-show-errors "${place}"
+}
+
 # What fails here has no agent to tell of it: the run's folder is where people will look.
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
     exec >&3 2>&1
     wait "${tee}" || true # it has written the last line
-    aws s3 cp --only-show-errors "${log}" "${SPOTRUN_RUN}/boot/failed-${SPOTRUN_LAUNCH}.log"
+    end_telling
+    upload_log
     exit 1
 }
 trap failed ERR
@@ -34,5 +43,7 @@ SPOTRUN_INSTANCE_ID="$("${ask[@]}" -H "X-aws-ec2-metadata-token: ${token}" "${me
 region="$("${ask[@]}" -H "X-aws-ec2-metadata-token: ${token}" "${metadata}/meta-data/placement/region")"
 export SPOTRUN_INSTANCE_ID AWS_DEFAULT_REGION="${AWS_DEFAULT_REGION:-${region}}"
 
+end_telling
+delete_log >&3 2>&1 || true # nothing has failed so far
 cd "${SPOTRUN_INSTANCE_DIR}"
 "${own}" -P -m spotrun.agent.bootstrap

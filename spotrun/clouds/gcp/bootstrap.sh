@@ -68,7 +68,7 @@ for pause in 1 2 4 8 16 32 60 60 0; do
     sleep "${pause}"
 done
 if [[ -z "${fetched:-}" ]]; then
-    echo "spotrun: the run's folder cannot be read: power off"
+    echo "spotrun: error: the run's folder cannot be read: power off"
     systemctl poweroff
     exit 1
 fi

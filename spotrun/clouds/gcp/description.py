@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from spotrun.clouds.charged import charged
 from spotrun.clouds.gcp import request as label
 from spotrun.clouds.gcp.config import region_of
-from spotrun.clouds.gcp.error_codes import AlreadyThere, failed
+from spotrun.clouds.gcp.error_codes import IDENTITY_DENIED, AlreadyThere, failed
 from spotrun.clouds.gcp.gpus import of_label
 from spotrun.clouds.gcp.moments import moment
 from spotrun.clouds.gcp.names import read_name
 from spotrun.clouds.gcp.operations import DELETE, ENDED_BY, INSERT, Operation, first_end, last_end, of_the_last
-from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, InsufficientCapacity, QuotaExceeded
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.offering import CapacityType, Offering
 
@@ -43,9 +43,11 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _NANO = re.compile(r"[0-9]{1,15}")
 """What spotrun writes into labels. Anybody may write anything else."""
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
+_ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
+"""Labels that each instance has from its launch."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
-_ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, IdentityUnknown, AlreadyThere)
+_ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
 """Why a launch failed that may succeed in another zone, or in some minutes."""
 
 
@@ -81,19 +83,21 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
 # -- what is listed ----------------------------------------------------------------------------------------------------
 
 
-def _listed(row: Mapping[str, Any], history: History) -> Instance:
-    labels = row.get("labels", {})
+def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
+    """Return the instance of a row; None if neither its name nor its labels say that it is of a run."""
+    run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
+    if not run_uid:
+        return None
     state = _STATES.get(str(row.get("status")), InstanceState.RUNNING)
     launched_at = moment(row.get("creationTimestamp")) or datetime.fromtimestamp(0, UTC)
     billed_from = moment(row.get("lastStartTimestamp"))
     offering = _offering_listed(row, labels)
-    name = read_name(row["name"])
     stopped_at = moment(row.get("lastStopTimestamp")) if state is InstanceState.STOPPED else None
     return Instance(
         instance_id=row["name"],
-        token=labels.get(label.TOKEN, ""),
-        run_uid=labels.get(label.RUN, ""),
-        launch=_number(labels.get(label.LAUNCH)) or (0 if name is None else name.launch),
+        token=(name.token if name is not None else "") or labels.get(label.TOKEN, ""),
+        run_uid=run_uid,
+        launch=name.launch if name is not None else _number(labels.get(label.LAUNCH)),
         offering=offering,
         state=state,
         launched_at=launched_at,
@@ -101,6 +105,12 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance:
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, None),
         off_since=stopped_at,
     )
+
+
+def run_of(row: Mapping[str, Any]) -> str:
+    """Return the uid of the run of a row, by its name, or else by its label; "" if it is of none."""
+    name = read_name(row["name"])
+    return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
 
 def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offering:
@@ -121,14 +131,17 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Which of its labels somebody has changed so that they cannot be read; "" if none."""
+    """Return the labels that a row has lost, and those that were changed so that they cannot be read; "" if none."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
         for key, form in _FORMS.items()
         if key in labels and not form.fullmatch(labels[key])
     ]
-    return f"labels that nobody can read: {', '.join(odd)}" if odd else ""
+    gone = [key for key in _ALWAYS if key not in labels]
+    named = [f"{label.RUN}={labels[label.RUN]!r}"] if labels.get(label.RUN) not in (None, run_of(row)) else []
+    told = {"no label": gone, "the label of another run:": named, "labels that nobody can read:": odd}
+    return "; ".join(f"{what} {', '.join(keys)}" for what, keys in told.items() if keys)
 
 
 def last_part(link: str) -> str:
@@ -151,12 +164,26 @@ def _begun(record: Record, made: Operation) -> Instance | None:
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
+def denials(record: Record) -> int:
+    """Return how many launches of this name Google has accepted and then denied for their identity."""
+    return sum(
+        each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
+    )
+
+
+def _failure(record: Record, made: Operation) -> CloudError | None:
+    return None if made.error is None else failed(f"launch {record.name}", made.error)
+
+
 def _never_made(record: Record, made: Operation) -> Instance | None:
-    """Its launch was accepted and failed then, as it does where there is no capacity."""
-    assert made.error is not None
+    """
+    Return what became of a launch that was accepted and failed then, as it does where there is no capacity.
+
+    One that was denied for its identity tells nothing: the same launch is asked for again, and its answer counts.
+    """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
-    error = failed(f"launch {record.name}", made.error)
-    if found is None or error is None:
+    error = _failure(record, made)
+    if found is None or error is None or isinstance(error, IDENTITY_DENIED):
         return None
     return replace(found, ended_at=made.ended_at, ended_by=_refused_by(error), end_reason=error.message)
 
@@ -202,7 +229,7 @@ def _ended(
         ended_by=ENDED_BY[end.kind],
         prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, ended_at),
         end_reason=end.told,
-        off_since=None if off_since is None else stopped_at,
+        off_since=stopped_at if stopped_at < ended_at or off_since is not None else None,
     )
 
 

@@ -1,15 +1,19 @@
 """
 Disks of spotrun's that no instance has. Each goes with its instance, unless somebody has told Google to keep it or has
-taken it from there.
+taken it from there. A boot disk has the name of its instance, and is found as that is:
+https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (initializeParams.diskName).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.delete_ids import delete_id
-from spotrun.clouds.gcp.description import last_part
+from spotrun.clouds.gcp.description import last_part, run_of
 from spotrun.clouds.gcp.error_codes import NotThere
-from spotrun.clouds.gcp.request import RUN
+from spotrun.clouds.gcp.instances import of_runs
 from spotrun.clouds.leftovers import Leftover
 
 
@@ -21,7 +25,7 @@ class Disks:
         self._named = project
 
     def found(self) -> list[Leftover]:
-        query = {"filter": f"labels.{RUN}:*", "maxResults": "500", "returnPartialSuccess": "true"}
+        query = {"filter": of_runs(None), "maxResults": "500", "returnPartialSuccess": "true"}
         call = Call(COMPUTE, "GET", f"projects/{self._project}/aggregated/disks", query)
         rows = [
             row
@@ -29,7 +33,7 @@ class Disks:
             for scope in page.get("items", {}).values()
             for row in scope.get("disks", ())
         ]
-        return [_leftover(row) for row in rows if not row.get("users")]
+        return [_leftover(row) for row in rows if run_of(row) and not row.get("users")]
 
     def remove(self, leftover: Leftover) -> None:
         zone, _, name = leftover.handle.partition("/")
@@ -44,9 +48,7 @@ class Disks:
         return self._google.project(self._named)
 
 
-def _leftover(row: dict[str, object]) -> Leftover:
-    labels, zone, name = row.get("labels"), last_part(str(row["zone"])), str(row["name"])
-    run_uid = str(labels.get(RUN, "")) if isinstance(labels, dict) else ""
-    return Leftover(
-        run_uid=run_uid, what=f"the disk {name} of {row.get('sizeGb')} GB in {zone}", handle=f"{zone}/{name}"
-    )
+def _leftover(row: Mapping[str, Any]) -> Leftover:
+    zone, name = last_part(row["zone"]), row["name"]
+    what = f"the disk {name} of {row.get('sizeGb')} GB in {zone}"
+    return Leftover(run_uid=run_of(row), what=what, handle=f"{zone}/{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
 from math import inf
@@ -15,7 +15,7 @@ from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.catalog import Catalog, catalogs
 from spotrun.clouds.gcp.config import GcpConfig, region_of
 from spotrun.clouds.gcp.delete_ids import delete_id
-from spotrun.clouds.gcp.description import Record, instance_of, odd_labels, why_not_ended
+from spotrun.clouds.gcp.description import Record, denials, instance_of, odd_labels, why_not_ended
 from spotrun.clouds.gcp.error_codes import (
     AddressesExhausted,
     AlreadyThere,
@@ -54,8 +54,8 @@ class GcpDriver:
     """
     Rents out Compute Engine's VMs in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
-    It holds no run state: an instance's name and labels say whose it is. What it keeps of those it has seen only makes
-    a bill finer, when the meter of a deleted one began, and spares calls while lists are late.
+    It holds no run state: an instance's name says whose it is. What it keeps of those it has seen only makes a bill
+    finer, when the meter of a deleted one began, and spares calls while lists are late.
     """
 
     name = "gcp"
@@ -88,13 +88,14 @@ class GcpDriver:
     def launch(self, request: LaunchRequest) -> Instance:
         require_one(request, self.name)
         catalog = self._catalog_of(request.offering)
-        found = self._of_token(request) or self._not_listed_yet(request)
+        records = self._records_of(request)
+        found = self._of_token(request, records) or self._not_listed_yet(request)
         if found is not None:
             return found
         try:
-            self._launching.launch(request)
+            self._launching.launch(request, sum(map(denials, records)))
         except AlreadyThere as error:
-            found = self._of_token(request)
+            found = self._of_token(request, self._records_of(request))
             if found is None:
                 raise CloudUnavailable(f"{error.message}; what it is cannot be seen yet") from error
             return found
@@ -156,20 +157,27 @@ class GcpDriver:
             raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
         return self._catalogs[offering.region]
 
-    def _of_token(self, request: LaunchRequest) -> Instance | None:
+    def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        The instance of a token, if there is one.
+        Return what Google says of the names that a launch of this token may have.
 
         Raises:
-            LaunchTokenSpent: it has ended.
-            CloudError: it is not what is asked for.
             CloudUnavailable: nobody knows what is in the zone that is asked for. A launch has no other.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
         prefix = name_for(request).of_token
-        mine = [self._instance(record) for name, record in seen.records.items() if name.startswith(prefix)]
-        for instance in (each for each in mine if each is not None):
+        return [record for name, record in seen.records.items() if name.startswith(prefix)]
+
+    def _of_token(self, request: LaunchRequest, records: Iterable[Record]) -> Instance | None:
+        """
+        Return the instance of a token, if there is one.
+
+        Raises:
+            LaunchTokenSpent: it has ended.
+            CloudError: it is not what is asked for.
+        """
+        for instance in (each for each in map(self._instance, records) if each is not None):
             self._accepted.pop(request.token, None)
             if not instance.alive and instance.billed_from is None:
                 continue  # its launch failed, and the same answer comes again
@@ -182,7 +190,7 @@ class GcpDriver:
 
     def _launched(self, request: LaunchRequest) -> Instance:
         """What was launched just now. A list may lack it for a while: what was accepted is pending."""
-        found = self._of_token(request)
+        found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
         pending = Instance(
@@ -269,10 +277,11 @@ class GcpDriver:
 
     def _instance(self, record: Record) -> Instance | None:
         found = instance_of(record, self._spot_history, self._known.get(record.name))
+        self._odd.pop(record.name, None)
         if record.row is None:
             self._ending.pop(record.name, None)
-        else:
-            self._odd |= {record.name: odd} if (odd := odd_labels(record.row)) else {}
+        elif found is not None and (odd := odd_labels(record.row)):
+            self._odd[record.name] = odd
         if found is not None and found.alive and found.billed_from is not None:
             self._known[record.name] = found
         return found

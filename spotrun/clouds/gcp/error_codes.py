@@ -90,6 +90,8 @@ class Unexplained(CloudUnavailable):
     """The library failed in a way that has no name here. It is taken for passing, and counted."""
 
 
+IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
+"""Errors of a launch that pass once Google knows the service account everywhere: the launch is asked for again."""
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
@@ -153,7 +155,7 @@ ERRORS_BY_CODE: dict[str, Meaning] = {
     ),
     **dict.fromkeys(("authError", "UNAUTHENTICATED"), (CredentialsExpired, LOG_IN_ANEW)),
     **dict.fromkeys((*_THERE_ALREADY, "conflict"), (AlreadyThere, None)),
-    **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND", "NOT_FOUND"), (NotThere, None)),
+    **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND", "NOT_FOUND"), (NotThere, None)),
     **dict.fromkeys(("conditionNotMet", "CONDITION_NOT_MET"), (PolicyForbids, _POLICY)),
 }
 """By reason or code: the error that a run handles, and what its user can do."""
@@ -167,8 +169,13 @@ _BY_STATUS: dict[int, Meaning] = {
     429: (CloudUnavailable, None),
 }
 """Where no reason is known. 403 says nothing by itself: Google throttles with it too, and gives the reason then."""
-_VAGUE = ("forbidden", "PERMISSION_DENIED", "insufficientPermissions", "notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND")
+_VAGUE = (
+    *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
+    *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
+)
 """Codes of a kind of trouble. If details or words say more, they count."""
+_ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
+"""A service account by the words of a refusal, or by its address."""
 _BAD_REQUEST = 400
 _UNAUTHENTICATED = 401
 _CONFLICT = 409
@@ -194,7 +201,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),
         ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
         ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder may have `image` in its name, and be gone
-        ((400,), r"service account|serviceAccounts?\b", (IdentityUnknown, _IDENTITY)),
+        ((400,), _ACCOUNT.pattern, (IdentityUnknown, _IDENTITY)),
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, _OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, _OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
@@ -213,7 +220,8 @@ def refused(action: str, status: int, body: object, text: str = "") -> CloudErro
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
         return answered_by_another(action, f"HTTP {status} {text}")
-    return _worst(action, f"HTTP {status}", status, [*faults_of_http(body)] or [Fault("", "")])
+    faults = [*faults_of_http(body)] or [Fault("", "")]
+    return _worst(_error_of(action, f"HTTP {status}", status, fault) for fault in faults)
 
 
 def answered_by_another(action: str, text: str) -> CloudUnavailable:
@@ -231,11 +239,24 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
     if status == _CONFLICT and not any(fault.code in _THERE_ALREADY for fault in faults):
         words = "; ".join(fault.message for fault in faults)
         return LaunchTokenSpent(f"Google failed to {action}: it was ended while it was being made: {words}")
-    return _worst(action, "operation", status, faults or [Fault("", str(operation.get("httpErrorMessage", "")))])
+    faults = faults or [Fault("", str(operation.get("httpErrorMessage", "")))]
+    return _worst(lacking_identity(_error_of(action, "operation", status, fault)) for fault in faults)
 
 
-def _worst(action: str, where: str, status: int, faults: Iterable[Fault]) -> CloudError:
-    return min((_error_of(action, where, status, fault) for fault in faults), key=_permanence)
+def lacking_identity(error: CloudError) -> CloudError:
+    """
+    Return the error of a launch: IdentityUnknown if what is not there is its service account.
+
+    Compute Engine says `The resource 'ADDRESS' of type 'serviceAccount' was not found` of an account that it does not
+    know yet. IAM answers a look at an account that is not there in similar words, and NotThere is right for that.
+    """
+    if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
+        return IdentityUnknown(error.message, hint=_IDENTITY)
+    return error
+
+
+def _worst(errors: Iterable[CloudError]) -> CloudError:
+    return min(errors, key=_permanence)
 
 
 def _permanence(error: CloudError) -> int:

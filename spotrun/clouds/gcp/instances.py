@@ -1,4 +1,9 @@
-"""The instances of a project as Google lists and remembers them, in two calls for all zones at once."""
+"""
+The instances of a project as Google lists and remembers them, in two calls for all zones at once.
+
+Both find them by name, which never changes: a policy or a user may take a label away from what runs and is billed. The
+label of a run finds what a user launches "like this", with our labels and under another name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import Any, NamedTuple
 
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import region_of
-from spotrun.clouds.gcp.description import Record
+from spotrun.clouds.gcp.description import Record, run_of
 from spotrun.clouds.gcp.names import OURS
 from spotrun.clouds.gcp.operations import Operation, read_operations
 from spotrun.clouds.gcp.request import RUN
@@ -51,16 +56,25 @@ def require_seen(seen: Seen, must_see: Collection[str]) -> None:
 
 
 def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, Mapping[str, Any]], frozenset[str]]:
-    chosen = f"labels.{RUN}:*" if run_uid is None else f'labels.{RUN} = "{_plain(run_uid)}"'
-    call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/instances", {**_PAGE, "filter": chosen})
+    query = {**_PAGE, "filter": of_runs(run_uid)}
+    call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/instances", query)
     found, unreachable = _scopes(google, "list instances", call, "instances")
-    return {row["name"]: row for row in found}, unreachable
+    return {row["name"]: row for row in found if run_uid in (None, run_of(row))}, unreachable
+
+
+def of_runs(run_uid: str | None) -> str:
+    """
+    Return the filter of a list for what belongs to a run, or to any run.
+
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList: expressions, and OR between them.
+    """
+    labelled = f"labels.{RUN}:*" if run_uid is None else f'labels.{RUN} = "{_plain(run_uid)}"'
+    return f"({labelled}) OR (name:{_prefix(run_uid)}*)"
 
 
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
     """By a regular expression: it is the one kind of filter that finds a part of a link."""
-    named = OURS if run_uid is None else f"{OURS}{_plain(run_uid)}-"
-    query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{named}.*"'}
+    query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
     found, unreachable = _scopes(google, "list what was done to instances", call, "operations")
     return read_operations(found), unreachable
@@ -81,6 +95,11 @@ def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapp
 def _blind(scope: str, warning: Mapping[str, Any]) -> Iterator[str]:
     if warning.get("code") == "UNREACHABLE":
         yield scope.rpartition("/")[2]
+
+
+def _prefix(run_uid: str | None) -> str:
+    """Return how the names of a run's instances begin, or those of all runs."""
+    return OURS if run_uid is None else f"{OURS}{_plain(run_uid)}-"
 
 
 def _plain(run_uid: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,14 @@ from spotrun.clock import Clock
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.delete_ids import delete_id
-from spotrun.clouds.gcp.error_codes import AlreadyThere, NoticeRefused, NotThere, failed
+from spotrun.clouds.gcp.error_codes import (
+    IDENTITY_DENIED,
+    AlreadyThere,
+    NoticeRefused,
+    NotThere,
+    failed,
+    lacking_identity,
+)
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
 from spotrun.clouds.gcp.request import insert_body, request_id
@@ -25,7 +33,10 @@ _HAS_CAPACITY = ("STAGING", "RUNNING")
 
 
 class Launching:
-    """Asks for instances in one project. It remembers whether the project may ask for a notice of two minutes."""
+    """
+    Asks for instances in one project. It remembers whether the project may ask for a notice of two minutes, and how
+    often each launch was denied for its identity.
+    """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
         self._google = google
@@ -33,15 +44,19 @@ class Launching:
         self._config = config
         self._clock = clock
         self._notice = EXTENDED_NOTICE
+        self._denials: Counter[str] = Counter()
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest, denials: int = 0) -> None:
         """
         Return when there is capacity for it, or when nobody knows for a while.
+
+        `denials` counts the operations of this launch that have failed for its identity, as far as Google lists them.
 
         Raises:
             AlreadyThere: something of its name exists.
             CloudError: it was refused, or failed. Nothing of it is left then, or an error says what.
         """
+        self._denials[request.token] = max(denials, self._denials[request.token])
         operation = self._asked(request)
         name = str(name_for(request))
         target = str(operation.get("targetLink", "")).rpartition("/")[2]
@@ -50,9 +65,11 @@ class Launching:
         error = self._settled(request, name, operation)
         if isinstance(error, AlreadyThere):
             raise error  # the same launch has made it, and it may train
+        self._denials[request.token] += isinstance(error, IDENTITY_DENIED)
         if error is not None:
             try:
-                self._end(request, name)
+                if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
+                    self._end(request, name)
             except CloudError as unended:
                 error.message = f"{error.message}; what may be left of it was not ended: {unended.message}"
             raise error
@@ -67,8 +84,12 @@ class Launching:
     def _insert(self, request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
         """Repeating it is harmless: the request's id is in it, and all else follows from the request."""
         body = insert_body(request, self._config, self._project, notice)
-        query = {"requestId": request_id(request, notice)}
-        return self._google.ask(f"launch {request.offering}", self._call(request, "POST", "instances", query, body))
+        query = {"requestId": request_id(request, notice, self._denials[request.token])}
+        call = self._call(request, "POST", "instances", query, body)
+        try:
+            return self._google.ask(f"launch {request.offering}", call)
+        except NotThere as error:
+            raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
         """Why the launch failed; None if it did not, or is under way, or cannot be looked at: it was accepted."""
@@ -85,11 +106,21 @@ class Launching:
         return failed(f"launch {request.offering}", operation)
 
     def _has_capacity(self, request: LaunchRequest, name: str) -> bool:
+        return self._row(request, name).get("status") in _HAS_CAPACITY
+
+    def _row(self, request: LaunchRequest, name: str) -> Mapping[str, Any]:
+        """The instance as Google shows it; {} if nothing of that name is there."""
         try:
-            row = self._google.ask(f"look at {name}", self._call(request, "GET", f"instances/{name}"))
+            return self._google.ask(f"look at {name}", self._call(request, "GET", f"instances/{name}"))
         except NotThere:
-            return False
-        return row.get("status") in _HAS_CAPACITY
+            return {}
+
+    def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
+        """
+        Return whether what has the name now is of this operation. After a denial another runner may have asked again,
+        and then it is the instance that is wanted.
+        """
+        return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
         """An operation may report an error although the instance exists, and is billed (G1)."""

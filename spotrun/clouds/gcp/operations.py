@@ -29,6 +29,8 @@ ENDED_BY = {
     STOP: EndedBy.USER,
 }
 """What ends an instance. Where none of these is told of one that is gone, the system did it: a fault."""
+_RESTARTS = ("start", f"{SYSTEM}automaticRestart")
+"""What runs an instance again that was switched off: none of its ends before that is its end."""
 
 
 class Operation(NamedTuple):
@@ -84,8 +86,14 @@ def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
 
 def first_end(operations: Iterable[Operation]) -> Operation | None:
     """What ended it. The first counts: what is deleted may have been preempted, or have switched itself off, before."""
-    ends = [each for each in operations if each.kind in ENDED_BY and not each.failed]
+    ends = _ends(operations)
     return next((each for each in ends if not _was_in_vain(each, ends)), None)
+
+
+def _ends(operations: Iterable[Operation]) -> list[Operation]:
+    done = [each for each in operations if not each.failed]
+    began = max((at for at, each in enumerate(done) if each.kind in _RESTARTS), default=-1)
+    return [each for each in done[began + 1 :] if each.kind in ENDED_BY]
 
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
@@ -96,5 +104,5 @@ def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
 
 def last_end(operations: Iterable[Operation]) -> Operation | None:
     """What took its disk away."""
-    ends = [each for each in operations if each.kind in ENDED_BY and not each.failed]
+    ends = _ends(operations)
     return ends[-1] if ends else None

@@ -35,12 +35,15 @@ _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-u
 """Types that are ended, not moved, when their host is mended, beside those whose offering has GPUs."""
 
 
-def request_id(request: LaunchRequest, notice: timedelta) -> str:
+def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    By this a repeated call has the answer of the first one. It follows from the token alone, so that whoever uses a
-    token for something else is found out; but the call without a notice is another one.
+    Return the id by which a repeated call has the answer of the first one.
+
+    It follows from the token alone, so that another use of the token is found out. A call without a notice is another
+    one. So is a call after `denials` answers that the identity is not known or not allowed: Google would repeat those.
     """
-    return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{request.run_uid}{'' if notice else ':no-notice'}"))
+    asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
+    return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
 
 
 def insert_body(

@@ -24,16 +24,21 @@ await_the_cloud() {
 }
 trap await_the_cloud EXIT
 
+place="${SPOTRUN_RUN#gs://}"
+name="${place#*/}/boot/failed-${SPOTRUN_LAUNCH}.log"
+upload_log() { # once: an instance may replace nothing in boot/
+    storage "upload/storage/v1/b/${place%%/*}/o?uploadType=media&name=${name}" \
+        -H "Content-Type: text/plain" --data-binary "@${log}" -o /dev/null
+}
+
 # What fails here has no agent to tell of it: the run's folder is where people will look.
 failed() {
     trap - ERR
     echo "spotrun: launch ${SPOTRUN_LAUNCH} failed before its agent ran"
     exec >&3 2>&1
     wait "${tee}" || true # it has written the last line
-    place="${SPOTRUN_RUN#gs://}"
-    name="${place#*/}/boot/failed-${SPOTRUN_LAUNCH}.log"
-    storage "upload/storage/v1/b/${place%%/*}/o?uploadType=media&name=${name}" \
-        -H "Content-Type: text/plain" --data-binary "@${log}" -o /dev/null
+    end_telling
+    upload_log
     exit 1
 }
 trap failed ERR

@@ -1,0 +1,118 @@
+"""
+The key that encrypts the disks of instances, and whether EC2 may use it for spot.
+
+A launch names no key, so EBS takes the default key of the region. If that is the customer's own, EC2's role for spot
+needs a grant of it: without one EC2 accepts each launch and ends the instance with `Client.InternalError`, or with
+`Client.InvalidKMSKey.InvalidState`, and names no key.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws.calls import Region
+from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
+from spotrun.errors import AccessDenied, CloudError
+
+OF_AWS = "alias/aws/ebs"
+"""The key that AWS makes for EBS in each account: whoever may launch may use it."""
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+CREATE_GRANT = "kms:CreateGrant"
+_OPERATIONS = (
+    *("Decrypt", "Encrypt", "GenerateDataKey", "GenerateDataKeyWithoutPlaintext", "CreateGrant", "DescribeKey"),
+    *("ReEncryptFrom", "ReEncryptTo"),
+)
+_READ = "allow kms:DescribeKey, kms:GetKeyPolicy and kms:ListGrants on it (infra/aws/README.md), or make the grant: "
+
+
+def default_key(region: Region) -> str:
+    """
+    Return the ARN of the default key of EBS, or `OF_AWS`.
+
+    Raises:
+        AccessDenied: the caller may not read it.
+    """
+    answer = region.ask("read the default key of EBS", region.ec2.get_ebs_default_kms_key_id)
+    return str(answer["KmsKeyId"])
+
+
+def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
+    """
+    Return what a failed start may come from, by EC2's `reason`; "" where a key says nothing. `key` is the default key
+    of EBS in the region `where`, "" if the caller may not read it.
+    """
+    names_key = "Client.InternalError" in reason or "KMS" in reason
+    if not names_key and key in ("", OF_AWS):
+        return ""
+    who = f"EC2's role for spot, {SPOT_ROLE}," if is_spot else "the caller"
+    if key in ("", OF_AWS):
+        named = "that of the image, as EBS has AWS's own by default" if key else f"the default of EBS in {where}"
+        return f"mostly {who} may not use the KMS key of the disk, {named}"
+    return f"mostly {who} may not use {key}, the default key of EBS in {where}"
+
+
+def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
+    """Check whether EBS's default key lets EC2 start instances."""
+    try:
+        key = default_key(region)
+    except AccessDenied as error:
+        yield unknown("disk key", error.message, "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml again")
+        return
+    if key == OF_AWS:
+        yield ok("disk key", f"EBS encrypts by default with AWS's own key, {OF_AWS}")
+        return
+    account = account_checks.caller(region).account
+    role = f"arn:{region.partition}:iam::{account}:role/aws-service-role/spot.amazonaws.com/{SPOT_ROLE}"
+    command = (
+        f"aws kms create-grant --region {region.name} --key-id {key} --grantee-principal {role} "
+        f"--operations {' '.join(_OPERATIONS)}"
+    )
+    what = f"{key}, the default key of EBS in {region.name},"
+    try:
+        yield from _judged(region, key, what, role if uses_spot else "", command)
+    except AccessDenied as error:
+        yield unknown("disk key", f"whether {SPOT_ROLE} may use {what} is not known: {error.message}", _READ + command)
+
+
+def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
+    """`role` is "" if the job asks for no spot."""
+    described = region.ask("look at a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
+    if described["KeyState"] != "Enabled":
+        enable = f"aws kms enable-key --region {region.name} --key-id {key}"
+        hint = f"{enable}; or name another by aws ec2 modify-ebs-default-kms-key-id"
+        yield failed("disk key", CloudError(f"{what} is {described['KeyState']}: no instance starts", hint=hint))
+    elif not role:
+        yield ok("disk key", f"{what} is enabled")
+    elif _policy_allows(region, described["Arn"], role) or _is_granted(region, described["Arn"], role):
+        yield ok("disk key", f"{what} may be used by {SPOT_ROLE}")
+    else:
+        detail = f"{what} may not be used by {SPOT_ROLE}: EC2 ends each spot instance with Client.InternalError"
+        yield warned("disk key", detail, command)
+
+
+def _policy_allows(region: Region, key: str, role: str) -> bool:
+    """The account as a principal is not enough: it leaves the matter to the role's own policy, which names no key."""
+    answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
+    statements = _listed(json.loads(answer["Policy"])["Statement"])
+    return any(_allows(statement, role) for statement in statements)
+
+
+def _allows(statement: dict[str, Any], role: str) -> bool:
+    named = statement.get("Principal", {})
+    principals = _listed(named.get("AWS", [])) if isinstance(named, dict) else [named]
+    allowed = any(fnmatchcase(CREATE_GRANT.lower(), each.lower()) for each in _listed(statement.get("Action", [])))
+    return statement["Effect"] == "Allow" and allowed and bool({"*", role} & {*principals})
+
+
+def _is_granted(region: Region, key: str, role: str) -> bool:
+    grants = region.pages(region.kms, "list_grants", "Grants", KeyId=key)
+    return any(each.get("GranteePrincipal") == role and "CreateGrant" in each["Operations"] for each in grants)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

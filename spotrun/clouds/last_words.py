@@ -1,0 +1,53 @@
+"""What an instance said that ended before its agent took over: the log of its start, or its console."""
+
+from __future__ import annotations
+
+import re
+
+from spotrun.clouds.cloud import Cloud
+from spotrun.errors import CloudError, ObjectMissing
+from spotrun.instance import Instance
+from spotrun.run.bounds import LOG_CHUNK_BYTES
+from spotrun.run.reasons import reason_in
+from spotrun.store.port import Store
+
+_OWN_LINE = re.compile(r"\bspotrun: .*")
+"""What a console shows of others may hold anything, a secret too."""
+
+
+class LastWords:
+    """Those of one run's instances."""
+
+    def __init__(self, cloud: Cloud, store: Store) -> None:
+        self._cloud = cloud
+        self._store = store
+
+    def of(self, launch: int, instance: Instance | None) -> str:
+        """
+        Return words for an entry; "" if the cloud's instances leave no log of their start. `instance` is that of the
+        launch, None if the cloud no longer lists it.
+
+        Raises:
+            StoreUnavailable: nobody knows yet.
+        """
+        if not self._cloud.failed_starts:
+            return ""
+        if words := reason_in(self._log(launch)):
+            return f"its log says: {words}"
+        if instance is None:
+            return ""
+        try:
+            console = self._cloud.console(instance)
+        except CloudError as error:
+            return f"its console cannot be read: {error.message}"
+        if not console:
+            return ""
+        own = "\n".join(_OWN_LINE.findall(console))
+        return f"its console says: {reason_in(own)}" if own else "its console has no word of spotrun"
+
+    def _log(self, launch: int) -> str:
+        try:
+            data = self._store.get(f"{self._cloud.failed_starts}{launch}.log", 0, LOG_CHUNK_BYTES)
+        except ObjectMissing:
+            return ""
+        return data.decode(errors="replace")

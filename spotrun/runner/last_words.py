@@ -1,0 +1,37 @@
+"""Adds what an instance said before it ended to the entry of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from spotrun.clouds.last_words import LastWords
+from spotrun.instance import EndedBy, Instance
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import RunState
+
+
+def with_last_words(
+    event: ev.InstanceGone | ev.LaunchClosed,
+    state: RunState,
+    listed: Iterable[Instance],
+    last_words: LastWords | None,
+) -> ev.InstanceGone | ev.LaunchClosed:
+    """
+    Return the event with what an instance said that ran, and was given up or ended by itself before its agent took
+    over. `listed` are the instances that the cloud shows.
+    """
+    launch = state.launches[event.launch]
+    if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:
+        return event
+    recorded = launch.recorded
+    instance = next((each for each in listed if each.instance_id == recorded.instance_id), None)
+    if isinstance(event, ev.LaunchClosed):
+        gave_up = event.cause is Cause.EXTERNAL and not event.refused
+        said = last_words.of(event.launch, instance) if gave_up else ""
+        return replace(event, detail=f"{event.detail}; {said}") if said else event
+    ran = event.billed_from is not None and event.ended_by not in (EndedBy.CLOUD, EndedBy.QUOTA)
+    said = last_words.of(event.launch, instance) if ran else ""
+    return replace(event, evidence=f"{event.evidence}; {said}") if said else event
