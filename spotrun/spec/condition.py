@@ -56,7 +56,7 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """True also if the run does not have the figure: a limit on something that never came is a failure."""
+        """Return True also if the run does not have the figure: a limit on something that never came is a failure."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 

@@ -1,6 +1,6 @@
 """
 Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
-script stands for a file that names nothing but it.
+script stands for a file that names only the script.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def load_spec(
     arguments: Sequence[str] = (),
 ) -> RunSpec:
     """
-    The resolved spec of a job file, or of a Python script as if a job file beside it named only that script. It has
-    all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to
-    its own folder.
+    Return the resolved spec of a job file, or of a Python script as if a job file next to it named only that script. It
+    has all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative
+    to its own folder.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
@@ -110,7 +110,7 @@ def load_spec(
 
 def check_job(path: Path, text: str) -> None:
     """
-    See whether `text` would be a job if it were the file at `path`.
+    Check whether `text` would be a job if it were the file at `path`.
 
     Raises:
         SpecFileInvalid: lists every problem.
@@ -197,7 +197,7 @@ class Draft:
     ours: dict[str, Any] = field(default_factory=dict)
     """The file in our words, once `resolve` has begun."""
     of_sky: bool = False
-    """Whether the file has words that only SkyPilot has."""
+    """The file has words that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class Draft:
         self.document.unreadable -= dropped
 
     def placed(self) -> tuple[PlacedProblem, ...]:
-        """In the order of the file, flags last."""
+        """Return the problems in the order of the file, those of flags last."""
         placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
         return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
@@ -243,7 +243,7 @@ class Draft:
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
     def _as_spelled(self, key: Key) -> Key:
-        """Twice, as what a shorthand became may have been a part of another one."""
+        """Map a key twice, as the result of a shorthand may have been a part of another one."""
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
             key = key if above is None else self.spelled[above] + key[len(above) :]
@@ -269,7 +269,7 @@ SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
-"""What people name instead of a job, by its suffix: what it is, and what to do."""
+"""Files that people name instead of a job, by suffix: what each is, and what to do."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
 
 
@@ -366,7 +366,7 @@ def _take_sky(draft: Draft) -> None:
 
 
 def _take_run(draft: Draft) -> None:
-    """`run:` at the top becomes train.run. Beside it `train` may have what goes with a command."""
+    """`run:` at the top becomes train.run. `train` may have keys that go with a command next to it."""
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
         if not isinstance(train, dict) or set(train) - {"state"}:
@@ -381,7 +381,7 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """A machine of one's own and a cloud become resources.home beside what the cloud's entry says."""
+    """A machine of one's own and a cloud become resources.home next to the keys of the cloud's entry."""
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
@@ -463,7 +463,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace the file's value by each flag's; the file's is then neither used nor checked."""
+    """Replace the file's value by each flag's; the file's value is then neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -478,7 +478,7 @@ def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
 
 
 def flag_of(path: str, value: object) -> str:
-    """How the user wrote the override: `--spot` for the policy spot, `--env LR`, `--max-price`."""
+    """Return the override as the user wrote it: `--spot` for the policy spot, `--env LR`, `--max-price`."""
     if path == "resources.spot_policy":
         return f"--{shown(value)}"
     if path.startswith("envs."):
@@ -578,7 +578,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
 
 
 def _count_of_files(folder: Path, most: int) -> int:
-    """Below it; no more than one beyond `most` is counted."""
+    """Count the files below a folder; at most one more than `most` is counted."""
     found = 0
     for _, _, names in os.walk(folder):
         found += len(names)

@@ -1,4 +1,4 @@
-"""Which kinds of instances a job takes: one by its accelerators, or a choice of several."""
+"""The kinds of instances that a job accepts: one by its accelerators, or a choice of several."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Refuses secrets in `envs` of a job: everybody who may read the ledger could read them for ever.
+Refuses secrets in `envs` of a job: all readers of the ledger could read them forever.
 
 A value counts as a secret by its shape, whatever its name. It also counts by its name, unless the value is a short
 word, a number or a path.

@@ -1,6 +1,4 @@
-"""
-What is wrong with a spec: each problem with its key, and with what to write instead.
-"""
+"""Problems of a spec: each has its key, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -97,7 +95,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
 """Keys of other tools that have no counterpart here: why not, and what to do instead."""
 ANY_NAME = "*"
 OWN = "x-"
-"""How keys begin that are the user's own: spotrun does not look at them."""
+"""Prefix of keys that are the user's own: spotrun ignores them."""
 
 Key = tuple[str | int, ...]
 
@@ -186,7 +184,10 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 
 def _section(key: Key, model: type[BaseModel]) -> str:
-    """Where `keys_of(model)` has what lies below `key`: without the indices of lists, and with * for a name."""
+    """
+    Return the path under which `keys_of(model)` has the keys below `key`: without the indices of lists, and with * for
+    a name.
+    """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
     for part in key:

@@ -5,7 +5,7 @@ A parameter goes where the job or its script has its name, the first of these th
 
     args has --lr 0.1, --lr=0.1 or lr=0.1          its value is replaced
     envs has lr                                    its value is replaced
-    the script, or a file beside it, names "--lr"  --lr VALUE is added
+    the script, or a file next to it, names "--lr"  --lr VALUE is added
     the script is Hydra's                          lr=VALUE is added
     its arguments are not known here               --lr VALUE is added
 
@@ -131,7 +131,7 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 
 
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
-    """The words that give a script an argument which the job does not give it."""
+    """Return the words that give a script an argument which the job does not give it."""
     if (flag := script.flag_for(name)) is not None:
         return _flag_with(flag, value)
     if script.is_hydra:
@@ -152,7 +152,7 @@ def _flag_with(flag: str, value: str) -> tuple[str, ...]:
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
-    """What the name may stand for; a mistake in its case is the likeliest."""
+    """Return the names that may be meant; a mistake in its case is the likeliest."""
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
@@ -164,7 +164,7 @@ def trial_spec(
     spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
 ) -> RunSpec:
     """
-    The job of the trial of that name, which may spend so much and has so long.
+    Return the job of the trial of that name, which may spend `budget_usd` and train for `time_left`.
 
     A deadline of the sweep is the run's too, where a job may have one; and it ends the run in any case.
     """
@@ -180,5 +180,5 @@ def trial_spec(
 
 
 def may_have_deadline(spec: RunSpec) -> bool:
-    """Spot alone keeps none."""
+    """Return whether a job may have a deadline; spot alone meets none."""
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -152,7 +152,7 @@ def name_from(text: str) -> str:
 PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
-"""As many as a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
+"""Maximum files that a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
 
 
 def read_script(value: object) -> str:
@@ -252,7 +252,7 @@ def read_secrets(value: object) -> dict[str, str]:
 
 
 def _as_mapping(items: Sequence[object]) -> str:
-    """How names and places in one list are written. What is no reference may be the secret itself."""
+    """Return how to write names and places as a mapping. A value that is no reference may be the secret itself."""
     places: dict[str, str] = {}
     for item in items:
         for name, place in item.items() if isinstance(item, dict) else [(item, None)]:
@@ -397,7 +397,7 @@ MOMENT = "2026-12-01T07:00"
 
 
 def _no_deadline(text: str, because: Unreadable) -> Unreadable:
-    """What to write instead of something that is neither a duration, nor a time of day, nor a moment."""
+    """Say what to write instead of a text that is neither a duration, nor a time of day, nor a moment."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
     if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
@@ -459,7 +459,7 @@ def read_webhook(value: object) -> str:
     text = clean_text(value)
     if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
         raise Unreadable(
-            "an address that lets anybody write is a secret, and does not belong in a file",
+            "an address that allows anyone to write is a secret, and does not belong in a file",
             "export it as a variable and write its name, like $SLACK_WEBHOOK",
         )
     return text

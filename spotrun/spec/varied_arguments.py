@@ -1,4 +1,4 @@
-"""The arguments that a bench varies: batch size, precision and number of devices, whatever a script calls them."""
+"""The arguments that a bench varies: batch size, precision and number of devices, under any name that a script uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.spec.model import RunSpec, TrainSpec
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""What scripts call these arguments, the commonest first; `-` and `_` are the same."""
+"""Names that scripts use for these arguments, the commonest first; `-` and `_` are the same."""
 GONE = "\0"
 """A value that no argument has."""
 
@@ -53,7 +53,7 @@ def with_argument(
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """Those that the job may give, and as Hydra has them, `data.batch_size`."""
+    """Yield those that the job may give, and as Hydra writes them, `data.batch_size`."""
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
@@ -77,7 +77,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
 
 
 def _written(names: Sequence[str]) -> str:
-    """A pattern of them and their values in a command of a shell."""
+    """Return a pattern of these names and their values in a shell command."""
     words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
     return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 

@@ -1,4 +1,4 @@
-"""Why nothing is mounted or copied to an instance beside the work folder, and what to write instead."""
+"""Refuses mounts and copies to an instance other than the work folder, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
-"""What copies a bucket to a folder, on the images of its cloud."""
+"""The command that copies a bucket to a folder, on the images of its cloud."""
 _CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
 _KEYS = ("name", "source", "store", "mode", "persistent", "config")
 _MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
 _REMOTE = re.compile(r"[\w.-]+@[\w.-]+:")
-"""So begin addresses of ssh and git."""
+"""Beginning of addresses of ssh and git."""
 _KEPT = "what the job writes into workdir is stored in the run's folder (`spotrun fetch`)"
 
 

@@ -1,4 +1,4 @@
-"""What a file in the words of SkyPilot becomes."""
+"""The result of translating a file in the words of SkyPilot."""
 
 from __future__ import annotations
 
