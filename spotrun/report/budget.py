@@ -1,4 +1,4 @@
-"""A budget in words: how much is spent, and when the rest will be."""
+"""A budget in words: how much is spent, and when the run will pass the limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def budget_line(found: BudgetForecast) -> str:
 
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
-    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` is what follows the moment."""
+    """Return `: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` follows the moment."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"

@@ -1,4 +1,4 @@
-"""What no checkpoint of a run holds: for programs, and in words."""
+"""Changes that no checkpoint of a run holds: for programs, and in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.report.tables import plain
 from spotrun.units import count_of
 
 SHOWN = 3
-"""Of each run in a list of runs."""
+"""Maximum gaps of each run in a list of runs."""
 
 Told: TypeAlias = Mapping[str, Any]
 """A gap as `--json` prints it."""

@@ -20,7 +20,7 @@ def figures(summary: RunSummary) -> dict[str, Decimal | None]:
 
 
 def _number(figure: Decimal | timedelta | float | None) -> Decimal | None:
-    """Times are in seconds."""
+    """Return a figure as a number; times are in seconds."""
     if figure is None or isinstance(figure, Decimal):
         return figure
     return Decimal(str(figure.total_seconds() if isinstance(figure, timedelta) else figure))

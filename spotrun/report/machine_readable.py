@@ -24,8 +24,8 @@ from spotrun.run.events import SetUp
 
 def report(summary: RunSummary) -> dict[str, Any]:
     """
-    What `spotrun report --json` prints of the ledger, as plain values. The rest is under `unfinished`, of a completed
-    run too: there it is the end of the run.
+    Return the part of `spotrun report --json` that comes from the ledger, as plain values. The rest is under
+    `unfinished`, of a completed run too: there it is the end of the run.
     """
     return {
         "run": summary.run,
@@ -90,7 +90,7 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
-    """How long a set-up took. `how`: the command was "run", or its kept files were "unpacked"."""
+    """Return the time of a set-up. `how`: the command was "run", or its kept files were "unpacked"."""
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 

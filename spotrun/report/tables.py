@@ -1,4 +1,4 @@
-"""How figures are written for people, and how all tables look. No colour carries meaning, and no markup is read."""
+"""Formats figures for people, and sets the look of all tables. No colour carries meaning, and no markup is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""No text column becomes narrower while there is another way."""
+"""Minimum width of a text column, while another column can be narrowed."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -36,7 +36,7 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 
 def decimals(amount_usd: Decimal) -> int:
-    """How many decimals an amount is shown with: four below ten dollars, two above, none above ten thousand."""
+    """Return the number of decimals of an amount: four below ten dollars, two above, none above ten thousand."""
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
 
@@ -66,12 +66,17 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A dash for none, and where ten times as much was lost as there was to save: that compares nothing."""
+    """
+    Return a share in percent; a dash for None, and for a loss of ten times what there was to save: such a figure
+    compares nothing.
+    """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:
-    """` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand beside others."""
+    """
+    Return ` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand next to others.
+    """
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
 
@@ -96,7 +101,7 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    Texts in columns, of which nothing is ever cut off.
+    Texts in columns, none of which is ever cut off.
 
     The columns in `texts` are aligned left, the others right. On a terminal that is too narrow, those texts fold. If
     that is not enough, further columns follow below, each time after the first `repeated` ones. A head may have several
@@ -161,7 +166,9 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """As many columns side by side as there is room for, at least one beside the repeated ones."""
+        """
+        Return groups of columns: as many side by side as there is room for, at least one next to the repeated ones.
+        """
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):
@@ -205,8 +212,8 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print it as it is, without reading markup and without cropping lines. It is folded where a terminal shows it, and
-    left whole for programs.
+    Print it as it is, without reading markup and without cropping lines. It is folded on a terminal, and left whole for
+    programs.
     """
     from rich.console import Console
 

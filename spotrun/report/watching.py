@@ -1,4 +1,4 @@
-"""All runs, kept up to date while somebody watches: a screen on a terminal, plain lines elsewhere."""
+"""All runs, kept up to date while a person watches: a screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def does(history: History, status_of: StatusOf = silent) -> dict[str, str]:
 def test_a_gang_that_comes_together():
     history = GangHistory(2)
     one, two = history.ask(2)
-    assert does(history) == {"1.0": "is asked for", "1.1": "is asked for"}
+    assert does(history) == {"1.0": "is requested", "1.1": "is requested"}
     history.exist(one, two)
     history.ready(two)
     assert does(history) == {"1.0": "starts", "1.1": "is ready, and waits for others"}

@@ -1,4 +1,4 @@
-"""A run as a drawing: what each moment was spent on, and which instance was there, in which zone."""
+"""A run as a drawing: the use of each moment, and which instance was there, in which zone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
 Drawings that fit the screen: marks stand at percents of the width, and texts keep their size.
 
-A drawing has rows. Where there is room, the name of a row stands left of its marks, on a narrow screen above them.
+A drawing has rows. If there is room, the name of a row stands left of its marks, on a narrow screen above them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from spotrun.report.html.markup import Markup, element, join
 ROW = 18
 """The height of a row of bars, in pixels."""
 TOP, HEIGHT = 20, 220
-"""Of a plot, in pixels from its upper edge: where the largest value stands, and where the smallest one does."""
+"""The largest and the smallest value of a plot, in pixels from its upper edge."""
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """A drawing. People who do not see it hear `said` instead."""
+    """Return a drawing. A screen reader reads `said` instead."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
@@ -55,7 +55,10 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """`x` and `width` are percents, `y` and `height` pixels. What has a width is at least a pixel wide."""
+    """
+    Return a bar. `x` and `width` are percents, `y` and `height` pixels. A width above zero is drawn at least a pixel
+    wide.
+    """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 
@@ -70,7 +73,7 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """A moment: as many pixels wide on each screen."""
+    """Draw a moment: as many pixels wide on each screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 

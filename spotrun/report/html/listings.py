@@ -22,7 +22,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 ROWS_MAX = 500
-"""The newest rows of each table: the file must stay small enough to mail."""
+"""Maximum rows of each table, the newest: the file must stay small enough to mail."""
 RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
@@ -62,7 +62,7 @@ def glance(summary: RunSummary) -> Markup:
 
 
 def interruptions(summary: RunSummary) -> Markup:
-    """What each interruption cost. Unlike on the terminal, a head is one line."""
+    """Return the cost of each interruption. Unlike on the terminal, a head is one line."""
     found = summary.interruptions
     rows = [
         row(
@@ -106,7 +106,7 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
-    """Folded away: they would be most of the page."""
+    """Return the events, folded away: they would be most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")

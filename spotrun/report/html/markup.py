@@ -1,4 +1,4 @@
-"""The only place where text becomes markup: everything that was not built here is escaped."""
+"""The only place where text becomes markup: all other text is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric of the training over the dollars paid and over time: what an improvement costs."""
+"""A metric of the training over the dollars paid and over time: the price of an improvement."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
 
 
 def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
-    """The metric at each surviving commit, over the time since the run's creation; clocks never make it go back."""
+    """
+    Return the metric at each surviving commit, over the time since the run's creation, which never goes back, whatever
+    the clocks say.
+    """
     found: list[Point] = []
     at, end = state.created_at, account_end(state, now)
     for commit in _surviving(state):
