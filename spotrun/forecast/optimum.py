@@ -1,4 +1,4 @@
-"""What a job would have cost with the whole market known beforehand: an exact bound for every strategy."""
+"""The cost of a job with the whole market known beforehand: an exact bound for every strategy."""
 
 from __future__ import annotations
 

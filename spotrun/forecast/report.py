@@ -1,4 +1,4 @@
-"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and never is null."""
+"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and "never" is null."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cost_cells(plan: Plan, row: Forecast) -> list[str]:
 
 
 def time_columns(plan: Plan) -> list[str]:
-    """The names in `TIMES`; without a deadline, no run can be late."""
+    """Return the names in `TIMES`; without a deadline, no run can be late."""
     return [name for name in TIMES if name != "late" or plan.time_left is not None]
 
 
@@ -84,14 +84,14 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """A small chance is never shown as none."""
+    """Return a share in percent; a small chance is never shown as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
-    `width`. If a name leaves too little room beside it, the line is below its name.
+    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
+    `width`. If a name leaves too little room next to it, the line is below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -117,7 +117,7 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """Which type of a choice the run will probably train on; None of a job without one."""
+    """Say which type of a choice the run will probably train on; None for a job without a choice."""
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
@@ -125,7 +125,7 @@ def expects(plan: Plan) -> str | None:
 
 
 def repeats(plan: Plan) -> str | None:
-    """What a command that keeps nothing is told; None of any other."""
+    """Return the warning about a command that keeps nothing; None for any other job."""
     if plan.repeats is None:
         return None
     every, rework = short_duration(plan.repeats.every), plan.repeats.rework
@@ -151,7 +151,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures_of(row: msgspec.Struct) -> dict[str, Any]:
-    """Its fields, rounded; what is endless is None."""
+    """Return the fields, rounded; an endless one is None."""
     facts: dict[str, Any] = msgspec.to_builtins(row)
     return {
         name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Strategies × recorded markets × job lengths × deadlines × changeovers: what each costs, and how often it is late."""
+"""Strategies × recorded markets × job lengths × deadlines × changeovers: the cost of each, and how often it is late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spotrun.forecast.traces import Windows, read_any
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
-"""What hindsight would have paid, beside the strategies."""
+"""The name of the cost with hindsight, next to the strategies."""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
@@ -39,8 +39,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class Trial(msgspec.Struct, frozen=True):
     """
-    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. The optimum has no count of
-    losses: several optima may have the same cost.
+    One job from one moment of a record on. `share` is its cost, divided by the on-demand-only bill. The optimum has no
+    count of losses: several optima may have the same cost.
     """
 
     case: Case
@@ -63,8 +63,8 @@ class Row(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    What to study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each `every`th
-    window is taken, and in it jobs that start at `starts` moments.
+    The scope of a study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each
+    `every`th window is taken, and in it jobs that start at `starts` moments.
     """
 
     strategies: tuple[str, ...]

@@ -1,5 +1,5 @@
 """
-Recorded spot markets. Which number means available differs between publishers, so each reader says its polarity:
+Recorded spot markets. Publishers differ in the number that means available, so each reader names its polarity:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
                there, or 1 = available; available while at least `nodes` are there
@@ -28,7 +28,7 @@ from spotrun.units import count_of
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
-"""Records that say when a count changed are read at such moments."""
+"""Seconds between the moments at which records that say when a count changed are read."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """A group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
+    """Return a group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -108,7 +108,7 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """How many instances of a group ran, as one zone that is up while at least `nodes` did."""
+    """Return the number of running instances of a group, as one zone that is up while at least `nodes` run."""
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
