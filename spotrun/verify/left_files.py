@@ -1,4 +1,4 @@
-"""What two rehearsals have left in their work folders: of which files it is compared, and what differs."""
+"""Compares the files that two rehearsals have left in their work folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.verify.rehearsal import Rehearsed
 
 class LeftFiles:
     """
-    Those of the two work folders, as the last instances have left them. Files that are `varying` differ without any
+    The files of the two work folders, as the last instances have left them. Files that are `varying` differ without any
     interruption, for the reason `why`.
     """
 
@@ -32,7 +32,8 @@ class LeftFiles:
         names = folders.names_of(straight.work.paths | interrupted.work.paths)
         self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
         names -= self._trackers.keys() | self._refused.keys()
-        # A logger may have had a line in its buffer when they were looked at: what is the same in the end is compared.
+        # A logger may have had a line in its buffer when the files were read: files that are the same in the end are
+        # compared.
         self.varying = frozenset(found.path for found in folders.differences(*self._folders, names & varying, clean))
         self.names = names - self.varying
 
