@@ -190,7 +190,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=float, default=1.0, help="times the channels of the paper, at least 1/64")
     parser.add_argument("--precision", default="32-true", help="as Lightning names it: 32-true, bf16-mixed, 16-mixed")
     parser.add_argument("--devices", type=int, default=1, help="how many train together, each with batches of its own")
-    parser.add_argument("--workers", type=int, default=0, help="processes that load images beside the trainer")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load images for the trainer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", metavar="FILE", help="write a Lightning checkpoint here at the end")
     return parser.parse_args()

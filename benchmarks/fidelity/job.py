@@ -10,10 +10,13 @@ from tests.support.world.timings import Timings, Training
 from tests.support.world.world import SimulatedWorld
 
 IDLE_S = 30.0
-"""Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""
+"""
+Seconds between two ticks that would see nothing new; ticks in between are left out: 20 times as fast, for a few seconds
+in the figures.
+"""
 CHECKPOINT_BYTES = 10**8
 WARM_SHARE = 0.1
-"""Of a restore, where a standby had done the rest before it took over."""
+"""The share of a restore that is left at the takeover, after a standby has done the rest."""
 
 
 def world_of(

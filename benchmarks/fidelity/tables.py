@@ -1,4 +1,4 @@
-"""How far the ticks are from the runner itself, as tables, in words and as JSON."""
+"""The difference between the ticks and the runner itself, as tables, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def as_json(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
 
 
 def lived_in_words(lived: ByRunner) -> str:
-    """What the runner itself made of some of the lifetimes, in one line."""
+    """Return the runner's own results for some of the lifetimes, in one line."""
     off = lived.finish_apart_s
     times = (
         "none done by both"
