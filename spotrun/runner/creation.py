@@ -1,4 +1,4 @@
-"""How a run comes to be: its folder, its work folder's content, and entry 0."""
+"""Creates a run: its folder, its work folder's content, and entry 0."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
     """
-    The state in which a run of `spec` begins, with its bucket in `region` and what was `benched`; nothing is written
-    anywhere.
+    Return the state in which a run of `spec` begins, with its bucket in `region` and the speeds in `benched`; nothing
+    is written anywhere.
     """
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))

@@ -18,7 +18,7 @@ from spotrun.store.port import Store
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
-"""This many runs of the name are looked at, the newest first."""
+"""Maximum runs of the name that are read, the newest first."""
 
 
 def earlier_run(spec: RunSpec) -> RunState | None:
@@ -29,7 +29,7 @@ def earlier_run(spec: RunSpec) -> RunState | None:
 
 
 def going_on(spec: RunSpec) -> list[str]:
-    """What to say of each run of that name that trains or may be billed, the newest first."""
+    """Return a note on each run of that name that trains or may be billed, the newest first."""
 
     def said(store: Store) -> list[str]:
         runs = [run for run in _runs(spec, store)[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
@@ -50,7 +50,7 @@ def _runs(spec: RunSpec, store: Store) -> list[OpenRun]:
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
-    """The answer of a store; None if it cannot be read, because only the launch needs it."""
+    """Return the answer of a store; None if it cannot be read, because only the launch needs it."""
     if absent(folder):
         return None
     try:

@@ -54,7 +54,7 @@ def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[]
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Holds the lock of the nights of this name in this store. The kernel frees it however this process ends.
+    Hold the lock of the nights of this name in this store. The kernel frees it however this process ends.
 
     Raises:
         NightUnderWay: another process of this machine holds it.
@@ -64,7 +64,7 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
 
 
 def _lock_path(spec: RunSpec) -> Path:
-    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
+    """Return a path in the store itself if that is a folder, so that all users who share it share the lock."""
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
@@ -73,7 +73,7 @@ def _lock_path(spec: RunSpec) -> Path:
 
 def _unfinished(run: OpenRun) -> bool:
     """
-    Whether the night can be continued.
+    Return whether the night can be continued.
 
     Raises:
         NightUnderWay: a runner elsewhere attends to it.
@@ -86,7 +86,8 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
     """
-    Whether nobody has to be asked first: it is known here, or it is of this very job and its code runs elsewhere.
+    Return whether the run needs no confirmation: it is known here, or it is of this very job and its code runs
+    elsewhere.
 
     A scheduler may begin each night on a new machine, which knows no run, in another folder.
     """
@@ -126,7 +127,7 @@ def _if_late(run: OpenRun) -> str:
 
 
 def clean_up(run: OpenRun) -> None:
-    """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
+    """Make sure that a run that ended, or has to stop, left nothing running and all its news delivered."""
     with told(run), notifying(run) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

@@ -1,4 +1,4 @@
-"""Telling those whom a job names of its run, while a command attends to it."""
+"""Sends the news of a run to the receivers that its job names, while a command attends to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spotrun.runs.open_run import OpenRun
 @contextlib.contextmanager
 def notifying(run: OpenRun) -> Iterator[Notifier]:
     """
-    Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told.
+    Send news to the receivers that the job names; and print here each piece that they did not receive.
 
-    Of a run that is not known here nobody is told: its job may name any command.
+    A run that is not known here sends no news: its job may name any command.
     """
     told = run.spec
     if told.notify and not is_known(run):

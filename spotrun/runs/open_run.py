@@ -1,4 +1,4 @@
-"""The runs of a store: how they are found by name, and opened with the cloud and clock that they are attended with."""
+"""Finds the runs of a store by name, and opens them with the cloud and clock that they are attended with."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from spotrun.store.retrying import persist
 from spotrun.units import shown
 
 OPENERS = 8
-"""How many runs of a store are opened at the same time: each one waits for the store."""
+"""Maximum runs of a store that are opened at the same time: each one waits for the store."""
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
-"""What else lies beside the runs of a store."""
+"""Other folders next to the runs of a store."""
 LISTED_MAX = 10
-"""If a reference may mean several runs, this many are listed."""
+"""Maximum runs that are listed if a reference may mean several."""
 
 
 class OpenRun:
-    """A run that exists, with everything that it takes to look at it or to attend to it."""
+    """A run that exists, with everything that a command needs to read it or to attend to it."""
 
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
@@ -73,13 +73,13 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """What other commands find it by, as a shell reads it."""
+        """The run's reference for other commands, as a shell reads it."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        The state by all entries; or by those before the first damaged one, with that damage. So what the run has stored
-        can be looked at, which changes nothing. The caller raises the damage in the end.
+        Return the state by all entries; or by those before the first damaged one, with that damage. So a command can
+        show the stored part of the run, which changes nothing. The caller raises the damage in the end.
         """
         try:
             return self.ledger.refresh(), None
@@ -109,7 +109,7 @@ class OpenRun:
         return self.runner_at(ALL_THE_TIME)
 
     def runner_at(self, pace: Pace) -> Runner:
-        """A runner of its own for whoever attends to the run at another pace."""
+        """Return a runner of its own that attends to the run at another pace."""
         return Runner(
             self.ledger,
             self.store,
@@ -127,8 +127,8 @@ class OpenRun:
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. Whoever can write beside the
-            runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
+        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. A user who can write next to
+        the runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
     """
     run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
@@ -145,8 +145,8 @@ def default_store() -> str:
 
 def reference(run_id: str, uri: str) -> str:
     """
-    What other commands find a run by, typed in a shell at the same place: its id, or its address if it is in another
-    store.
+    Return how other commands find a run, typed in a shell at the same place: by its id, or by its address if it is in
+    another store.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
@@ -155,7 +155,7 @@ def who() -> str:
     """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # the latter from Python 3.13 on
+    except (KeyError, OSError):  # OSError from Python 3.13 on
         name = f"uid-{os.getuid()}"
     return f"{name}@{socket.gethostname()}"
 
@@ -205,7 +205,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Whether a runner has recently shown a sign of life, and is not known to have died since."""
+    """Return whether a runner has recently shown a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -280,7 +280,7 @@ class Unreadable(NamedTuple):
     uri: str
     error: StoreError
     words: tuple[str, ...]
-    """What a person may call it. A folder is called NAME-UID."""
+    """The names that a person may give for it. A folder is called NAME-UID."""
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -339,7 +339,7 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
-    """A run that cannot be read is not reported as missing."""
+    """Raise for runs that cannot be read: they are not reported as missing."""
     for each in meant:
         raise each.error
 
@@ -358,7 +358,7 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Whether it is a folder of this machine that does not exist; to open it would make it."""
+    """Return whether it is a folder of this machine that does not exist; opening it would create it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
@@ -366,7 +366,7 @@ def absent(folder: str) -> bool:
 def require_store(folder: str) -> None:
     """
     Raises:
-        StoreError: it is a folder of this machine that does not exist. A bucket is asked when it is read.
+        StoreError: it is a folder of this machine that does not exist. A bucket answers when it is read.
     """
     if not absent(folder):
         return
