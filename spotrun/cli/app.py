@@ -149,5 +149,5 @@ def main() -> NoReturn:
             print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)
             code = 1
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the output of Python itself when it ends
     sys.exit(code)

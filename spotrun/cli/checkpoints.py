@@ -55,7 +55,7 @@ def _print_commits(commits: list[Commit]) -> None:
 
 
 def _told(commit: Commit) -> dict[str, Any]:
-    """What `--json` says: its entry, with the epoch numbered as everywhere else that people read."""
+    """Return the checkpoint for `--json`: its entry, with the epoch numbered as everywhere else that people read."""
     from msgspec import to_builtins
 
     entry = {**to_builtins(commit.event), "epoch": commit.event.epoch + 1}

@@ -109,7 +109,7 @@ def install(
     record = NightRecord(spec.checkpoint.uri, spec.name)
     night = Night(
         name=spec.name,
-        spec=spec.model_copy(update={"workdir": "/"}).to_dict(),  # the function has another one, with the same files
+        spec=spec.model_copy(update={"workdir": "/"}).to_dict(),  # the function has another folder, with the same files
         workdir_sha256=record.upload(Path(spec.workdir)),
         at=time_of_day,
         zone=zone,
@@ -126,7 +126,7 @@ def install(
     try:
         nights.install(night, spec.checkpoint.uri, function, say)
     except CloudUnavailable:
-        raise  # it may still come about
+        raise  # the installation may still succeed
     except SpotrunError:
         record.put_back(before)
         raise
