@@ -115,4 +115,4 @@ SCRIPTS = {
     "transformers": COMMON + TRANSFORMERS,
     "loop": COMMON + LOOP,
 }
-"""By the package whose loop it is; `loop` is the script's own loop: alone it runs without any spotrun."""
+"""Scripts by the package whose loop they use; `loop` is the script's own loop: alone it runs without any spotrun."""

@@ -19,7 +19,7 @@ from tests.support.trainings.zygote import TRANSFORMERS
 
 SAVED = {"save_strategy": "steps", "save_steps": 10}
 SAMPLES = 125
-"""In 25 batches of an epoch; there are three epochs."""
+"""Samples, in 25 batches of an epoch; there are three epochs."""
 KILLS = ("start:0:13", "start:1:12", "start:2:8")
 ALONE = KILLS[1]
 BEST = {"eval_strategy": "steps", "eval_steps": 10, "load_best_model_at_end": True}

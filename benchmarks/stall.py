@@ -63,7 +63,7 @@ STRANGERS = {
     "unmet": "has not found its agent within",
     "silent": "has met its agent, and said no more within",
 }
-"""How a trainer ends whose protocol is not that of this checkout's agent."""
+"""Endings of a trainer whose protocol is not that of this checkout's agent."""
 
 
 class Measuring(Agent):

@@ -42,7 +42,7 @@ INSTALLS = {
     "lightning_fabric.fabric": "spotrun.loop.entry:watch_fabric",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""By the module that a program imports: the function to call with it, `module:function`. Each may be called again."""
+"""Functions to call, `module:function`, by the module that a program imports. Each may be called again."""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
     "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",

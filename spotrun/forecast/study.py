@@ -152,7 +152,7 @@ def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
 
 
 def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
-    """Everything that one window of one record has to tell."""
+    """Return all trials of one window of one record."""
     record = read(path, options)
     zones = range(len(record.zones))
     choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})

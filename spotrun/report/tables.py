@@ -41,7 +41,7 @@ def decimals(amount_usd: Decimal) -> int:
 
 
 def short_duration(duration: timedelta) -> str:
-    """At most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    """Return at most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
     seconds = duration.total_seconds()
     if seconds < 0.05:
         return NOTHING

@@ -275,7 +275,7 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
-    """For each kind of refusal, the pools that refused so, and for how long such a pool rests."""
+    """Yield, for each kind of refusal, the pools that refused for that reason, and how long such a pool rests."""
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():
         if launch.intended_at >= since and (why := why_refused(launch)):

@@ -140,7 +140,7 @@ def _read(value: object, info: ValidationInfo) -> str:
 
 
 class _Schema:
-    """For editors: the clouds that are installed here."""
+    """The schema of a cloud's name for editors: the clouds that are installed here."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return {"enum": list(known_clouds())}

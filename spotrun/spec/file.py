@@ -193,7 +193,7 @@ class Draft:
     spelled: dict[Key, Key] = field(default_factory=dict)
     """The key that the user wrote, by the key that it became."""
     taken: dict[Key, str] = field(default_factory=dict)
-    """What became of a key of SkyPilot's."""
+    """The result for a key of SkyPilot's."""
     ours: dict[str, Any] = field(default_factory=dict)
     """The file in our words, once `resolve` has begun."""
     of_sky: bool = False

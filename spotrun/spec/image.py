@@ -60,7 +60,7 @@ class Image(NamedTuple):
         return self._replace(digest=digest)
 
     def __str__(self) -> str:
-        """As `resources.image_id` has it."""
+        """Return the image as `resources.image_id` has it."""
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
         return f"{PREFIX}{self.name}{tag}{digest}"
 

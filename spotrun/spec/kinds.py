@@ -24,7 +24,7 @@ class NamedType:
 
 
 Kind = Accelerators | NamedType
-"""What an instance has to have, or to be. Instances of one kind are taken to train equally fast."""
+"""A kind of instance, by hardware or by name. Instances of one kind are assumed to train equally fast."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,10 @@ COMPARED_NAMES = (
 )
 """Strategies that only simulations know (`spotrun.forecast.baselines`). Old ledgers have runs by them."""
 WORD_MAX_BYTES = (128 << 10) - 1
-"""What Linux takes as one argument or variable of a program (MAX_ARG_STRLEN in execve(2)), without the end of it."""
+"""
+Maximum bytes of one argument or variable of a program on Linux (MAX_ARG_STRLEN in execve(2)), without its final null
+byte.
+"""
 STORED = "stored"
 """The context in which a spec that a ledger holds is read."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
