@@ -59,7 +59,7 @@ OURS = {
     "ours, set up anew": lambda setting: setting.anew,
     "ours, notices only, set up anew": lambda setting: setting.unwarned.anew,
 }
-"""The setting of each variant of ours."""
+"""The part of a setting that is left under each variant."""
 RIVALS = (POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP)
 TARGET = 0.40
 """Maximum share of the seconds that an interruption costs under poll and relaunch."""

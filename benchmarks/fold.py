@@ -171,7 +171,7 @@ class _Training:
 
 
 def ledger(entries: int) -> list[ev.Entry]:
-    """The first `entries` of an endless training."""
+    """Return the first `entries` of an endless training."""
     return list(islice(_Training().entries(), entries))
 
 

@@ -28,7 +28,7 @@ LIMIT = 1.10
 
 
 def runs_of(windows: Windows) -> list[list[float]]:
-    """The lives of each zone of each window, where there are any."""
+    """Return the lives of each zone of each window, where there are any."""
     rng = np.random.default_rng(0)
     found = [lives_s(window[:, zone], windows.tick_s, rng) for window in windows.up for zone in range(window.shape[1])]
     return [run for run in found if run]

@@ -58,7 +58,8 @@ EPOCHS, EPOCH_S, BOOT_S = 27, 240.0, 300.0
 """Epochs of a trial, seconds of an epoch and of a boot: nearly two hours."""
 LOOK_S, QUIET_S, IDLE_S = 15.0, 300.0, 60.0
 """
-Seconds between two decisions; the longer ones hold while no ledger has anything new: the time alone may end a sweep.
+Seconds of a step of the sweep; between two decisions while no ledger has anything new, as the time alone may end a
+sweep; and between two ticks of an idle run.
 """
 LONGEST_S = 400 * 3600.0
 RATES = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))

@@ -97,7 +97,7 @@ class ResNet50(nn.Module):
 
 
 def load_images(size: int) -> tuple[Tensor, Tensor]:
-    """All digits as (images_NCHW with values from 0 to 1, label_N), enlarged from 8×8 to size×size pixels."""
+    """Return all digits as (images_NCHW with values from 0 to 1, label_N), enlarged from 8×8 to size×size pixels."""
     digits = load_digits()
     grey_NHW = torch.as_tensor(digits.images, dtype=torch.float32) / 16
     grey_NCHW = F.interpolate(grey_NHW[:, None], size=(size, size), mode="bilinear", align_corners=False)
@@ -105,7 +105,7 @@ def load_images(size: int) -> tuple[Tensor, Tensor]:
 
 
 def augment(image_CHW: Tensor) -> Tensor:
-    """The same digit as if written by another hand: turned by up to 15°, moved, and with a patch missing."""
+    """Return the same digit as if written by another hand: turned by up to 15°, moved, and with a patch missing."""
     turn, right, down = (torch.rand(3) * 2 - 1).tolist()
     angle = math.radians(15) * turn
     cos, sin = math.cos(angle), math.sin(angle)

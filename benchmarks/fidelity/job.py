@@ -31,7 +31,7 @@ def world_of(
     checkpoint_bytes: int = CHECKPOINT_BYTES,
 ) -> SimulatedWorld:
     """
-    The job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
+    Return the job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
 
     The first `unbilled_s` of a changeover cost nothing; boot, set-up and restore share the rest equally. If later
     starts take only the share `later_start` of a changeover, the set-up is so long that unpacking it saves that much.

@@ -98,7 +98,7 @@ def by_runner(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> ByRunner:
     """
-    The first lifetimes of the run's own rule, in all the markets that it may choose among.
+    Return the first lifetimes of the run's own rule, in all the markets that it may choose among.
 
     `plan` is the forecast of the other arguments.
     """
@@ -123,7 +123,7 @@ def by_runner(
 
 
 def _own(spec: RunSpec, questions: Sequence[Question]) -> int:
-    """The row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
+    """Return the row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
     strategies = [question.strategy for question in questions]
     own = spec.policy.strategy if spec.policy.strategy in strategies else "on_demand_only"
     return max((len(question.market.pools), n) for n, question in enumerate(questions) if question.strategy == own)[1]

@@ -16,7 +16,7 @@ from spotrun.report.tables import FiguresTable, add_row, figures_table, print_fi
 
 
 def fidelity_table(found: Fidelity) -> FiguresTable:
-    """A line by the ticks, and one by the runner."""
+    """Return a line by the ticks, and one by the runner."""
     table = figures_table("", f"{found.strategy}, {jobs_of(found)}", ["cost", "late", "losses"])
     for name, share, late, losses in (
         ("in ticks", found.ticks_share, found.ticks_late, found.ticks_losses),
@@ -31,7 +31,7 @@ def jobs_of(found: Fidelity) -> str:
 
 
 def in_words(found: Fidelity) -> str:
-    """The difference, in one line."""
+    """Return the difference, in one line."""
     cost = f"{found.cost_off:+.3f} of the on-demand bill (at most {found.cost_off_max:+.3f} in one job)"
     done = f"{_later(found.finish_off_s)} (at most {_later(found.finish_off_max_s)})"
     return f"The runner costs {cost} and is done {done}."

@@ -53,8 +53,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    A changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr, because
-    stdout is for the result.
+    Return a changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr,
+    because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 

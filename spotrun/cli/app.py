@@ -132,7 +132,7 @@ def spotrun(
 
 
 def main() -> NoReturn:
-    """The console script: a SpotrunError becomes its message, its hint and its exit code."""
+    """Run the console script: a SpotrunError becomes its message, its hint and its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal's encoding lacks ends no command

@@ -129,7 +129,9 @@ class _Output:
 
 
 def _title(state: RunState | None, name: MemberName) -> str:
-    """`attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over."""
+    """
+    Return `attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over.
+    """
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
 

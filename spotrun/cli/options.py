@@ -25,7 +25,7 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    A store to look for runs in. Before the first launch, the one that the environment names need not be there.
+    Return a store to look for runs in. Before the first launch, the one that the environment names need not be there.
 
     Raises:
         StoreError: the flag names a folder that is not there.

@@ -88,7 +88,7 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    The living instance where the run trains; if there is none, the newest living one.
+    Return the living instance where the run trains; if there is none, the newest living one.
 
     Raises:
         CloudError: no instance of the run lives, or `instance_id` does not.

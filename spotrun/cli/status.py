@@ -97,7 +97,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """The runs of exactly that name or id; if there are none, those whose name or id begins so."""
+    """Return the runs of exactly that name or id; if there are none, those whose name or id begins so."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 
@@ -242,7 +242,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
-    """The forecast of the budget under the keys of `--json`. Epochs count from 1."""
+    """Return the forecast of the budget under the keys of `--json`. Epochs count from 1."""
     if budget is None:
         return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
@@ -270,7 +270,7 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
-    """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
+    """Return the next decision; None if the run has ended, or a later spotrun wrote its specification."""
     from spotrun.folder.room import shortage
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain

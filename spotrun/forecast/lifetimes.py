@@ -177,7 +177,7 @@ class Local(msgspec.Struct, frozen=True):
 
 
 def _tick(moment: datetime, tick_s: float) -> int:
-    """The first tick that begins at a moment or after it."""
+    """Return the first tick that begins at a moment or after it."""
     return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
 
 
@@ -222,7 +222,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
 
 def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
-    """The market of one lifetime; one without pools needs no source."""
+    """Return the market of one lifetime; one without pools needs no source."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
     return source.draw(market, ticks, tick_s, seed)

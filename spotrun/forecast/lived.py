@@ -44,8 +44,8 @@ IDLE_LOOK_S = 60.0
 """Maximum seconds between two policy rounds while nothing trains."""
 OFTEN, SELDOM_S = 4, 900.0
 """
-The first `OFTEN` checkpoints of an attempt are written as they are made, for they measure its pace; later ones at most
-every `SELDOM_S` seconds.
+The first `OFTEN` checkpoints of an attempt are written as they are made, for they measure its pace; later ones at least
+`SELDOM_S` seconds apart.
 """
 ROUNDING_S = 1e-6
 

@@ -129,7 +129,7 @@ def forecast(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    One forecast per question, in their order.
+    Return one forecast per question, in their order.
 
     All questions use the same markets, drawn once a lifetime for the widest of them: the pools of each market must be
     among its pools. The same seed gives the same markets.
@@ -189,7 +189,7 @@ def horizons(job: Job) -> tuple[int, int]:
 
 
 def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
-    """The outcomes of one question as figures."""
+    """Return the outcomes of one question as figures."""
     costs = np.array([outcome.cost_usd for outcome in outcomes])
     ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
     p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))

@@ -242,7 +242,7 @@ def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
-    """The run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
+    """Return the run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0

@@ -35,13 +35,13 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 
 
 def heading(plan: Plan) -> str:
-    """The job that the forecast is for."""
+    """Return the job that the forecast is for."""
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
 
 
 def cost_cells(plan: Plan, row: Forecast) -> list[str]:
-    """A cell for each of `COSTS`."""
+    """Return a cell for each of `COSTS`."""
     per_usd = plan.epochs_per_usd(row)
     amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
     return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
@@ -53,7 +53,7 @@ def time_columns(plan: Plan) -> list[str]:
 
 
 def time_cells(plan: Plan, row: Forecast) -> list[str]:
-    """A cell for each of `time_columns`."""
+    """Return a cell for each of `time_columns`."""
     ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
     late = [] if plan.time_left is None else [chance(row.missed)]
     return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]

@@ -101,7 +101,7 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    The files that may be records, below a folder, or the one file.
+    Return the files that may be records, below a folder, or the one file.
 
     Raises:
         SpotrunError: there is none.
@@ -117,7 +117,7 @@ def study(
     paths: Sequence[Path], options: Options, progressed: Callable[[int, int], None] = lambda done, of: None
 ) -> Study:
     """
-    Every strategy in every case on every record.
+    Simulate every strategy in every case on every record.
 
     Raises:
         SpotrunError: a file is no record, or no record is as long as a deadline.

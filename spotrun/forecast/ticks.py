@@ -46,12 +46,12 @@ class Standby(msgspec.Struct, frozen=True):
     """
     Replacements that start before they are needed, as the runner's do: next to an instance that still trains.
 
-    `warned` says, in turns, which losses have a notice. Such a replacement has had `notice_s` of its changeover when
-    the old instance goes, at its own price; nothing is done twice, and spot counts as missing since the notice. The new
-    place is paid for next to the old one until its changeover is over, and may be lost before. While something trains,
-    the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start cost nothing: clouds bill
-    from the end of the boot. Once a start has come to training, later ones take the share `later_start` of a
-    changeover: they unpack its set-up.
+    `warned` says, in turns, which losses have a notice. The replacement for such a loss has had `notice_s` of its
+    changeover when the old instance goes, at its own price; nothing is done twice, and spot counts as missing since the
+    notice. The new place is paid for next to the old one until its changeover is over, and may be lost before. While
+    something trains, the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start cost
+    nothing: clouds bill from the end of the boot. Once a start has come to training, later ones take the share
+    `later_start` of a changeover: they unpack its set-up.
     """
 
     notice_s: float

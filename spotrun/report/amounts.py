@@ -82,7 +82,7 @@ def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
 
 
 def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
-    """The rows, and below them the sum of each column."""
+    """Return the rows, and below them the sum of each column."""
     return [*(list(row) for row in rows), [sum(column, Decimal(0)) for column in zip(*rows, strict=True)]]
 
 
@@ -133,7 +133,7 @@ def _shift_rests(table: list[list[int]], unit: int) -> None:
 
 
 def _nearest(amount: int, unit: int) -> int:
-    """The nearest multiple; of two, the even one, as Decimal does."""
+    """Return the nearest multiple; of two, the even one, as Decimal does."""
     return round(Fraction(amount, unit)) * unit
 
 

@@ -57,7 +57,7 @@ class Compared:
 
 
 def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
-    """The runs in the given order, each compared with the first."""
+    """Return the runs in the given order, each compared with the first."""
     first = summaries[0]
     return tuple(Compared(run, _ratio(run, first), tuple(run.work.unlike(first.work))) for run in summaries)
 
@@ -132,7 +132,7 @@ def _change(series: Sequence[tuple[Decimal | float | None, str]]) -> str:
 
 
 def csv(summaries: Sequence[RunSummary]) -> str:
-    """One row for each run."""
+    """Return one row for each run."""
     return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
 
 

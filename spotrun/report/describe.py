@@ -42,12 +42,12 @@ def timestamp(at: datetime) -> str:
 
 
 def dated(what: str, time_scale: float) -> str:
-    """A head of a column of moments: `started (UTC)`, `started (run time)`."""
+    """Return a head of a column of moments: `started (UTC)`, `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
 def about_times(time_scale: float) -> str:
-    """A line below the events of a run whose times are not the wall clock's; empty for others."""
+    """Return a line below the events of a run whose times are not the wall clock's; empty for others."""
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
 
@@ -68,14 +68,14 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """The size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    """Return the size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
     if size_bytes < 1000:
         return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)
 
 
 def span(seconds: float) -> str:
-    """A duration for people: `3m05s`."""
+    """Return a duration for people: `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
 
 

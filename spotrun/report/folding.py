@@ -39,7 +39,7 @@ def say(text: str, indent: int = 0) -> None:
 
 def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
-    One line as several of at most `width` columns, folded between words; None for no limit.
+    Return one line as several of at most `width` columns, folded between words; None for no limit.
 
     A word that is wider is folded inside. Wide characters count two columns.
     """

@@ -28,6 +28,6 @@ def in_words(gap: Told) -> str:
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:
-    """A line for each of the first, and one for the others."""
+    """Return a line for each of the first, and one for the others."""
     more = len(gaps) - SHOWN
     return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

@@ -44,7 +44,7 @@ NEWS_EVERY_S = 1.0
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
-    """A live screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a live screen on a terminal, plain lines if the output goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
 
@@ -95,7 +95,7 @@ class LiveView(_Watching, Screen[Tick]):
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
     def render(self, tick: Tick) -> RenderableType:
-        """The screen for one tick."""
+        """Return the screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
         facts = Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary))
         return Group(facts, self._events(tick.state, self.height - len(self._console.render_lines(facts))))
@@ -162,7 +162,9 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def _fraction(status: AgentStatus) -> float:
-    """The part of the whole training that is done; the part of this epoch, if the number of epochs is unknown."""
+    """
+    Return the part of the whole training that is done; the part of this epoch, if the number of epochs is unknown.
+    """
     within = status.batch / status.batches if status.batches else 0.0
     return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
 

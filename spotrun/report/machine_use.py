@@ -25,7 +25,7 @@ def machine_table(found: Sequence[TypeUse]) -> FiguresTable:
 
 
 def cells(found: TypeUse) -> list[str]:
-    """The figures named in `HEADS`."""
+    """Return the figures named in `HEADS`."""
     return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
 
 

@@ -17,7 +17,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def table(rows: Rows) -> FiguresTable:
-    """A row for each run."""
+    """Return a row for each run."""
     heads = ("run", "state", "step", "epochs", "lost", "cost", "started\n(UTC)")
     made = FiguresTable("", heads, texts=(0, 1), gap=2)
     for row in rows:
@@ -64,7 +64,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """The hourly price so far of each run that goes on, as a line of bars."""
+    """Return the hourly price so far of each run that goes on, as a line of bars."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

@@ -71,7 +71,7 @@ def legend(found: Quotes) -> list[str]:
 
 
 def quotes_table(found: Quotes, order: Order) -> FiguresTable:
-    """A row for each zone, type and capacity type. A column without any known value is left out."""
+    """Return a row for each zone, type and capacity type. A column without any known value is left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
     extra = [*(["taken\nback"] if bands else []), *(["quota\nroom"] if quotas else [])]

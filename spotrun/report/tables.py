@@ -21,12 +21,14 @@ FOLDED_MIN = 12
 
 
 def plain(text: str, limit: int = 2000) -> str:
-    """One line that is safe on a terminal: control and direction characters are made visible."""
+    """Return one line that is safe on a terminal: control and direction characters are made visible."""
     return shown(text, limit)
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """`$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`."""
+    """
+    Return `$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`.
+    """
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -59,7 +61,7 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """The same, or `otherwise` for None. A duration of zero is `0s`."""
+    """Return the same, or `otherwise` for None. A duration of zero is `0s`."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
@@ -133,7 +135,9 @@ class FiguresTable:
             self.rows[-1] = self.rows[-1]._replace(ends=True)
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
-        """Each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads."""
+        """
+        Yield each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads.
+        """
         if self.title:
             yield from ((line, "bold") for line in fold(self.title, width))
         for number, block in enumerate(self._blocks(width)):
@@ -180,7 +184,7 @@ class FiguresTable:
         return groups
 
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
-        """The widths of these columns: texts give way first, and the widest first."""
+        """Return the widths of these columns: texts give way first, and the widest first."""
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:
             giving = [column for column in group if widths[column] > least[column]] or group
@@ -188,7 +192,7 @@ class FiguresTable:
         return widths
 
     def _lines_of(self, texts: Sequence[str], block: Block, *, bottom: bool = False) -> Iterator[str]:
-        """The lines of a row; with `bottom`, its texts stand on the last one."""
+        """Yield the lines of a row; with `bottom`, its texts stand on the last one."""
         cells = {
             column: [line for part in texts[column].split("\n") for line in fold(part, width)]
             for column, width in block.widths.items()
@@ -222,7 +226,7 @@ def print_figures(what: RenderableType, console: Console | None = None) -> None:
 
 
 def print_table(table: FiguresTable) -> None:
-    """The same for a table alone, without styles: rich takes a while to load."""
+    """Print a table alone, without styles: rich takes a while to load."""
     for line, _ in table.lines(terminal_width()):
         print(line)
 
@@ -235,7 +239,7 @@ def figures_table(
     texts: Collection[int] = (0,),
     repeated: int = 1,
 ) -> FiguresTable:
-    """An empty table as narrow as its contents."""
+    """Return an empty table as narrow as its contents."""
     return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
 
 

@@ -152,7 +152,7 @@ def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
 
 
 def goodput(summary: RunSummary) -> str:
-    """The share of the paid time that was training."""
+    """Return the share of the paid time that was training."""
     total = summary.total
     trained = short_duration(total.size * total.productive)
     paid = f"Goodput {percent(total.goodput)}: {trained} of {short_duration(total.paid)} paid"
@@ -161,7 +161,7 @@ def goodput(summary: RunSummary) -> str:
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
-    """`cells` of each epoch, of the rest and of the total."""
+    """Return `cells` of each epoch, of the rest and of the total."""
     for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *figures])

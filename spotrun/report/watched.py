@@ -40,6 +40,6 @@ def _words(launch: Launch) -> str:
 
 
 def _told_by(event: RunFailed, state: RunState) -> int | None:
-    """The launch whose refusal ended the run."""
+    """Return the launch whose refusal ended the run."""
     closed = {each.closed.detail: number for number, each in state.launches.items() if each.closed is not None}
     return closed.get(event.detail) if event.detail else None

@@ -13,7 +13,7 @@ from spotrun.report.view import Screen, View
 
 
 def watching() -> View[Rows]:
-    """A screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a screen on a terminal, plain lines if the output goes to a file or a pipe."""
     return _Table() if sys.stdout.isatty() else _Changes()
 
 

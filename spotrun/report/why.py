@@ -55,7 +55,7 @@ class Decision:
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
-    """The decisions, in the order of the ledger."""
+    """Return the decisions, in the order of the ledger."""
     last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the entries
     if not last:
         return []
@@ -69,7 +69,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """The same decisions, but with one line for all refused requests in a row except the first and the last."""
+    """Return the same decisions, but with one line for all refused requests in a row except the first and the last."""
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -94,14 +94,14 @@ def _refused_in_a_row(made: list[Decision]) -> int:
 
 
 def offering_text(offering: Offering) -> str:
-    """`spot in local-a (sim-v100)`, or `box at home`."""
+    """Return `spot in local-a (sim-v100)`, or `box at home`."""
     if offering.capacity_type is CapacityType.OWN:
         return str(offering)
     return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
 
 
 def _where(state: RunState, name: MemberName) -> str:
-    """An instance in words, with its name where there are several."""
+    """Return an instance in words, with its name where there are several."""
     where = offering_text(state.launches[name.launch].intent.offering)
     return f"member {name} on {where}" if state.of_gangs else where
 

@@ -117,7 +117,7 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def log_of(run: OpenRun) -> Path:
-    """The log: in the run's folder if that is on this machine."""
+    """Return the log: in the run's folder if that is on this machine."""
     place = address.parse(run.uri)
     return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
 

@@ -22,7 +22,7 @@ RUNS_MAX = 10
 
 
 def earlier_run(spec: RunSpec) -> RunState | None:
-    """The newest run of that name that can be read, if there is one in its store."""
+    """Return the newest run of that name that can be read, if there is one in its store."""
     return ask_store(
         spec.checkpoint.uri, lambda store: next((run.ledger.refresh() for run in _runs(spec, store)), None)
     )
@@ -44,7 +44,7 @@ def going_on(spec: RunSpec) -> list[str]:
 
 
 def _runs(spec: RunSpec, store: Store) -> list[OpenRun]:
-    """The runs of that name that can be read, the newest first."""
+    """Return the runs of that name that can be read, the newest first."""
     runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
     return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
 

@@ -148,7 +148,7 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """Return the kind of instance that a job wants and its cloud never rents out, or None."""
+    """Return the error of a job whose resources its cloud never rents out, or None."""
     offered = _offered_for(spec)
     found = _not_named(spec, offered) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "

@@ -159,7 +159,7 @@ def require_framework(spec: RunSpec) -> None:
 
 
 def _imports_of(script: Path) -> set[str]:
-    """The packages that a script cannot begin without; none where it is no Python that we can read."""
+    """Return the packages that a script cannot begin without; none where it is no Python that we can read."""
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):

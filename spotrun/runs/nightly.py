@@ -100,7 +100,7 @@ def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
 
 
 def _in_its_image(spec: RunSpec, image: Image | None) -> RunSpec:
-    """The job in the image of a run, if its tag had that digest when the run began."""
+    """Return the job in the image of a run, if its tag had that digest when the run began."""
     wanted = spec.image
     if image is None or wanted is None or image != wanted.with_digest(wanted.digest or image.digest):
         return spec

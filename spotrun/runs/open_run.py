@@ -139,7 +139,7 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
 
 
 def default_store() -> str:
-    """The store of runs, unless a flag or a specification names one."""
+    """Return the store of runs, unless a flag or a specification names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
@@ -152,7 +152,7 @@ def reference(run_id: str, uri: str) -> str:
 
 
 def who() -> str:
-    """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
+    """Return the person at this terminal, for the ledger. In a container a user may have a number and no name."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -166,8 +166,8 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    The run that a person means: a full address, an id, a name (then the newest of that name), or the beginning of one
-    of them that fits no other.
+    Return the run that a person means: a full address, an id, a name (then the newest of that name), or the beginning
+    of one of them that fits no other.
 
     Raises:
         RunNotFound: there is no such run, or several are meant. The message says where spotrun looked.
@@ -181,7 +181,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    The newest runs of that name, at most `count`, oldest first.
+    Return the newest runs of that name, at most `count`, oldest first.
 
     Raises:
         RunNotFound: there is none, or several names are meant.
@@ -191,7 +191,7 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
 
 def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     """
-    The newest run of exactly this name.
+    Return the newest run of exactly this name.
 
     Raises:
         StoreError: the only runs of this name cannot be read.
@@ -217,7 +217,7 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Every run of that id or name, or of the only one that begins so; oldest first, at least one."""
+    """Return every run of that id or name, or of the only one that begins so; oldest first, at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
     _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
@@ -251,7 +251,7 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Every run of the only name that begins so, or the only run whose id does.
+    Return every run of the only name that begins so, or the only run whose id does.
 
     Raises:
         RunNotFound: several do.
@@ -284,13 +284,13 @@ class Unreadable(NamedTuple):
 
 
 def runs_in(folder: str) -> list[OpenRun]:
-    """Every run in a store that can be opened, in no order."""
+    """Return every run in a store that can be opened, in no order."""
     return look_in(folder)[0]
 
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
+    Return every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
 
     Raises:
         StoreError: the folders cannot be listed.
@@ -301,7 +301,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """The runs in these folders of a store, and those whose first entry cannot be read."""
+    """Return the runs in these folders of a store, and those whose first entry cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])
@@ -309,7 +309,7 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """The runs that lie in one folder each, and the folders of those that lie in several."""
+    """Return the runs that lie in one folder each, and the folders of those that lie in several."""
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)

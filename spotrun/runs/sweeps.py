@@ -53,7 +53,7 @@ class NamedSweep:
         return f"{said} `spotrun report {self.typed}` shows what they have come to.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
-        """The run of that trial; None if it has not begun, or was deleted."""
+        """Return the run of that trial; None if it has not begun, or was deleted."""
         try:
             return OpenRun(f"{self.store.uri}/{self.record.folder_of(number)}", writer(role))
         except RunNotFound:
@@ -119,7 +119,7 @@ def stopped_by(run: OpenRun) -> str:
 
 def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     """
-    The sweep of exactly that name in a store.
+    Return the sweep of exactly that name in a store.
 
     Raises:
         StoreError: the store cannot be read, or what is there is no sweep.

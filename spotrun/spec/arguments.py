@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """The arguments with another value for that name; None if they do not have it."""
+    """Return the arguments with another value for that name; None if they do not have it."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")

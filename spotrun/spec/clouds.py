@@ -89,7 +89,7 @@ def find_cloud(name: str) -> Any:
 
 
 def _brought(entry: EntryPoint) -> Any:
-    """The cloud of an entry point, if it is one."""
+    """Return the cloud of an entry point, if it is one."""
     try:
         cloud = entry.load()
     except (Exception, SystemExit) as error:
@@ -115,7 +115,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def known_clouds() -> tuple[str, ...]:
-    """The names of all clouds that are installed, ours first."""
+    """Return the names of all clouds that are installed, ours first."""
     return (*BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - {*BUILT_IN}))
 
 

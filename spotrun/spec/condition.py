@@ -76,7 +76,7 @@ class Condition:
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """The comparisons of the first alternative that holds; empty if none does."""
+        """Return the comparisons of the first alternative that holds; empty if none does."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 

@@ -32,7 +32,7 @@ def _deadline_text(value: timedelta | time | datetime) -> Any:
 
 
 def duration_text(value: Any) -> Any:
-    """A duration in seconds (`600s`); anything else as its text, and None as None."""
+    """Return a duration in seconds (`600s`); anything else as its text, and None as None."""
     return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
 
 

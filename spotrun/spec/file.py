@@ -142,7 +142,7 @@ def _resolved(
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
-    """The job of a draft, which is changed; None if the draft has problems then."""
+    """Return the job of a draft, which is changed; None if the draft has problems then."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_places(draft)
@@ -208,11 +208,11 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """True if the text could not be read to its end, so that its data are not what the user wrote."""
+        """Return True if the text could not be read to its end, so that its data are not what the user wrote."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """The mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
+        """Return the mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -251,7 +251,9 @@ class Draft:
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
-    """The problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it."""
+    """
+    Return the problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it.
+    """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
     file = shown(path, 200)
@@ -302,7 +304,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Each reason why it cannot be read is a problem of its own."""
+    """Read the file's text. Each reason why it cannot be read is a problem of its own."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -521,7 +523,7 @@ def _name_this_machine(draft: Draft) -> None:
 
 
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
-    """The absolute path that the user means; None if the models will say what is wrong with it."""
+    """Return the absolute path that the user means; None if the models will say what is wrong with it."""
     try:
         text = os.path.expanduser(clean_text(value))
     except Unreadable:

@@ -66,7 +66,7 @@ class Image(NamedTuple):
 
 
 def read_image(value: object) -> str:
-    """The text of an image that can be read by `image_of`. Raises Unreadable."""
+    """Read the text of an image that can be read by `image_of`. Raises Unreadable."""
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()
@@ -76,7 +76,7 @@ def read_image(value: object) -> str:
 
 def image_of(text: str, server: str = "") -> Image:
     """
-    The image of that text. A name without a host is on `server`, if there is one.
+    Return the image of that text. A name without a host is on `server`, if there is one.
 
     Raises:
         Unreadable: it names none.

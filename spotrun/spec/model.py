@@ -115,7 +115,7 @@ class TrainSpec(Model):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the job that names the program, and its value."""
+        """The path of the key that names the program."""
         return "train", next(name for name in ("script", "module", "run") if getattr(self, name) is not None)
 
     @property
@@ -124,7 +124,7 @@ class TrainSpec(Model):
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
-        """The file of `workdir` that is run; None for a command, and for a module that is installed."""
+        """Return the file of `workdir` that is run; None for a command, and for a module that is installed."""
         if self.module is None:
             return self.script
         return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
@@ -832,14 +832,14 @@ class RunSpec(Model):
         return self
 
     def _longest(self) -> timedelta | None:
-        """The most time that a launch from now on has until its deadline; None if there is no deadline."""
+        """Return the most time that a launch from now on has until its deadline; None if there is no deadline."""
         deadline = self.policy.deadline
         if isinstance(deadline, datetime):
             return deadline.astimezone(UTC) - datetime.now(UTC)
         return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
     def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
-        """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
+        """Return the resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
         resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json", exclude_defaults=not with_defaults))
         return resolved
 

@@ -23,12 +23,12 @@ def schema_line(place: str) -> str:
 
 
 def schema_text() -> str:
-    """The JSON Schema of a job file, as a file."""
+    """Return the JSON Schema of a job file, as a file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
-    """The text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
+    """Return the text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
     train = f"  script: {written(script.name)}\n"
     if arguments:
         train += f"  args: [{', '.join(map(written, arguments))}]\n"

@@ -39,7 +39,7 @@ Grid = dict[str, tuple[str, ...]]
 
 def read_grid(texts: Sequence[str]) -> Grid:
     """
-    The grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
+    Read the grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
 
     Raises:
         SpecInvalid: a parameter has no name, no value, the same one twice, or is there twice; or there are too many.
@@ -77,7 +77,7 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
 
 
 def _at_commas(text: str, listed: str) -> list[str]:
-    """The parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
+    """Return the parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
     parts, open_brackets = [""], list[str]()
     for letter in listed:
         if letter in BRACKETS:
@@ -98,7 +98,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     """
-    The job with these parameters.
+    Return the job with these parameters.
 
     Raises:
         SpecInvalid: neither the job nor its script has one of them.
@@ -147,7 +147,7 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
-    """A value that begins with a dash would be read as the next flag."""
+    """Return a flag with its value. A value that begins with a dash would be read as the next flag."""
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
 

@@ -19,7 +19,7 @@ GONE = "\0"
 
 
 def unvaried(spec: RunSpec) -> RunSpec:
-    """The job without its batch size, precision and number of devices, as far as its arguments say them."""
+    """Return the job without its batch size, precision and number of devices, as far as its arguments say them."""
     train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
     if train.run is not None:
         changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
@@ -35,7 +35,7 @@ def unvaried(spec: RunSpec) -> RunSpec:
 def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
-    """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
+    """Return the same with `value` for what is called by one of `names`, or as the user has `named` it."""
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
         return _in_command(train, train.run, flag, wanted, value)

@@ -90,8 +90,8 @@ class _Stop(Exception):
 
 def read_yaml(text: str, begin: str = BEGIN) -> Document:
     """
-    The document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is what a
-    file of this kind may begin with.
+    Read the document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is
+    what a file of this kind may begin with.
     """
     document = Document()
     try:
@@ -255,7 +255,9 @@ class _Constructor:
         return read
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
-        """The pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins."""
+        """
+        Return the pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins.
+        """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
             if count:

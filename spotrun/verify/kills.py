@@ -1,4 +1,4 @@
-"""Plans what a verification kills and when, and counts what a kill was worth."""
+"""Plans what a verification kills and when, and records what a kill was worth."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _after_best(steps: int, improved: Sequence[int]) -> int | None:
 
 def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
-    The steps to kill a training of `steps` steps at, in order.
+    Return the steps to kill a training of `steps` steps at, in order.
 
     Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
     """
@@ -88,7 +88,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """An interval at which each kill loses some steps, but only a few."""
+    """Return an interval at which each kill loses some steps, but only a few."""
     return Steps(max(2, min(25, steps // 20)))
 
 

@@ -18,7 +18,7 @@ NAMES_MAX, NARROW_NAMES_MAX = 20, 10
 
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
-    """A bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
+    """Draw a bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = 100 / max(len(shown), 1)
@@ -71,7 +71,7 @@ def _line(amounts: list[float], most: float, class_: str) -> Markup:
 
 
 def downtime(summary: RunSummary) -> Markup:
-    """A bar for each cause, beginning where the previous one ended; the last one is the sum."""
+    """Draw a bar for each cause, beginning where the previous one ended; the last one is the sum."""
     total = summary.total
     whole = total.downtime.total_seconds() or 1.0
     rows, before = [], 0.0

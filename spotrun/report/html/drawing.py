@@ -22,7 +22,7 @@ def picture(said: str, *rows: Markup) -> Markup:
 
 
 def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Markup:
-    """A row of marks between its name and the figure that they come to."""
+    """Draw a row of marks between its name and the figure that they come to."""
     figure = [element("span", value, class_="value")] if value else []
     return element("div", element("span", name, class_="name"), *figure, strip(height, *marks), class_="lane")
 
@@ -50,7 +50,7 @@ def axis(texts: Sequence[str]) -> Markup:
 
 
 def strip(height: float, *marks: Markup) -> Markup:
-    """A row without a name."""
+    """Draw a row without a name."""
     return element("svg", *marks, width="100%", height=f"{height:g}", class_="marks")
 
 
@@ -84,12 +84,12 @@ def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = Fa
 
 
 def level(part: float) -> float:
-    """The `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
+    """Return the `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
     return HEIGHT - part * (HEIGHT - TOP)
 
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """A line in a plot. A point is a percent of the width and a part of the height (`level`)."""
+    """Draw a line in a plot. A point is a percent of the width and a part of the height (`level`)."""
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # longer than any text may be
     box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}
@@ -97,7 +97,7 @@ def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """A point of a plot, placed like those of a `curve`."""
+    """Draw a point of a plot, placed like those of a `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 

@@ -19,7 +19,7 @@ PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
 
 
 def made_with(state: RunState) -> Markup:
-    """The versions as a table, and the job without what spotrun adds by itself."""
+    """Return the versions as a table, and the job without what spotrun adds by itself."""
     return join(_versions(state), _job(state))
 
 

@@ -45,7 +45,7 @@ class Place:
 
 def read_place(value: object) -> Place:
     """
-    `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
+    Read `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
 
     Raises:
         Unreadable: it is none of these.
@@ -176,7 +176,7 @@ class Candidates:
         return Wish("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
 
     def _key(self, at: int, *names: str) -> At:
-        """The candidate's key of one of these names, or the candidate."""
+        """Return the candidate's key of one of these names, or the candidate."""
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
     def _of_kinds(self) -> list[Wish]:
@@ -195,7 +195,7 @@ class Candidates:
         return [] if name is None else [Wish("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
 
     def _name_of_kind(self, at: int) -> str | None:
-        """The key of the candidate that names its kind; None if that stands above the list."""
+        """Return the key of the candidate that names its kind; None if that stands above the list."""
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 
     @property

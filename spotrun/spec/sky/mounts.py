@@ -21,8 +21,8 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    The refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: on AWS
-    a run has the role that spotrun makes for it, which reads no bucket but that of the run.
+    Return the refusal of one entry of `file_mounts`; `at` is the key below the entry that it is about. `own_role`: on
+    AWS a run has the role that spotrun makes for it, which reads no bucket but that of the run.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -72,7 +72,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """The command that copies it, as an advice; None if no image has one."""
+    """Return the command that copies it, as an advice; None if no image has one."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None

@@ -124,7 +124,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
 
 
 def _container_of(value: str) -> str | None:
-    """The container image that a text names without `docker:` before it; None if it names none."""
+    """Return the container image that a text names without `docker:` before it; None if it names none."""
     if value.startswith(_TAGS_OF_SKYPILOT):
         return None
     try:
@@ -198,8 +198,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Accept a strategy as it is: ours tries every place where the job may run, and last the one where an instance was
-    just taken.
+    Accept a strategy that is like ours: to try every place where the job may run, and last the one where an instance
+    was just taken.
     """
     name = str(value).upper()
     if name == "FAILOVER":

@@ -25,7 +25,7 @@ class Translation:
     cleared: list[Key] = field(default_factory=list)
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """The mapping at `name`, made if the file has none; None if it is no mapping."""
+        """Return the mapping at `name`, made if the file has none; None if it is no mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
