@@ -6,7 +6,7 @@ next to two rules that act after the loss, in the same simulated spot markets.
 
 Each job trains for 12 h in a market of its own seed: nine zones, boot 60-120 s, set-up 0-180 s, notices of 120 s, a
 tenth of the losses without one. An interruption is a stretch without progress, from the last step that is kept to the
-next that is new; what is done twice counts as lost. Causes are those of spotrun/account/timeline.py:
+next that is new; steps done twice count as lost. Causes are those of spotrun/account/timeline.py:
 
     poll      training has stopped, and the decider does not know it yet          (detect)
     capacity  no capacity, or the runner is about to request it                    (wait)
@@ -21,10 +21,10 @@ Two things that only ours does need an assumption or a set-up that can be packed
     set up anew    each instance runs the user's set-up, as where it leaves anything outside of what a pack holds;
                    packed, the later instances unpack what the first has made, in the share `--unpack` of the time
 
-The others pay each set-up in full, which is what their tools do; "packed" is the first of them with packs like ours.
+The others pay each set-up in full, as their tools do; "packed" is the first of them with packs like ours.
 When ours moves
 for a recommendation the loss that it was spared counts as an interruption, which cost the handover. Where no loss would
-have followed, what the move cost is counted and the move is not: its seconds fall on the interruptions.
+have followed, the cost of the move is counted and the move is not: its seconds fall on the interruptions.
 
 Ours is the production code (benchmarks/downtime_ours.py); where the others' rules come from stands in
 benchmarks/downtime_rivals.py. Last come gangs, which lose one member without a notice (benchmarks/downtime_gang.py).

@@ -47,7 +47,7 @@ def stored(run: OpenRun) -> bool:
 
 
 def interrupt(run: OpenRun) -> None:
-    """Interrupt without notice; the trainer is gone, and the runner looks for another instance."""
+    """Interrupt without notice; the trainer is gone, and the runner requests another instance."""
     attempt = run.ledger.refresh().current
     assert attempt is not None
     run.driver.interrupt(attempt.instance_id, None)  # type: ignore[attr-defined]

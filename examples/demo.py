@@ -35,7 +35,7 @@ SAVES_WITHIN = 0.4
 """The share of a notice that a final checkpoint may need, as measured before: the machine may become busier."""
 ENDS_WITHIN_S = 220.0
 STEPS = 340
-"""6 epochs of 47 steps, what is redone of them, and validations, which take as long as 3 steps each."""
+"""6 epochs of 47 steps, the steps done twice, and validations, which take as long as 3 steps each."""
 STARTS = 8
 """Six instances, and other programs that start Python. The first one reads its modules from the disk."""
 WAITS_S = 400.0

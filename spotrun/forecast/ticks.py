@@ -173,7 +173,7 @@ class _Life:
         asked_for_s = self.elapsed_s - self.asked_s
         hidden = running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
         if not hidden and len(spot) == (running in spot):
-            self.asked_s = self.elapsed_s  # in vain
+            self.asked_s = self.elapsed_s  # no other pool has spot
         if running is None:
             return spot, since_s
         if hidden:

@@ -242,7 +242,10 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """A guard ends what it names, so it is made only for what the cloud shows as this run's."""
+        """
+        Arm missing guards. A guard ends the instance that it names, so only instances that the cloud shows as this
+        run's get one.
+        """
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):

@@ -158,7 +158,7 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
     """
     Raises:
-        SpecInvalid: one of the types that the job lists is not among what was offered, nor among all that there is.
+        SpecInvalid: one of the types that the job lists is neither among these offerings nor among all of the cloud.
     """
     if _not_named(spec, offered) is None:
         return

@@ -217,7 +217,7 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Return every run of that id or name, or of the only one that begins so; oldest first, at least one."""
+    """Return every run of that id or name, or of the only one that begins with it; oldest first, at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
     _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
@@ -251,7 +251,7 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return every run of the only name that begins so, or the only run whose id does.
+    Return every run of the only name that begins with it, or the only run whose id does.
 
     Raises:
         RunNotFound: several do.

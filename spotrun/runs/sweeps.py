@@ -122,7 +122,7 @@ def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     Return the sweep of exactly that name in a store.
 
     Raises:
-        StoreError: the store cannot be read, or what is there is no sweep.
+        StoreError: the store cannot be read, or the object of that name is no sweep.
     """
     folder = store or default_store()
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):

@@ -1,5 +1,5 @@
 """
-The arguments of a script: how a job gives one, and what the script itself calls them.
+The arguments of a script: how a job gives one, and the names that the script itself uses.
 
 A user who names `batch_size` may mean `--batch-size` or `--batch_size` or, before an equals sign, `batch_size` or
 `data.batch_size`, as in Hydra.
@@ -21,7 +21,7 @@ from spotrun.spec.model import RunSpec
 FILES_MAX = 200
 """Maximum files of the work folder that are read; a script that has more of its own is rare."""
 OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
-"""Libraries that make arguments of what a script does not name itself."""
+"""Libraries that create arguments which a script does not name itself."""
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 

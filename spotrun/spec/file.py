@@ -185,7 +185,7 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
 
 @dataclass
 class Draft:
-    """A spec in the making: what the file says, and what was found wrong with it so far."""
+    """A spec in the making: the content of the file, and the problems found so far."""
 
     path: Path
     document: Document

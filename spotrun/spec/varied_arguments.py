@@ -35,7 +35,9 @@ def unvaried(spec: RunSpec) -> RunSpec:
 def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
-    """Return the same with `value` for what is called by one of `names`, or as the user has `named` it."""
+    """
+    Return the same with `value` for the argument that has one of `names`, or the name that the user gave (`named`).
+    """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
         return _in_command(train, train.run, flag, wanted, value)

@@ -35,8 +35,8 @@ def page(
     calls: RunnerCalls | None = None,
 ) -> str:
     """
-    Return the report of a run at `now`, from its state, its ledger entries, what its machines were busy with, and what
-    calling its runner cost. With `metric`, that is drawn over dollars.
+    Return the report of a run at `now`, from its state, its ledger entries, the load of its machines, and the cost of
+    calling its runner. With `metric`, that is drawn over dollars.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.

@@ -123,7 +123,7 @@ class Candidates:
     def wishes(self) -> list[Wish]:
         """
         Raises:
-            Unreadable: this choice cannot be said in our words.
+            Unreadable: our words cannot express this choice.
         """
         self._require_one_cloud()
         self._require_no_order()

@@ -17,7 +17,7 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 DISK_LEAST, DISK_MOST = 10, 16_000
-"""GiB: what all clouds allow."""
+"""Minimum and maximum GiB that all clouds allow."""
 DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
 """The sections that have the size of a disk."""
 OURS = ("accelerators", "memory")
