@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """For `type=`: a whole number that is not below `least`."""
+    """Return a parser for `type=`: a whole number that is not below `least`."""
 
     def count(text: str) -> int:
         if (value := int(text)) < least:

@@ -1,12 +1,13 @@
 """
-What training gains, while a checkpoint is sent, from an agent whose session stands behind it (agent/cpu_priority.py).
+Measures the training speed gained, while a checkpoint is sent, by an agent whose session has low priority
+(agent/cpu_priority.py).
 
     python -m benchmarks.cpu_priority [--rounds 15] [--seconds 3]
 
 As many training processes as there are cores compute in a session of their own; an agent in another session uploads
 images of 256 MB to a folder in memory without a pause. In each round three spans follow one another in a drawn order:
-training alone, with an agent as it is, and with one that stands behind. Printed are the medians over the rounds, and
-from where to where the middle half lies. The threads that send are nice in both cases: this is about the session.
+training alone, with an agent as it is, and with one of low priority. The output is the medians over the rounds, and the
+range of the middle half. The threads that send are nice in both cases: the comparison is of the session.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ IMAGE_BYTES = 256 << 20
 STEP_BYTES = 1 << 20
 MEMORY = "/dev/shm"  # noqa: S108
 SETTLE_S = 0.5
-"""The kernel lets a change of priority through ten times a second."""
+"""Seconds to wait: the kernel applies a change of priority ten times a second."""
 CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -69,7 +70,7 @@ def tell(what: str, figures: list[float], unit: str) -> None:
 def span(
     steps: Synchronized[int], beside: Callable[[], contextlib.AbstractContextManager[Any]], seconds: float
 ) -> tuple[float, float]:
-    """Steps a second, and MB a second that the agent sent meanwhile."""
+    """Return steps a second, and the MB a second that the agent sent meanwhile."""
     with beside() as sent:
         while sent.value == 0:
             time.sleep(0.01)
@@ -88,7 +89,7 @@ def training() -> Iterator[Synchronized[int]]:
 
 
 def train(steps: Synchronized[int]) -> None:
-    """In this session, on each core, until it is killed."""
+    """Train in this session, on each core, until it is killed."""
     for _ in range(len(os.sched_getaffinity(0)) - 1):
         if os.fork() == 0:
             break
@@ -112,7 +113,7 @@ def uploading(folder: str, *, behind: bool) -> Iterator[Synchronized[int]]:
 
 
 def send(folder: Path, sent: Synchronized[int], *, behind: bool) -> None:
-    """Until it is killed."""
+    """Send images until it is killed."""
     if behind:
         CpuPriority().stand_behind(True)
     store, image, already = LocalStore(folder), memoryview(os.urandom(1 << 20) * (IMAGE_BYTES >> 20)), 0
@@ -128,7 +129,7 @@ def send(folder: Path, sent: Synchronized[int], *, behind: bool) -> None:
 
 @contextlib.contextmanager
 def running(act: Callable[[], None]) -> Iterator[None]:
-    """In a process and a session of its own, which end with the block."""
+    """Run `act` in a process and a session of its own, which end with the block."""
     process = CONTEXT.Process(target=lambda: (os.setsid(), act()), daemon=True)
     process.start()
     try:

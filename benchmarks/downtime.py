@@ -1,15 +1,15 @@
 """
-What an interruption costs in time: ours, which asks for the replacement at the notice and commits within it, beside two
-rules that act after the loss, in the same simulated spot markets.
+Measures the time that an interruption costs: ours, which requests the replacement at the notice and commits within it,
+next to two rules that act after the loss, in the same simulated spot markets.
 
     make downtime    or    python -m benchmarks.downtime [--jobs 80] [--unannounced .1] [--recommended .5] [--json OUT]
 
 Each job trains for 12 h in a market of its own seed: nine zones, boot 60-120 s, set-up 0-180 s, notices of 120 s, a
 tenth of the losses without one. An interruption is a stretch without progress, from the last step that is kept to the
-next that is new; what is done twice counts as lost. Causes are those of spotrun/account/timeline.py:
+next that is new; steps done twice count as lost. Causes are those of spotrun/account/timeline.py:
 
-    poll      training has stopped, and who decides does not know it yet          (detect)
-    capacity  nothing can be had, or the runner is about to ask                   (wait)
+    poll      training has stopped, and the decider does not know it yet          (detect)
+    capacity  no capacity, or the runner is about to request it                    (wait)
     boot, set-up, restore                                                         of the new instance
     rework    steps after the newest durable checkpoint                           (rework)
     save      the last checkpoint, from the last step until it is durable         (stall)
@@ -21,10 +21,10 @@ Two things that only ours does need an assumption or a set-up that can be packed
     set up anew    each instance runs the user's set-up, as where it leaves anything outside of what a pack holds;
                    packed, the later instances unpack what the first has made, in the share `--unpack` of the time
 
-The others pay each set-up in full, which is what their tools do; "packed" is the first of them with packs like ours.
+The others pay each set-up in full, as their tools do; "packed" is the first of them with packs like ours.
 When ours moves
 for a recommendation the loss that it was spared counts as an interruption, which cost the handover. Where no loss would
-have followed, what the move cost is counted and the move is not: its seconds fall on the interruptions.
+have followed, the cost of the move is counted and the move is not: its seconds fall on the interruptions.
 
 Ours is the production code (benchmarks/downtime_ours.py); where the others' rules come from stands in
 benchmarks/downtime_rivals.py. Last come gangs, which lose one member without a notice (benchmarks/downtime_gang.py).
@@ -59,10 +59,10 @@ OURS = {
     "ours, set up anew": lambda setting: setting.anew,
     "ours, notices only, set up anew": lambda setting: setting.unwarned.anew,
 }
-"""What is left of a setting under each."""
+"""The part of a setting that is left under each variant."""
 RIVALS = (POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP)
 TARGET = 0.40
-"""Of the seconds that an interruption costs under poll and relaunch."""
+"""Maximum share of the seconds that an interruption costs under poll and relaunch."""
 
 Interruption = dict[str, float]
 """Seconds by cause."""
@@ -70,7 +70,7 @@ Interruption = dict[str, float]
 
 @dataclass(frozen=True)
 class Lost:
-    """What one job lost under a rule. So many of its moves were for a loss that did not come: `in_vain`."""
+    """The losses of one job under a rule. `in_vain` of its moves were for a loss that did not come."""
 
     stretches: list[Interruption]
     moves: int = 0
@@ -78,7 +78,7 @@ class Lost:
 
 
 def job(setting: Setting, seed: int) -> dict[str, Lost]:
-    """What one job loses under each rule."""
+    """Return the losses of one job under each rule."""
     market = Market(seed, setting)
     by_rule = {rule.name: Lost(list(interruptions(spans(rule, market)))) for rule in RIVALS}
     return {name: ours(Market(seed, left_of(setting))) for name, left_of in OURS.items()} | by_rule
@@ -93,7 +93,7 @@ def ours(market: Market) -> Lost:
 
 def interruptions(life: Sequence[Span]) -> Iterator[Interruption]:
     """
-    The stretches without progress between two that have some. A pause for a checkpoint alone is none of them.
+    Yield the stretches without progress between two that have some. A pause for a checkpoint alone is none of them.
 
     The first start is none, and one that the horizon cuts off is left out.
     """
@@ -108,7 +108,7 @@ def interruptions(life: Sequence[Span]) -> Iterator[Interruption]:
 
 
 def figures(found: Iterable[Lost]) -> dict[str, float]:
-    """Means by cause, and the mean, median and P95 of their sum; seconds an interruption."""
+    """Return means by cause, and the mean, median and P95 of their sum; seconds an interruption."""
     jobs = list(found)
     each = [one for lost in jobs for one in lost.stretches]
     in_vain = sum(lost.in_vain for lost in jobs)

@@ -1,14 +1,15 @@
 """
-What a loss without a notice costs those members of a gang that are left: ours, which keeps them, beside the same poll
-and relaunch of all (benchmarks/downtime_rivals.py), with the boots, set-ups and checkpoints of `benchmarks.downtime`.
+Measures the cost of a loss without a notice for the remaining members of a gang: ours, which keeps them, next to the
+same poll and relaunch of all (benchmarks/downtime_rivals.py), with the boots, set-ups and checkpoints of
+`benchmarks.downtime`.
 
 Each job is a gang that trains in one zone with room for all, and loses one member, any of them, at a moment of its own.
 Both rules meet the same training until then, the same newest checkpoint, and the same starts of instances by number.
 
-    ours              the production runner, ledger and policy in a simulated world: one instance is asked for, the
+    ours              the production runner, ledger and policy in a simulated world: one instance is requested, the
                       others wait until it is ready, and all trainers start again
     tear all down     a poll finds the loss; all members are ended, which takes no time here, and as many are rented and
-                      set up. A cluster that has lost a node is launched anew as a whole (SkyPilot's issue 3907)
+                      set up. A cluster that has lost a node is launched again as a whole (SkyPilot's issue 3907)
     ..., packed       the same with a set-up cache like ours
 
 A snapshot that was being sent counts for either rule if its lead is left: for ours also if it is durable when the loss
@@ -46,31 +47,31 @@ CAUSES = {
     "rework": Activity.REWORK,
 }
 LOST_S = (900.0, 1800.0)
-"""When the loss comes: all members have trained for some checkpoints."""
+"""Range of seconds at which the loss comes: all members have trained for some checkpoints."""
 AFTERWARDS_S = 600.0
-"""Longer than any start here takes."""
+"""Seconds after the loss, longer than any start here takes."""
 ROUNDING_S = 0.001
-"""The account has whole microseconds."""
+"""Tolerance in seconds: the account has whole microseconds."""
 TARGET = 0.25
-"""Of the seconds that tearing all down costs."""
+"""Maximum share of the seconds that tearing all down costs."""
 
 Seconds = dict[str, float]
-"""By cause."""
+"""Seconds by cause."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What it costs the survivors under each rule, by cause."""
+    """The cost of one loss for the survivors under each rule, by cause."""
 
     by_rule: dict[str, Seconds]
 
     def ratio(self, rule: str) -> float:
-        """Ours as a share of what `rule` costs."""
+        """Return ours as a share of the cost under `rule`."""
         return sum(self.by_rule[OURS].values()) / sum(self.by_rule[rule].values())
 
 
 def loss(setting: Setting, size: int, seed: int) -> Loss:
-    """One job's."""
+    """Return the loss of one job."""
     places = CountedMarket([{ZONES[0]: 2 * size}], LOST_S[1], {ZONES[0]: SPOT[ZONES[0]]}, (ON_DEMAND,))
     market = Market(seed, setting, places)
     world = _GangWorld(market, places, size)
@@ -87,7 +88,7 @@ def loss(setting: Setting, size: int, seed: int) -> Loss:
 
 
 class _GangWorld(SimulatedWorld):
-    """Ours: one gang in one market, that trains for longer than anybody looks."""
+    """Our gang in one market; it trains for longer than the benchmark watches."""
 
     def __init__(self, market: Market, places: CountedMarket, size: int) -> None:
         setting = market.setting
@@ -103,7 +104,7 @@ class _GangWorld(SimulatedWorld):
         self._size = size
 
     def lose_a_member(self) -> int:
-        """Any of them, without a notice. Returns its rank."""
+        """Take any member away, without a notice. Return its rank."""
         current = self.state.current
         assert current is not None, "the gang does not train"
         rank = int(Rng(self.seed).between((0.0, self._size), "who"))
@@ -113,11 +114,14 @@ class _GangWorld(SimulatedWorld):
         return rank
 
     def newest_durable_s(self) -> float:
-        """When the newest snapshot was taken that is durable now."""
+        """Return when the newest snapshot was taken that is durable now."""
         return self._taken_s(self.state.latest_commit())
 
     def lost(self) -> Seconds:
-        """By the production account: everything between the last step that is kept and the next new one."""
+        """
+        Return the seconds by the production account: everything between the last step that is kept and the next new
+        one.
+        """
         current = self.state.current
         assert current is not None, "the gang does not train again"
         resumed = current.trainers[-1].commit
@@ -142,7 +146,8 @@ def _torn_down(
     rule: Rule, market: Market, size: int, lost_s: float, durable_s: float, *, upload_goes_on: bool
 ) -> Seconds:
     """
-    All members are asked for when the loss is known, and train when the last of them is set up.
+    Return the seconds of tearing all down: all members are requested when the loss is known, and train when the last of
+    them is set up.
 
     The snapshot of `durable_s` was the newest durable one at the loss. A later one that was being sent counts if its
     upload goes on, as the lead is left, and ends before the loss is known.
@@ -168,12 +173,15 @@ def _torn_down(
 
 
 def measure(setting: Setting, jobs: int, pool: Executor) -> dict[int, list[Loss]]:
-    """By the gang's size. No cloud recommends to move, so that each loss is the only change."""
+    """Return the losses by the gang's size. No cloud recommends to move, so that each loss is the only change."""
     return {size: list(pool.map(partial(loss, setting.unwarned, size), range(jobs))) for size in SIZES}
 
 
 def figures(found: Sequence[Loss]) -> dict[str, Seconds]:
-    """Mean seconds by rule and cause; of the others the ratio too, its quartiles over the jobs and its extremes."""
+    """
+    Return mean seconds by rule and cause; for the other rules also the ratio, its quartiles over the jobs and its
+    extremes.
+    """
     rows: dict[str, Seconds] = {}
     for rule in (OURS, *RULES):
         sums = [sum(each.by_rule[rule].values()) for each in found]

@@ -37,23 +37,26 @@ SPOT = {
     for number, zone in enumerate(ZONES)
 }
 ON_DEMAND = replace(SPOT[ZONES[0]], capacity_type=CapacityType.ON_DEMAND, price_usd_per_hour=Decimal("3.06"))
-"""Nobody asks for it here; its price is what an hour of time is worth. A V100 costs so much, a third of it on spot."""
+"""
+No rule here requests it; its price is the value of an hour of time. A V100 costs this much, a third of it on spot.
+"""
 TICK_S = 7.3
-"""No multiple of anything that polls."""
+"""Seconds of a tick, no multiple of any polling interval."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """
-    What is the same for all; seconds. Of all losses, the share `unannounced` comes without a notice.
+    The common setting of all rules; seconds. Of all losses, the share `unannounced` comes without a notice.
 
-    A set-up that is packed is unpacked on later instances in the share `unpack` of its time; with 1 each sets up anew.
+    A set-up that is packed is unpacked on later instances in the share `unpack` of its time; with 1 each instance runs
+    it again.
 
     Of all losses, the share `recommended` has a recommendation to rebalance from 0 to `lead_s` before its notice would
     come; and an instance gets one that nothing follows `alarms` times an hour. AWS publishes neither how many come
     before the notice nor how long before, only that not all do: these are assumptions.
 
-    A restore is the imports of the training script with the download of the checkpoint beside them. A checkpoint is
+    A restore is the imports of the training script with the download of the checkpoint next to them. A checkpoint is
     taken every `every_s` and is durable `commit_s` later; training does not stand still for it.
     """
 
@@ -73,17 +76,17 @@ class Setting:
 
     @property
     def unwarned(self) -> Setting:
-        """The same without recommendations."""
+        """Return the same without recommendations."""
         return dataclasses.replace(self, recommended=0.0, alarms=0.0)
 
     @property
     def anew(self) -> Setting:
-        """The same without packs."""
+        """Return the same without packs."""
         return dataclasses.replace(self, unpack=1.0)
 
     @property
     def timings(self) -> Timings:
-        """The same in a simulated world. Boot begins with the launch; a standby has its imports behind it."""
+        """Return the same in a simulated world. Boot begins with the launch; a standby has its imports behind it."""
         restore_s = max(self.imports_s, self.fetch_s)
         return Timings(
             pending_s=(0.0, 0.0),
@@ -102,7 +105,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Loss:
-    """A zone's capacity is taken at `at_s`; `told_s` is when that was announced, inf where it was not."""
+    """A zone's capacity is taken at `at_s`; `told_s` is the time of its notice, inf if it has none."""
 
     at_s: float
     told_s: float
@@ -117,17 +120,17 @@ class Market:
         self._timings, self._rng = setting.timings, Rng(seed)
 
     def has(self, zone: str, now_s: float) -> bool:
-        """Whether an instance asked for now would be given."""
+        """Return whether an instance requested now would be granted."""
         loss = self.loss_after(zone, now_s)
         return self.weather.has(SPOT[zone].pool, now_s) and (loss is None or loss.told_s > now_s)
 
     def loss_after(self, zone: str, now_s: float) -> Loss | None:
-        """The end of what runs in `zone` now."""
+        """Return the loss that ends an instance running in `zone` now; None if there is none."""
         at_s = self.weather.taken_s(SPOT[zone].pool, now_s)
         return None if at_s == inf else Loss(at_s, self._timings.told_s(self._rng, SPOT[zone].pool, at_s))
 
     def start_s(self, ordinal: int) -> tuple[float, float]:
-        """Boot and (anew) set-up of the job's instance `ordinal`: the same whoever launches it, and wherever."""
+        """Return boot and full set-up of the job's instance `ordinal`: the same under every rule, and in every zone."""
         rng = np.random.default_rng([self.seed, 2, ordinal])
         return float(rng.uniform(*self.setting.boot_s)), float(rng.uniform(*self.setting.setup_s))
 

@@ -1,6 +1,6 @@
 """
-Ours in that market: a simulated world, in which the production runner, ledger and policy and the agent's own rules run
-over a virtual clock. What it came to is read from the ledger by the production account.
+Our rule in that market: a simulated world, in which the production runner, ledger and policy and the agent's own rules
+run over a virtual clock. The result is read from the ledger by the production account.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from spotrun.spec.model import RunSpec
 from tests.support.world import SimulatedWorld, Training
 
 IDLE_S = 30.0
-"""Looks that would see nothing new are left out for so long: three times as fast, and no figure is another."""
+"""
+Seconds between two ticks that would see nothing new; ticks in between are left out: three times as fast, and all
+figures stay the same.
+"""
 
 
 class OurWorld(SimulatedWorld):
-    """One job in one market, that trains for longer than the horizon, a step a second."""
+    """One job in one market; it trains for longer than the horizon, a step a second."""
 
     def __init__(self, market: Market) -> None:
         self._market, setting = market, market.setting
@@ -37,13 +40,13 @@ class OurWorld(SimulatedWorld):
         self._horizon_s = setting.horizon_s
 
     def life(self) -> tuple[Span, ...]:
-        """What each instant until the horizon was, by the production account."""
+        """Return the activity of each instant until the horizon, by the production account."""
         self.run(self._horizon_s)
         assert not self.done, f"the run of seed {self.seed} ended before its horizon"
         return timeline(self.state, self.clock.now())
 
     def moves(self) -> Iterator[bool]:
-        """Of each handover for a recommendation, whether it was spared a loss by that."""
+        """Yield, for each handover after a recommendation, whether it avoided a loss."""
         for attempt in self.state.attempts.values():
             told, end = attempt.rebalance_at, attempt.end
             if told is None or end is None or end.cause is not Cause.REPLACED:
@@ -58,7 +61,7 @@ class OurWorld(SimulatedWorld):
 
 
 def job_spec(every_s: float) -> RunSpec:
-    """A job on spot, with a checkpoint every so many seconds."""
+    """Return a job on spot, with a checkpoint every `every_s` seconds."""
     return RunSpec.model_validate(
         {
             "name": "demo",

@@ -1,7 +1,7 @@
 """
-Two other rules in that market. Neither reads a notice: the replacement is asked for after the loss.
+Two other rules in that market. Neither reads a notice: they request the replacement after the loss.
 
-    poll and relaunch   SkyPilot's managed jobs: the controller asks every 15 s how the job is
+    poll and relaunch   SkyPilot's managed jobs: the controller checks the job every 15 s
                         (JOB_STATUS_CHECK_GAP_SECONDS, sky/jobs/utils.py); after a loss its default strategy,
                         EAGER_NEXT_REGION (sky/jobs/recovery_strategy.py), launches in the other regions first, then in
                         the other zones of the old one, and where there is nothing waits 60 s to try again
@@ -10,11 +10,12 @@ Two other rules in that market. Neither reads a notice: the replacement is asked
                         (docs.aws.amazon.com/autoscaling/ec2/userguide/healthcheck.html). How soon it notices is not
                         published; here it does at once, which no group does, and asks the cheapest zone first.
 
-Both have the checkpoints of ours, as often and as soon durable; to end the old instance, and to ask a zone in vain,
-costs them no time. Both set up anew on each instance: a managed job's recovery launches its whole task again on a new
-cluster, `setup` included, unless that is in a pool of workers that stay up. What is left between them and ours is the
-rule and the set-up cache (spotrun/folder/setup_cache.py). To tell these apart, the first rule is run once more with a
-cache like ours: somebody who bakes a machine image for each set-up has that. The image is made in no time here.
+Both have the checkpoints of ours, as often and as soon durable; to end the old instance, and to try a zone in vain,
+costs them no time. Both run the set-up on each instance again: a managed job's recovery launches its whole task again
+on a new cluster, `setup` included, unless that is in a pool of workers that stay up. The remaining differences from
+ours are the rule and the set-up cache (spotrun/folder/setup_cache.py). To tell these apart, the first rule is run once
+more with a cache like ours, as a user has it who bakes a machine image for each set-up. The image is made in no time
+here.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ LAUNCHED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True)
 class Rule:
     """
-    `poll_s` passes between two looks at the job, 0 where its end is known at once. `packs`: a set-up that was done once
-    is unpacked on later instances, as in ours.
+    A rule. `poll_s` passes between two checks of the job, 0 if its end is known at once. `packs`: a set-up that was
+    done once is unpacked on later instances, as in ours.
     """
 
     name: str
@@ -45,11 +46,11 @@ class Rule:
     packs: bool = False
 
     def known_s(self, lost_s: float, phase_s: float) -> float:
-        """When a loss is noticed. Looks fall on `phase_s` and every `poll_s` from there."""
+        """Return when a loss is noticed. Checks fall on `phase_s` and every `poll_s` from there."""
         return phase_s + self.poll_s * ceil((lost_s - phase_s) / self.poll_s) if self.poll_s else lost_s
 
     def zone(self, market: Market, now_s: float, lost: str | None) -> str | None:
-        """Where an instance can be had now, in the order of asking."""
+        """Return the first zone, in the rule's order, that has an instance now; None if there is none."""
         return next((zone for zone in self._order(lost) if market.has(zone, now_s)), None)
 
     def _order(self, lost: str | None) -> list[str]:
@@ -64,12 +65,12 @@ SCALING_GROUP = Rule("scaling group", poll_s=0.0, retry_s=60.0, elsewhere_first=
 
 
 def spans(rule: Rule, market: Market) -> tuple[Span, ...]:
-    """What each instant until the horizon was."""
+    """Return the activity of each instant until the horizon."""
     return tuple(_cut(_life(rule, market), market.setting.horizon_s))
 
 
 Piece = tuple[Activity, float]
-"""What it was, and until when, in seconds since the launch."""
+"""The activity, and its end in seconds since the launch."""
 
 
 def _life(rule: Rule, market: Market) -> Iterator[Piece]:
@@ -108,7 +109,10 @@ def _until(moment_s: float, loss: Loss | None) -> float:
 
 
 def _kept_until_s(market: Market, began_s: float, lost_s: float) -> float:
-    """Until when training is kept: the newest snapshot that was durable in time. The first is taken at once."""
+    """
+    Return the time until which training is kept: that of the newest snapshot that was durable in time. The first is
+    taken at once.
+    """
     setting = market.setting
     durable = floor((lost_s - began_s - setting.commit_s) / setting.every_s)
     return began_s + max(0, durable) * setting.every_s

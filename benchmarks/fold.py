@@ -1,12 +1,12 @@
 """
-How long a ledger takes to become a state, and that state an account.
+Measures how long a ledger takes to become a state, and that state an account.
 
 The ledger is made here: instances one after the other, each of which trains, commits every minute, retires what is too
 old, completes epochs, and is taken away after a notice. Every second checkpoint borrows parts from the one before.
 
     python -m benchmarks.fold --entries 100000
 
-Three lengths are measured, a quarter, a half and all of it: where the work is linear, entries a second stay the same.
+Three lengths are measured, a quarter, a half and all of it: if the work is linear, entries a second stay the same.
 Seconds are of CPU time, so that they do not depend on what else the machine does.
 """
 
@@ -64,7 +64,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class _Training:
-    """Says what happens next, without end. It knows its own numbers, so nothing is folded while the ledger is made."""
+    """Yields the next events, without end. It knows its own numbers, so nothing is folded while the ledger is made."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -171,7 +171,7 @@ class _Training:
 
 
 def ledger(entries: int) -> list[ev.Entry]:
-    """The first `entries` of an endless training."""
+    """Return the first `entries` of an endless training."""
     return list(islice(_Training().entries(), entries))
 
 

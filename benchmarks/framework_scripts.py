@@ -1,8 +1,8 @@
 """
 The same training by each framework, as a script: `script.py DOOR WIDTH BATCH STEPS`.
 
-DOOR is the path of a socket. Every EVERY_STEPS steps the script says there what these took, and stands still until it
-is told to go on. That is in the middle between two snapshots, so that nothing is copied while it stands.
+DOOR is the path of a socket. Every EVERY_STEPS steps the script reports there the time that they took, and stands still
+until the benchmark releases it. That is in the middle between two snapshots, so that nothing is copied while it stands.
 """
 
 from __future__ import annotations
@@ -115,4 +115,4 @@ SCRIPTS = {
     "transformers": COMMON + TRANSFORMERS,
     "loop": COMMON + LOOP,
 }
-"""By the package whose loop it is; `loop` is the script's own, alone without a word of spotrun."""
+"""Scripts by the package whose loop they use; `loop` is the script's own loop: alone it runs without any spotrun."""

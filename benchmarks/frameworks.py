@@ -1,5 +1,5 @@
 """
-What spotrun costs and gives a training, by the framework that runs its loop.
+Measures the cost and the benefit of spotrun for a training, by the framework that runs its loop.
 
     python -m benchmarks.frameworks [--only loop] [--rounds 3] [--seed 1]
                                                  how much slower, and how long a snapshot of 1 GB holds a training up
@@ -9,7 +9,7 @@ What spotrun costs and gives a training, by the framework that runs its loop.
 Each round trains with an agent that stores nothing and without one, in turns of 20 steps, in the middle of which there
 is a snapshot. The first turn of each is not counted: memory is touched for the first time there. So both meet the same
 machine, and what is compared is processor time of the thread that trains, turn by turn. No process gives memory back to
-its system: whether gradients lie at the end of it, and are faulted in anew at each step, is chance, and up to a third
+its system: whether gradients lie at the end of it, and are faulted in again at each step, is chance, and up to a third
 of such a step.
 """
 
@@ -35,7 +35,7 @@ from benchmarks.lockstep import Took, running
 from tests.support.repository import ROOT
 
 TURNS = 8
-"""Of each training in a round, the first one left out."""
+"""Turns of each training in a round, the first one left out."""
 SMALL = [2048, 64, EVERY_STEPS * (TURNS + 2)]
 """Width, batch and steps: 6 million weights, a step of a twentieth of a second."""
 LARGE_EVERY_STEPS, LARGE_SNAPSHOTS = 3, 7
@@ -57,7 +57,7 @@ class Turn(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How long a snapshot of `size_bytes` held a training up, and what a copy of as much takes."""
+    """Seconds for which a snapshot of `size_bytes` held a training up, and seconds to copy as much."""
 
     size_bytes: int
     stall_s: float
@@ -78,7 +78,10 @@ def turns_of(folder: Path, framework: str, order: random.Random) -> list[Turn]:
 
 
 def held_by(folder: Path, framework: str) -> list[Held]:
-    """By each snapshot but the first, which touches its memory for the first time. Copies are made before and after."""
+    """
+    Return the stalls of each snapshot but the first, which touches its memory for the first time. Copies are made
+    before and after.
+    """
     before_s = copy_seconds(LARGE_BYTES)
     with running(folder, SCRIPTS[framework], LARGE, LARGE_EVERY_STEPS) as training:
         taken = training.ends()[1:]

@@ -1,9 +1,9 @@
 """
-How long `spotrun --help` takes beside the `--help` of a Typer app with two commands.
+Measures how long `spotrun --help` takes, next to the `--help` of a Typer app with two commands.
 
     python benchmarks/help.py [--rounds 15]
 
-The two are run in turns, so that what else the machine does hits both.
+The two are run in turns, so that other work of the machine hits both.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from tests.support.repository import JOBS
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".peers"
 EVERY_STEPS = 25
-"""As often as spotrun is told to commit: every 30 s, which pass 60 times as fast, at 20 ms a step."""
+"""Steps between commits, as often as spotrun commits: every 30 s, which pass 60 times as fast, at 20 ms a step."""
 STARTS_IN_VAIN_MAX = 3
 
 
@@ -42,8 +42,8 @@ STARTS_IN_VAIN_MAX = 3
 class Result:
     """
     One training, by `who`. `in_saves` counts the kills that hit while a checkpoint was being saved; `lost` counts
-    checkpoints that were said to be saved and that no resume found again; `ended` is False where the script could not
-    be started any more.
+    checkpoints that were reported as saved and that no resume found again; `ended` is False if the script could not be
+    started any more.
     """
 
     who: str
@@ -72,7 +72,7 @@ class Stock:
         self.kill()
 
     def start(self) -> None:
-        self._mark.unlink(missing_ok=True)  # whoever was killed while it saved has left it
+        self._mark.unlink(missing_ok=True)  # a script that was killed while it saved has left it
         paths = os.pathsep.join([str(PEERS), str(JOBS)])
         environment = os.environ | {
             "PYTHONPATH": paths,
@@ -95,13 +95,13 @@ class Stock:
         return self._process is not None and self._process.poll() is None
 
     def ends_well(self) -> bool:
-        """Wait for the end."""
+        """Wait for the end; return whether it was a success."""
         assert self._process is not None
         return self._process.wait(chaos.RUN_WITHIN_S) == 0
 
     @property
     def saving(self) -> bool:
-        """Whether it saves a checkpoint, or did when it was killed."""
+        """Return whether it saves a checkpoint, or did when it was killed."""
         return self._mark.exists()
 
     @property
@@ -113,7 +113,9 @@ class Stock:
         return (self.folder / "weights").read_text()
 
     def lost(self) -> int:
-        """Checkpoints saved, and newer than what the next start resumed from."""
+        """
+        Return the number of checkpoints that were saved and are newer than the one that the next start resumed from.
+        """
         saved: set[int] = set()
         lost = 0
         for word, step in map(str.split, (self.folder / "saves").read_text().splitlines()):
@@ -126,7 +128,7 @@ class Stock:
 
 
 def straight(folder: Path, uri: str) -> tuple[dict[int, set[str]], str]:
-    """Trace and weights of a plain training that nothing disturbs."""
+    """Return trace and weights of a plain training without disturbance."""
     with Stock(folder, uri, 0) as stock:
         stock.start()
         if not stock.ends_well():
@@ -150,7 +152,7 @@ def disturbed(stock: Stock, seed: int, trace: dict[int, set[str]], weights: str)
 
 
 def _kills_done(stock: Stock, planned: list[chaos.Kill]) -> Iterator[chaos.Kill]:
-    """Those that there was time for, and whether they hit a save. It runs again after each."""
+    """Yield the kills that there was time for, and whether they hit a save. It runs again after each."""
     stock.start()
     for kill in planned:
         if not _reached(stock, kill):

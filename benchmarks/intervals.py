@@ -1,10 +1,11 @@
 """
-How much time checkpoint.every: auto loses on recorded spot lives, beside the best fixed interval in hindsight.
+Measures how much time checkpoint.every: auto loses on recorded spot lives, next to the best fixed interval in
+hindsight.
 
     python benchmarks/intervals.py --traces DIR [--json OUT]
 
 DIR holds v100-2023-aligned-priced.npz and 2022-ping/ as for benchmarks/policy.py. Each zone of each window is a run
-that is lost whenever the zone is, always without a usable notice; what it loses are its stalls and what each loss
+that is lost whenever the zone is, always without a usable notice; it loses its stalls and the steps that each loss
 undoes. The best fixed interval is one for all runs of a record, and knows how they end.
 """
 
@@ -23,11 +24,11 @@ from tests.support.lives import best_fixed, lives_s, lost_by_auto
 STALLS_S = (0.3, 1.0, 3.0, 10.0)
 GRID_S = [float(each) for each in np.unique(np.round(np.geomspace(30, 3600, 60)))]
 LIMIT = 1.10
-"""Auto may lose a tenth more than the best fixed interval in hindsight."""
+"""Maximum ratio: auto may lose a tenth more than the best fixed interval in hindsight."""
 
 
 def runs_of(windows: Windows) -> list[list[float]]:
-    """The lives of each zone of each window, where there are any."""
+    """Return the lives of each zone of each window, where there are any."""
     rng = np.random.default_rng(0)
     found = [lives_s(window[:, zone], windows.tick_s, rng) for window in windows.up for zone in range(window.shape[1])]
     return [run for run in found if run]

@@ -19,7 +19,7 @@ Kind = Literal["calm", "generated"]
 
 
 class LocalMarket:
-    """It rents out these types. The world begins `began_s` after the market: what begins later meets the same one."""
+    """It rents out these types. The world begins `began_s` after the market: a later world meets the same market."""
 
     def __init__(self, seed: int, kind: Kind, types: Collection[str], began_s: float = 0.0) -> None:
         self._began_s, self._origin = began_s, ManualClock().now()

@@ -1,4 +1,4 @@
-"""Trainings that stand still after each block of steps, until they are told to go on: so two can take turns."""
+"""Trainings that stand still after each block of steps until the benchmark releases them: so two can take turns."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Training:
         return self._took(self._goes_on())
 
     def _goes_on(self) -> str:
-        """What it says at the end of the next block; "" if it has come to its own."""
+        """Release the training and return its line at the end of the next block; "" if the training has ended."""
         print(file=self._link, flush=True)
         return self._link.readline()
 

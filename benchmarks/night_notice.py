@@ -1,5 +1,5 @@
 """
-How long it takes from an interruption warning of EC2 to the request for a replacement, where a night has no machine of
+Measures the time from an interruption warning of EC2 to the request for a replacement, for a night without a machine of
 its user.
 
     make night-notices    or    python -m benchmarks.night_notice [--notices 40] [--share 0.145] [--played] [--json OUT]
@@ -7,16 +7,15 @@ its user.
 The function runs as `make function` has built it, under AWS's own runtime client, against moto. The instances execute
 their user-data in namespaces of their own and train; each in turn is warned, by its metadata service and by the events
 that EventBridge delivers, without a delay of its own. The request is the RunInstances that moto's server logs.
-`--share` gives the function so much of a processor, as Lambda does: 256 MB of 1,769 MB are 0.145. It takes root.
+`--share` gives the function that share of a processor, as Lambda does: 256 MB of 1,769 MB are 0.145. It takes root.
 
 An instance installs spotrun and PyTorch's imports take seconds, so a busy machine shows little else. With `--played` no
-instance runs: its metadata service is the same, and what an agent does at a notice is done by its own watcher and the
-ledger.
+instance runs: its metadata service is the same, and its own watcher and the ledger play the agent's part at a notice.
 
-What the time went by in:
+The parts of the time:
 
     heard      until the notice is in the ledger: the function writes it, or the agent, which asks every 2 s
-    answered   until the function has looked at the cloud, has decided, has written what it intends, and asks
+    answered   until the function has read the cloud, has decided, has written its intent, and sends the request
     moto       the part of either in which moto was serving one of their calls; the rest is ours
 """
 
@@ -50,13 +49,13 @@ from tests.support.night_rehearsal import NIGHT, Called, NightRehearsal, Served,
 
 ARCHIVE = Path("build/function.zip")
 APART_S = 4.0
-"""Notices come at random moments of the agent's and the function's own rhythm."""
+"""Seconds between notices, so that they come at random moments of the agent's and the function's own rhythm."""
 WITHIN_S = 900.0
 
 
 class Answered(NamedTuple):
     """
-    One notice: seconds from it to the request, what they went by in, and what the function asked AWS once it had heard.
+    One notice: seconds from it to the request, their parts, and the function's calls of AWS once it had the notice.
     `cold`: a new environment was started.
     """
 
@@ -131,7 +130,7 @@ def _is_heard(rehearsal: NightRehearsal, instance_id: str) -> bool:
 
 
 def _trains(run: OpenRun, before: str) -> str:
-    """The instance that trains, if it is another one than `before`."""
+    """Return the instance that trains, if it is another one than `before`."""
     current = run.ledger.refresh().current
     if current is None or current.notice or not current.trainers or current.instance_id == before:
         return ""
@@ -169,7 +168,7 @@ def _notice(run: OpenRun, instance_id: str) -> Entry:
 
 
 def _busy_s(served: Iterable[Served], since_s: float, until_s: float) -> float:
-    """For how long at least one of these calls was being served."""
+    """Return the seconds in which at least one of these calls was being served."""
     busy_s, done_s = 0.0, since_s
     for each in sorted(served, key=lambda each: each.began_s):
         start_s, end_s = max(each.began_s, done_s), min(each.ended_s, until_s)
@@ -214,7 +213,7 @@ def _show_calls(name: str, calls: Sequence[Called]) -> None:
 
 
 def quantile(figures: Sequence[float], share: float) -> float:
-    """The smallest figure that so many of all do not exceed."""
+    """Return the smallest figure that the given share of all figures does not exceed."""
     ordered = sorted(figures)
     return ordered[min(len(ordered) - 1, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
 

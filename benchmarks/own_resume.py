@@ -1,5 +1,6 @@
 """
-The Trainer of transformers resumed by itself and by spotrun, beside a training that nothing ends: what is the same?
+Compares the Trainer of transformers, resumed by itself and by spotrun, with a training that is never interrupted: what
+is the same?
 
 Each training has 75 batches and is killed in the middle of an epoch. Alone, it goes on from its last checkpoint, as
 `train(resume_from_checkpoint=True)` does, with all that its own checkpoints hold.
@@ -18,7 +19,7 @@ from tests.support.trainings.zygote import TRANSFORMERS
 
 SAVED = {"save_strategy": "steps", "save_steps": 10}
 SAMPLES = 125
-"""In 25 batches of an epoch, of which there are three."""
+"""Samples, in 25 batches of an epoch; there are three epochs."""
 KILLS = ("start:0:13", "start:1:12", "start:2:8")
 ALONE = KILLS[1]
 BEST = {"eval_strategy": "steps", "eval_steps": 10, "load_best_model_at_end": True}
@@ -35,7 +36,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Row(NamedTuple):
-    """What differs from a training that nothing ends, alone and under spotrun; nothing if the bits are the same."""
+    """
+    Differences from a training that is never interrupted, alone and under spotrun; nothing if the bits are the same.
+    """
 
     case: str
     alone: list[str]
@@ -43,7 +46,7 @@ class Row(NamedTuple):
 
 
 def rows(folder: Path) -> Iterator[Row]:
-    """Each as it comes."""
+    """Yield each row as it comes."""
     zygote = Zygote(folder / "zygote", TRANSFORMERS)
     try:
         for number, (case, changes) in enumerate(CASES.items()):
@@ -71,7 +74,7 @@ def row(zygote: Zygote, folder: Path, case: str, job: dict[str, Any]) -> Row:
 
 
 def killed(zygote: Zygote, job: dict[str, Any], folder: Path) -> None:
-    """The training alone, ended in the middle of an epoch."""
+    """Run the training alone, ended in the middle of an epoch."""
     job = job | {"trace": str(folder / "trace"), "result": str(folder / "result.json"), "kill": ALONE}
     log = folder / "log"
     if (code := zygote.end(zygote.start(job, None, log))) != -9:
@@ -87,12 +90,14 @@ def lines_of(result: dict[str, Any]) -> list[Any]:
 
 
 def trained(lines: list[str]) -> list[Any]:
-    """The samples of each batch, and its loss."""
+    """Return the samples of each batch, and its loss."""
     return [line[4:6] for line in map(json.loads, lines) if line[0] == "train"]
 
 
 def differences(straight: dict[str, Any], other: dict[str, Any], batches: list[Any], again: list[Any]) -> list[str]:
-    """In words. Of a training that was resumed, `again` may have the batches after that alone."""
+    """
+    Return the differences in words. Of a training that was resumed, `again` may have the batches after that alone.
+    """
     wanted = batches[len(batches) - len(again) :]
     found = []
     if [one for one, _ in wanted] != [one for one, _ in again]:

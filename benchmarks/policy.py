@@ -1,13 +1,12 @@
 """
-What each strategy costs on recorded spot markets, beside the exact optimum.
+Measures the cost of each strategy on recorded spot markets, next to the exact optimum.
 
     python benchmarks/policy.py --traces DIR [--json OUT]
 
 DIR holds v100-2023-aligned-priced.npz (100 windows of 60 h, 9 zones, priced) and 2022-ping/ (8 zones, ADRS polarity).
 Costs are shares of the on-demand-only bill. The constants of ours are those that do best on the first 50 windows
-(benchmarks/tuning.py), so the second 50 are printed apart; what kind of rule it is was thought out with both in view.
-The optimum is exact and slow, so it is taken in every few windows, and a gap is the mean difference to it on the same
-trials.
+(benchmarks/tuning.py), so the second 50 are printed apart; the rule itself was designed with both in view. The optimum
+is exact and slow, so it is computed in every few windows, and a gap is the mean difference to it on the same trials.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ TABLE_3 = {"greedy": (30.8, 17.2), "uniform_progress": (25.1, 22.9)}
 
 
 Cell = dict[str, float | int | None]
-"""Mean cost, mean gap to the optimum where it was taken, misses, trials."""
+"""Mean cost, mean gap to the optimum where it was computed, misses, trials."""
 Found = dict[str, dict[str, Cell]]
 """Per suite, or cell of the second table, and strategy."""
 
@@ -99,7 +98,7 @@ def windows_of(traces: Path) -> Windows:
 
 
 def offsets(windows: Windows, deadline_h: float, count: int = OFFSETS) -> list[int]:
-    """First ticks, evenly spread over what leaves room for the deadline."""
+    """Return first ticks, evenly spread over those that leave room for the deadline."""
     room = windows.up.shape[1] - int(np.ceil(deadline_h * HOUR_S / windows.tick_s))
     return [int(first) for first in np.linspace(0, room, count)]
 
@@ -109,7 +108,7 @@ def job_of(windows: Windows, work_h: float, deadline_h: float, changeover_s: flo
 
 
 def suite_trials(traces: Path, name: str, window: int) -> list[Trial]:
-    """Every strategy in one window; the optimum too where it is that window's turn."""
+    """Return the trials of every strategy in one window; also of the optimum if it is that window's turn."""
     suite, windows, trials = SUITES[name], windows_of(traces), []
     for zones in TRACKS[suite.track]:
         market = windows.ticks(window, zones)
@@ -168,7 +167,7 @@ def table_3(traces: Path) -> dict[str, tuple[float, float]]:
 
 
 def summary(trials: list[Trial]) -> Found:
-    """The trials by what they are of and by strategy."""
+    """Return the trials by suite or cell and by strategy."""
     grouped: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     least = {(trial.key, trial.window, trial.case): trial.share for trial in trials if trial.strategy == "optimum"}
     for trial in trials:
@@ -187,7 +186,7 @@ def summary(trials: list[Trial]) -> Found:
 
 
 def show(found: Found, title: str) -> None:
-    """One line a strategy; what no chosen window has trials of, such as the optimum, is a dash."""
+    """Print one line a strategy; a strategy without trials in the chosen windows, such as the optimum, is a dash."""
     print(f"\n{title}: cost as a share of the on-demand bill (gap to the optimum), misses")
     print(f"{'':32}" + "".join(f"{name:>19}" for name in SUITES))
     for strategy in (*SHOWN, "optimum"):

@@ -1,18 +1,18 @@
 """
-The least that has to be paid to find the cheapest type, by whatever rule: a bound for `benchmarks.types`.
+Computes the least that has to be paid to find the cheapest type, by any rule: a bound for `benchmarks.types`.
 
     python -m benchmarks.search_bound [--hours 3 10] [--types 2 4] [--wrong 3] [--start 195] [--trial 0]
 
 Everything but the speeds is known to the searcher, and nothing else is in its way: spot is never lost, prices stand,
 and it knows how long the job is. To use a type it has to start one instance of it, which costs START seconds. Then it
-knows the speed, or after TRIAL seconds more that are paid for nothing. Who searches among independent unknowns, paid
-for one by one, cannot do better on average than by Weitzman's rule (1979, Optimal search for the best alternative):
-each type has a reserve, the known cost at which its start would just not pay any more; they are tried in the order of
-their reserves, until the best known costs less than all that are left.
+knows the speed, or after TRIAL seconds more that are paid for nothing. A searcher among independent unknowns, paid for
+one by one, cannot do better on average than by Weitzman's rule (1979, Optimal search for the best alternative): each
+type has a reserve, the known cost at which its start would just not pay any more; they are tried in the order of their
+reserves, until the best known costs less than all that are left.
 
-The job takes HOURS on the type that is the fastest by what is published. Each true speed is the published one times a
-factor between 1/WRONG and WRONG, drawn evenly in its logarithm. Shares are those above the best type in hindsight,
-which pays its own start too.
+The job takes HOURS on the fastest type by the published figures. Each true speed is the published one times a factor
+between 1/WRONG and WRONG, drawn evenly in its logarithm. Shares are those above the best type in hindsight, which pays
+its own start too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def prices_of(seed: int = 1) -> Prices:
 
 
 def reserve(median: float, cost: float, wrong: float) -> float:
-    """The known price x of the work of an hour with E[max(0, x - c)] = cost, for a c around `median`."""
+    """Return the known price x of the work of an hour with E[max(0, x - c)] = cost, for a c around `median`."""
     costs = [median * exp(log(wrong) * (2 * (cell + 0.5) / CELLS - 1)) for cell in range(CELLS)]
     low, high = 0.0, max(costs) + cost
     for _ in range(HALVINGS):
@@ -64,7 +64,10 @@ def reserve(median: float, cost: float, wrong: float) -> float:
 def shares(
     kinds: Sequence[str], prices: Prices, hours: float, wrong: float, paid_s: float, tries: int | None = None
 ) -> list[float]:
-    """Above the best in hindsight, in many worlds, of the best searcher; or of one that always tries so many types."""
+    """
+    Return shares above the best in hindsight, in many worlds, of the best searcher; or of one that always tries `tries`
+    types.
+    """
     random = Random(0)
     work = hours * max(prices[kind][1] for kind in kinds)
     median = {kind: prices[kind][0] / prices[kind][1] for kind in kinds}

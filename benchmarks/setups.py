@@ -1,5 +1,5 @@
 """
-What a set-up takes on the first instance of a run, and what on later ones, which unpack what the first has made.
+Measures the set-up on the first instance of a run, and on later ones, which unpack the files of the first.
 
     python benchmarks/setups.py [--setup COMMAND] [--instances 3] [--store URI]
 
@@ -47,7 +47,7 @@ def stored(run: OpenRun) -> bool:
 
 
 def interrupt(run: OpenRun) -> None:
-    """Without notice; what trains is gone, and the runner looks for another instance."""
+    """Interrupt without notice; the trainer is gone, and the runner requests another instance."""
     attempt = run.ledger.refresh().current
     assert attempt is not None
     run.driver.interrupt(attempt.instance_id, None)  # type: ignore[attr-defined]

@@ -1,14 +1,15 @@
 """
-What a checkpoint costs a training that keeps 2,000 attributes and 100 files, beside one that keeps nothing.
+Measures the cost of a checkpoint for a training that keeps 2,000 attributes and 100 files, next to one that keeps
+nothing.
 
     python -m benchmarks.stall [--model tiny] [--rounds 5] [--seed 1] [--against FOLDER]
 
 Both train the same network under an agent that stores nothing, so that only the trainer is measured. Each round trains
-both, in a random order. A stall is what benchmarks/checkpoint takes for one; its processor time is that of the training
+both, in a random order. A stall is defined as in benchmarks/checkpoint; its processor time is that of the training
 thread, which means something on a busy machine too.
 
 With `--against`, another checkout of spotrun, each round trains both with that spotrun too. Only the trainer's process
-is of the other checkout; the agent and what is trained are of this one.
+is of the other checkout; the agent and the model are of this one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ KEPT = {PLAIN: Burden(), BURDENED: BURDENS["ours_all"]}
 
 
 class Variant(NamedTuple):
-    """What is trained in each round: what the training `keeps`, and by which checkout's spotrun."""
+    """A variant of a round: what the training `keeps`, and the checkout of its spotrun."""
 
     keeps: str
     checkout: Path
@@ -57,16 +58,16 @@ Round: TypeAlias = dict[Variant, Measurement]
 
 
 MEETS_WITHIN_S = 120.0
-"""From the start of a trainer until it has found its agent, which takes seconds."""
+"""Maximum seconds from the start of a trainer until it has found its agent, which takes seconds."""
 STRANGERS = {
     "unmet": "has not found its agent within",
     "silent": "has met its agent, and said no more within",
 }
-"""How a trainer ends that speaks otherwise than the agent of this checkout."""
+"""Endings of a trainer whose protocol is not that of this checkout's agent."""
 
 
 class Measuring(Agent):
-    """Says at once that each snapshot is durable, and ends the training when it has measured itself."""
+    """Reports at once that each snapshot is durable, and ends the training when it has measured itself."""
 
     meets_within_s = silence_max_s = MEETS_WITHIN_S
 
@@ -123,7 +124,7 @@ def rounds_of(folder: Path, model: str, rounds: int, seed: int, every: list[Vari
 
 
 def told(found: list[Round], every: list[Variant]) -> str:
-    """What each variant took, and how much more than another one."""
+    """Return the figures of each variant, and how much more it takes than another one."""
     lines = []
     for what, stalls in (("processor time", stalls_cpu_s), ("length", stalls_s)):
         for one in every:
@@ -134,7 +135,10 @@ def told(found: list[Round], every: list[Variant]) -> str:
 
 
 def compared(every: list[Variant]) -> list[tuple[Variant, Variant]]:
-    """Of each checkout the one that keeps much with the one that keeps nothing; and this one's with the other's."""
+    """
+    Return the pairs to compare: of each checkout the one that keeps much with the one that keeps nothing; and this
+    one's with the other's.
+    """
     within = [(every[n + 1], every[n]) for n in range(0, len(every), 2)]
     return within + list(zip(every[:2], every[2:], strict=False))
 
@@ -147,7 +151,7 @@ def effect(found: list[Round], stalls: Callable[[Measurement], list[float]], one
 
 
 def checkout(text: str) -> Path:
-    """For `type=`."""
+    """Parse a checkout, for `type=`."""
     folder = Path(text).resolve()
     if not (folder / "spotrun" / "__init__.py").exists():
         raise argparse.ArgumentTypeError(f"{folder} has no folder spotrun/: it must be a checkout of spotrun")

@@ -1,5 +1,5 @@
 """
-How near a sweep comes to the best trial in hindsight, under a budget and a deadline that it must not pass.
+Measures how near a sweep comes to the best trial in hindsight, under a budget and a deadline that it must not pass.
 
     python -m benchmarks.sweep [--sweeps 20] [--trials 100] [--budgets 15 25 40] [--deadlines none 24 8] [--at-once 8]
                                [--keep-one-in 2] [--json OUT]
@@ -55,9 +55,12 @@ from tests.support.world import SimulatedWorld, Training
 METRIC = "val_loss"
 TYPE = "p3.2xlarge"
 EPOCHS, EPOCH_S, BOOT_S = 27, 240.0, 300.0
-"""A trial of nearly two hours."""
+"""Epochs of a trial, seconds of an epoch and of a boot: nearly two hours."""
 LOOK_S, QUIET_S, IDLE_S = 15.0, 300.0, 60.0
-"""Where no ledger has anything new, it is decided anew only now and then: the time alone may end a sweep."""
+"""
+Seconds of a step of the sweep; between two decisions while no ledger has anything new, as the time alone may end a
+sweep; and between two ticks of an idle run.
+"""
 LONGEST_S = 400 * 3600.0
 RATES = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
 DECAYS = tuple(f"{10 ** (-5 + 0.5 * power):.1e}" for power in range(10))
@@ -93,7 +96,7 @@ class Case(msgspec.Struct, frozen=True):
 
 class Swept(msgspec.Struct, frozen=True):
     """
-    What a sweep came to. `best` and `optimum` are values of the metric; `cut_off` are the trials that the deadline
+    The result of a sweep. `best` and `optimum` are values of the metric; `cut_off` are the trials that the deadline
     ended; `took_h` is the time until nothing ran any more.
     """
 
@@ -122,7 +125,7 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 def curve(seed: int, params: dict[str, str]) -> list[float]:
-    """What the trial logs after each of its epochs, whenever and however often that is trained."""
+    """Return the metric of the trial after each of its epochs, whenever and however often that is trained."""
     landscape = Random(f"{seed}/landscape")
     best_rate, best_decay = landscape.uniform(-3.5, -2.0), landscape.uniform(-4.0, -2.0)
     rate, decay = log10(float(params["lr"])), log10(float(params["decay"]))
@@ -165,7 +168,7 @@ class Running:
             self.world.step(now_s - self.began_s)
 
     def seen(self) -> Trial:
-        """What its ledger says, with what it has logged."""
+        """Return the trial as its ledger has it, with its logged metric."""
         state = self.world.state
         if self._last is None or state.next_number != self._seen:
             self._seen = state.next_number
@@ -183,7 +186,7 @@ class Running:
         return EndedEpoch(ended.epoch, at, {} if value != value else {METRIC: value})
 
     def carry_on(self, now_s: float) -> None:
-        """Its clock has stood still since it ended."""
+        """Carry the trial on. Its clock has stood still since it ended."""
         self.world.clock.pass_to(now_s - self.began_s)
         self.world.ledger("sweep").append(lambda _: ResumeRequested(by="sweep"))
         self.world.wake()

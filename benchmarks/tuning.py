@@ -1,13 +1,13 @@
 """
-Which constants our strategy does best with on the first half of the recorded windows alone.
+Finds the constants with which our strategy does best on the first half of the recorded windows alone.
 
     python -m benchmarks.tuning --traces DIR [--set NAME=VALUE]… [--json OUT]
 
 The score is the mean of the five suites of benchmarks/policy.py over windows 0 to 49, ours only; the second half is
-never looked at. One constant after another goes over its GRID with the rest left alone and stays at the best value,
-until none changes any more (coordinate descent); a gain within twice its standard error over windows is none. It begins
-at the constants as the code has them, but for those --set. What is worse by its standard error in a fifth of the
-windows is not tried in the others. Each line has a difference to the best so far, with its standard error.
+never used. One constant after another goes over its GRID with the rest left alone and stays at the best value, until
+none changes any more (coordinate descent); a gain within twice its standard error over windows is none. It begins at
+the constants in the code, but for those of --set. A value that is worse by its standard error in a fifth of the windows
+is not tried in the others. Each line has a difference to the best so far, with its standard error.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ GRID: dict[str, tuple[ModuleType, tuple[float, ...]]] = {
     "REGION_SHARE": (history, (0.0, 1 / 6, 1 / 3, 1 / 2, 2 / 3)),
 }
 OF_SEVERAL_ZONES = {"MOVE_SHARE", "REGION_SHARE"}
-"""Where there is one zone, these are of no effect."""
+"""Constants without effect if there is one zone."""
 LEAST = 5e-5
-"""What a change has to gain: the last digit that the figures are told with."""
+"""Minimum gain of a change: the last digit that the figures are printed with."""
 
 Constants = dict[str, float]
 Scores = dict[str, dict[int, float]]
-"""Per suite its mean cost in each window."""
+"""Per suite, the mean cost in each window."""
 Score = Callable[[Constants, Iterable[int]], Scores]
-"""Of some windows."""
+"""The scores of constants in some windows."""
 
 
 class Trials:
-    """What has been simulated, so that nothing is twice."""
+    """The simulated trials, so that none is simulated twice."""
 
     def __init__(self, pool: ProcessPoolExecutor, traces: Path) -> None:
         self._pool, self._traces = pool, traces
@@ -93,7 +93,7 @@ def search(scores: Score, constants: Constants) -> Constants:
 
 
 def raced(scores: Score, constants: Constants, name: str, value: float, here: Scores) -> Scores | None:
-    """The scores in all windows with another value of one constant; None where a few show that they are worse."""
+    """Return the scores in all windows with another value of one constant; None if a few show that they are worse."""
     if value == constants[name]:
         return here
     changed, windows = constants | {name: value}, FEW
@@ -107,7 +107,9 @@ def raced(scores: Score, constants: Constants, name: str, value: float, here: Sc
 
 
 def is_better(found: Scores, here: Scores) -> bool:
-    """By more than chance: a constant stays where what it would gain is within twice its standard error."""
+    """
+    Return whether the scores are better by more than chance: a gain within twice its standard error moves no constant.
+    """
     mean, error = difference(found, here)
     return mean < -max(LEAST, 2 * error)
 
@@ -121,13 +123,16 @@ def told(found: Scores) -> str:
 
 
 def difference(found: Scores, other: Scores) -> tuple[float, float]:
-    """Of two scores in the windows of the first, with its standard error over them."""
+    """Return the difference of two scores in the windows of the first, with its standard error over them."""
     each = [fmean(found[name][window] - other[name][window] for name in SUITES) for window in found["S8"]]
     return fmean(each), stdev(each) / sqrt(len(each))
 
 
 def cost(traces: Path, name: str, window: int, constants: Constants) -> float:
-    """Ours in one window, as a share of the on-demand bill: the mean of its trials, none of which may be late."""
+    """
+    Return the cost of ours in one window, as a share of the on-demand bill: the mean of its trials, none of which may
+    be late.
+    """
     for constant, value in constants.items():
         setattr(GRID[constant][0], constant, value)
     suite, windows, shares = SUITES[name], windows_of(traces), []

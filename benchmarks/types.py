@@ -1,5 +1,6 @@
 """
-What a choice between types costs beside the best of them in hindsight, in markets whose true speeds nobody tells.
+Measures the cost of a choice between types, next to the best of them in hindsight, in markets whose true speeds are
+unknown to the run.
 
     python -m benchmarks.types [--worlds 40] [--hours 3 10 30] [--types 2 3 4] [--wrong 3] [--market calm] [--of first]
 
@@ -7,7 +8,7 @@ Each world is a run by the real runner and policy, as tests.support.world simula
 the published one, times a factor that is drawn evenly in its logarithm between 1/WRONG and WRONG. The same job runs
 with the choice, and with each of its types alone, in the same market. A job takes HOURS on the fastest of its types, so
 on none less; or on the cheapest per sample, or the first of the list (--of). Dollars are those of instances. A share of
-.03 means 3 % dearer.
+.03 means 3 % more expensive.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.support.world import SimulatedWorld, Training
 TYPES = {"T4:1": "g4dn.xlarge", "A10G:1": "g5.xlarge", "V100:1": "p3.2xlarge", "A100:1": "a2-highgpu-1g"}
 ZONES_TAKEN = ZONES[:3]
 STEP_S, LONGEST, IDLE_S = 1.0, 40, 180.0
-"""A job that takes LONGEST times as long as that is given up."""
+"""A job that takes LONGEST times its hours is given up."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ class Paid(msgspec.Struct, frozen=True):
 
 
 def speeds_of(case: Case) -> dict[str, float]:
-    """The true speed of each type, as times that of the one that takes the job's hours."""
+    """Return the true speed of each type, as a multiple of that of the one that takes the job's hours."""
     random = Random(f"{case.seed}/speeds")
     wide = log(case.wrong)
     offered = {each.name: each for each in INSTANCE_TYPES}
@@ -106,7 +107,7 @@ def paid(case: Case) -> Paid:
 
 
 def _run(case: Case, types: Sequence[str], speeds: dict[str, float]) -> tuple[float, int, int]:
-    """Dollars, losses, and how often an attempt was on another type than the one before."""
+    """Return dollars, losses, and how often an attempt was on another type than the one before."""
     job = {
         "name": "demo",
         "workdir": "/work",
@@ -131,14 +132,14 @@ def _run(case: Case, types: Sequence[str], speeds: dict[str, float]) -> tuple[fl
 def cases(
     worlds: int, hours: Sequence[float], types: Sequence[int], wrong: float, market: Kind, of: str
 ) -> Iterator[Case]:
-    """The types of each world are drawn, and so is their order."""
+    """Yield the cases. The types of each world are drawn, and so is their order."""
     for (length, count), seed in product(product(hours, types), range(worlds)):
         listed = tuple(Random(f"{seed}/{count}/types").sample(list(TYPES), count))
         yield Case(seed, listed, length, wrong, market, of)
 
 
 def told(found: Sequence[Paid]) -> dict[str, float]:
-    """Shares above the best and the first: means, nine tenths, and of all dollars together."""
+    """Return shares above the best and the first: means, nine tenths, and of all dollars together."""
     best, first = [each.above_best for each in found], [each.above_first for each in found]
     total, least = sum(each.chosen for each in found), sum(min(each.alone.values()) for each in found)
     return {

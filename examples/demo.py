@@ -4,8 +4,9 @@
     python examples/demo.py
 
 A notice of two minutes lasts six seconds where time passes 20 times as fast. An idle machine saves the whole ResNet-50
-in one of them; a busy one does not. So this measures what a step, a checkpoint and a start take here and now, chooses
-how wide the network is, how many threads train it and how fast time passes, says so, and launches that job.
+in one of them; a busy one does not. So this script measures how long a step, a checkpoint and a start take here and
+now, chooses how wide the network is, how many threads train it and how fast time passes, prints its choice, and
+launches that job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FITTED = HERE.parent / "build" / "demo.yaml"
 
 WIDTHS = (1.0, 0.5, 0.25, 0.125)
 SCALE = 20
-"""That of JOB."""
+"""The time scale of JOB."""
 WORK_S = 1700.0
 """Run time that the training should last: two notices, and the 7 minutes without spot, pass while it trains."""
 NOTICE_S = 120.0
@@ -34,9 +35,9 @@ SAVES_WITHIN = 0.4
 """The share of a notice that a final checkpoint may need, as measured before: the machine may become busier."""
 ENDS_WITHIN_S = 220.0
 STEPS = 340
-"""6 epochs of 47 steps, what is redone of them, and validations, which take as long as 3 steps each."""
+"""6 epochs of 47 steps, the steps done twice, and validations, which take as long as 3 steps each."""
 STARTS = 8
-"""Six instances, and what else starts Python. The first one reads its modules from the disk."""
+"""Six instances, and other programs that start Python. The first one reads its modules from the disk."""
 WAITS_S = 400.0
 """Run time in which nothing trains: boots, and the wait for spot."""
 
@@ -44,7 +45,7 @@ WAITS_S = 400.0
 @dataclass(frozen=True)
 class Fit:
     """
-    One choice, with what it takes on this machine: seconds for a step, for a checkpoint and for a start of Python with
+    One choice, with its times on this machine: seconds for a step, for a checkpoint and for a start of Python with
     torch. `width` is that of ResNet50; `threads` compute.
     """
 
@@ -57,9 +58,9 @@ class Fit:
     @property
     def time_scale(self) -> int:
         """
-        As in the job, or as fast as it takes for all its interruptions to meet the training; but not so fast that a
-        final checkpoint would need more than its share of a notice. The agent leaves itself 1.5 times what a checkpoint
-        takes, a step, and 0.6 s for what a busy machine loses to scheduling.
+        The time scale of the job, or one at which all its interruptions meet the training; but not so fast that a final
+        checkpoint would need more than its share of a notice. The agent keeps a reserve of 1.5 times the checkpoint, a
+        step, and 0.6 s for what a busy machine loses to scheduling.
         """
         wanted = max(SCALE, WORK_S / (STEPS * self.step_s))
         needed_s = 1.5 * self.save_s + self.step_s + 0.6
@@ -71,7 +72,7 @@ class Fit:
 
 
 def choose(fits: Iterator[Fit]) -> Fit:
-    """The first that ends in time; else the last."""
+    """Return the first that ends in time; else the last."""
     fit = None
     for fit in fits:
         if fit.lasts_s <= ENDS_WITHIN_S:
@@ -81,7 +82,7 @@ def choose(fits: Iterator[Fit]) -> Fit:
 
 
 def measured() -> Iterator[Fit]:
-    """Fits to this machine, the widest network first. Each is measured when it is asked for."""
+    """Yield fits to this machine, the widest network first. Each is measured when the caller takes it."""
     began_s = time.perf_counter()
     import pytorch_lightning  # noqa: F401
     import torch
@@ -105,7 +106,7 @@ def _step_s(width: float, threads: int) -> float:
 
 
 def _training(width: float):
-    """Something that does one step."""
+    """Return a function that does one step."""
     import torch
     import torch.nn.functional as F
     from resnet50 import ResNet50
@@ -124,7 +125,9 @@ def _training(width: float):
 
 
 def _save_s(width: float) -> float:
-    """Time to save weights and momenta as the agent does: while training goes on, which is served first."""
+    """
+    Return the seconds to save weights and momenta as the agent does: while training goes on, which is served first.
+    """
     from spotrun.checkpoint.upload import upload
     from spotrun.store.opening import open_store
 
@@ -152,7 +155,7 @@ def _seconds(act) -> float:
 
 
 def fitted(job: str, fit: Fit) -> str:
-    """The job file, for that fit."""
+    """Return the job file for that fit."""
     for old, new in (
         ("workdir: .", f"workdir: {json.dumps(str(HERE))}"),
         ('args: [--epochs, "6"]', f'args: [--epochs, "6", --width, "{fit.width:g}"]'),

@@ -22,7 +22,10 @@ LETTERS, LENGTH = 32, 32
 
 
 class Walks(Dataset[dict[str, Tensor]]):
-    """Sequences of letters, each one to three further than the one before it; a twentieth of them is noise, anew."""
+    """
+    Sequences of letters, each one to three further than the one before it; a twentieth of them is noise, drawn again
+    for each item.
+    """
 
     def __init__(self, count: int, seed: int) -> None:
         steps = torch.randint(1, 4, (count, LENGTH), generator=torch.Generator().manual_seed(seed))

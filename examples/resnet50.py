@@ -97,7 +97,7 @@ class ResNet50(nn.Module):
 
 
 def load_images(size: int) -> tuple[Tensor, Tensor]:
-    """All digits as (images_NCHW with values from 0 to 1, label_N), enlarged from 8×8 to size×size pixels."""
+    """Return all digits as (images_NCHW with values from 0 to 1, label_N), enlarged from 8×8 to size×size pixels."""
     digits = load_digits()
     grey_NHW = torch.as_tensor(digits.images, dtype=torch.float32) / 16
     grey_NCHW = F.interpolate(grey_NHW[:, None], size=(size, size), mode="bilinear", align_corners=False)
@@ -105,7 +105,7 @@ def load_images(size: int) -> tuple[Tensor, Tensor]:
 
 
 def augment(image_CHW: Tensor) -> Tensor:
-    """The same digit as if written by another hand: turned by up to 15°, moved, and with a patch missing."""
+    """Return the same digit as if written by another hand: turned by up to 15°, moved, and with a patch missing."""
     turn, right, down = (torch.rand(3) * 2 - 1).tolist()
     angle = math.radians(15) * turn
     cos, sin = math.cos(angle), math.sin(angle)
@@ -190,7 +190,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=float, default=1.0, help="times the channels of the paper, at least 1/64")
     parser.add_argument("--precision", default="32-true", help="as Lightning names it: 32-true, bf16-mixed, 16-mixed")
     parser.add_argument("--devices", type=int, default=1, help="how many train together, each with batches of its own")
-    parser.add_argument("--workers", type=int, default=0, help="processes that load images beside the trainer")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load images for the trainer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", metavar="FILE", help="write a Lightning checkpoint here at the end")
     return parser.parse_args()

@@ -1,12 +1,12 @@
 """
-What a checkpoint costs: spotrun and its peers, beside the limits of the same machine in the same run.
+Measures the cost of a checkpoint: spotrun and its peers, next to the limits of the same machine in the same run.
 
     make checkpoint-benchmark        or        python -m benchmarks.checkpoint --models resnet50,gpt --json OUT
 
 Each variant trains the same model in a process of its own and checkpoints every 20 steps to the same S3 server. Then
 training is paused and the last checkpoint is made durable; then a new process restores it. Each round does so with all
-variants, in a random order, beside a training without checkpoints. Nothing else should run on the machine meanwhile:
-the server, the trainer and whoever uploads share its cores.
+variants, in a random order, along with a training without checkpoints. Nothing else should run on the machine
+meanwhile: the server, the trainer and the uploading process share its cores.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
 
 WIDTH = 150
-"""Of a table that goes into a file."""
+"""Columns of a table that goes into a file."""
 
 
 class Refused(Exception):
-    """Of a command that asks for what is not there."""
+    """A command names something that is not there."""
 
 
 def main(
@@ -57,7 +57,7 @@ def main(
     except Refused as error:
         sys.exit(f"error: {error}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what would be left trains on, and for ever
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # without this, the rest would train on forever
     rows: list[Row] = []
     try:
         for one in _rows(wanted_models, wanted, store, rounds, seed):
@@ -66,7 +66,7 @@ def main(
         sys.exit(f"error: {failure}")
     except KeyboardInterrupt:
         sys.exit("interrupted")
-    finally:  # what there is, after a Ctrl-C too
+    finally:  # show the results so far, after a Ctrl-C too
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
         found = _summaries(rows, wanted)
         for model in dict.fromkeys(one.row.model for one in found):
@@ -116,7 +116,7 @@ class Bench:
     place: Place
 
     def rows(self, rounds: list[list[str]]) -> Iterator[Row]:
-        """Each variant is compared with what was measured in the same round."""
+        """Yield the rows. Each variant is compared with measurements of the same round."""
         state_bytes = self._measure("none", "untimed").state_bytes
         for number, variants in enumerate(rounds):
             limits = self._limits(state_bytes)

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint, as PyTorch's recipe for asynchronous saving has it: one in flight, then the next."""
+"""torch.distributed.checkpoint, as in PyTorch's recipe for asynchronous saving: one in flight, then the next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Storage(Protocol):
 
 
 class Fsspec:
-    """By s3fs."""
+    """A store accessed by s3fs."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -44,7 +44,7 @@ class Fsspec:
 
 
 class S3Torch:
-    """By Amazon's connector for PyTorch."""
+    """A store accessed by Amazon's connector for PyTorch."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -69,8 +69,8 @@ class S3Torch:
 
 class Saving(Peer):
     """
-    In a thread or a process of its own. The state is copied into shared memory that is used again, the fastest of the
-    ways that there are without a GPU.
+    Saves in a thread or a process of its own. The state is copied into reused shared memory, the fastest of the ways
+    that there are without a GPU.
     """
 
     def __init__(self, folder: Path, storage: Storage, kind: Kind) -> None:
@@ -121,7 +121,7 @@ class EverySoOften(pl.Callback):
 
 
 class Loading(pl.Callback):
-    """In place, into the network and an optimizer whose moments it makes first."""
+    """Loads in place, into the network and an optimizer whose moments it makes first."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -142,7 +142,7 @@ def _paused(number: int) -> str:
 
 
 def be_a_group_of_one() -> None:
-    """The process that saves joins a group, which has to be there."""
+    """Make a group of one process; a process that saves has to be in a group."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

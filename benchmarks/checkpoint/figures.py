@@ -25,15 +25,14 @@ class Limits:
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """
-    `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
-    checkpoints, and so is `stall_over_ours` where the stall is 3 % longer than that of spotrun as it is, and
-    `stall_cpu_over_ours` where it takes 3 % more processor time of the training thread;
-    `extra_ram_over_state` is the peak beyond that of a training without them.
-    `restore_over_get` is until the first batch, which may begin while the state of optimizers is coming, and
-    `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer than
-    its imports, its network and what is left of a GET beside the imports a resuming trainer takes to its first batch.
-    `files_first_bytes` and `files_later_bytes` are what the first checkpoint and the most expensive of the later ones
-    sent of the files in the work folder.
+    `None` where a variant has no such figure. `slowdown` is 0.03 if training takes 3 % longer than without checkpoints,
+    and so is `stall_over_ours` if the stall is 3 % longer than that of spotrun as it is, and `stall_cpu_over_ours` if
+    it takes 3 % more processor time of the training thread; `extra_ram_over_state` is the peak beyond that of a
+    training without them. `restore_over_get` is until the first batch, which may begin while the state of optimizers is
+    coming, and `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer a resuming trainer
+    takes to its first batch than its imports, its network and the part of a GET that does not overlap the imports.
+    `files_first_bytes` and `files_later_bytes` are the bytes that the first checkpoint and the most expensive of the
+    later ones sent of the files in the work folder.
     """
 
     model: str
@@ -80,7 +79,7 @@ class Summary:
     rounds: int
 
     def is_noise(self, name: str) -> bool:
-        """An effect that is smaller than its spread, or seen too seldom, may be none."""
+        """Return whether an effect may be none: it is smaller than its spread, or was measured too seldom."""
         if name not in self.spread:
             return False
         low, high = self.spread[name]
@@ -95,7 +94,10 @@ def row(
     limits: Limits,
     ours: Measurement | None = None,
 ) -> Row:
-    """`none` is a training without checkpoints, of about the same minutes: the machine's speed drifts. So is `ours`."""
+    """
+    Return the ratios. `none` is a training without checkpoints, of about the same minutes: the machine's speed drifts.
+    So is `ours`.
+    """
     stalls, cpu = stalls_s(found), stalls_cpu_s(found)
     other = ours if found is not ours else None
     return Row(
@@ -127,14 +129,14 @@ def row(
 
 def stalls_s(found: Measurement) -> list[float]:
     """
-    Of each checkpoint: what the loop took besides computing, in its own iteration and in the next, where a copy that
-    overlaps forward and backward is waited for, less what it takes in as many others.
+    Return for each checkpoint the seconds that the loop took besides computing, in its own iteration and in the next,
+    where it waits for a copy that overlaps forward and backward, less those of as many other iterations.
     """
     return _beyond_calm_s([one.rest_s for one in found.iterations], found)
 
 
 def stalls_cpu_s(found: Measurement) -> list[float]:
-    """The processor time of the training thread in the same iterations, less what it takes in others."""
+    """Return the processor time of the training thread in the same iterations, less that of other iterations."""
     return _beyond_calm_s([one.rest_cpu_s for one in found.iterations], found)
 
 
@@ -146,8 +148,8 @@ def _beyond_calm_s(rest: list[float], found: Measurement) -> list[float]:
 
 def step_s(found: Measurement) -> float:
     """
-    The mean from the second checkpoint on, up to where another would follow. What only the first one costs (imports,
-    a process to upload, memory that is made) is in the longest stall.
+    Return the mean seconds of a step from the second checkpoint on, up to where another would follow. Costs of the
+    first one alone (imports, a process to upload, memory that is made) are in the longest stall.
     """
     return fmean(one.seconds for one in found.iterations[2 * EVERY_STEPS - 1 :])
 
@@ -157,7 +159,7 @@ def _beyond_s(begun: Begun, get_s: float) -> float:
 
 
 def over(stalls: list[float], others: list[float]) -> float | None:
-    """How much longer the median is: 0.03 for 3 %. None where there is nothing to compare."""
+    """Return how much longer the median is: 0.03 for 3 %. None if there is nothing to compare."""
     return median(stalls) / median(others) - 1 if stalls and others and median(others) else None
 
 
@@ -170,7 +172,7 @@ def _median(values: list[float], unit: float) -> float | None:
 
 
 def summary(rows: list[Row]) -> Summary:
-    """Of the same variant and model, a row for each round; at least one."""
+    """Return the summary of one variant and model from a row for each round; at least one."""
     values = {name: [value for one in rows if (value := getattr(one, name)) is not None] for name in MEASURED}
     spread = {name: quartiles(found) for name, found in values.items() if found}
     limits = {name: median(getattr(one.limits, name) for one in rows) for name in ("memcpy_s", "put_s", "get_s")}
@@ -186,7 +188,7 @@ def summary(rows: list[Row]) -> Summary:
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """The lower one, the median and the upper one of at least one value."""
+    """Return the lower quartile, the median and the upper quartile of at least one value."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = quantiles(values, n=4, method="inclusive")

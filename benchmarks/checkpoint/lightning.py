@@ -1,4 +1,4 @@
-"""Lightning's own checkpoints: a ModelCheckpoint, as the manual has it, to a folder or a bucket."""
+"""Lightning's own checkpoints: a ModelCheckpoint, as in the manual, to a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.checkpoint.training import Clock
 
 
 class Saving(Peer):
-    """To `where`, a folder or an address; `in_background` by AsyncCheckpointIO."""
+    """Saves to `where`, a folder or an address; `in_background` by AsyncCheckpointIO."""
 
     def __init__(self, folder: Path, where: str, *, in_background: bool = False) -> None:
         super().__init__(folder)
@@ -60,7 +60,7 @@ class Saving(Peer):
 
 
 class Telling(CheckpointIO):
-    """Another one, which tells before and after each save."""
+    """Wraps another CheckpointIO, and reports before and after each save."""
 
     def __init__(self, inner: CheckpointIO, before: Any = None, after: Any = None) -> None:
         self._inner, self._before, self._after = inner, before, after

@@ -1,5 +1,5 @@
 """
-What the machine itself can do, for a state of that size: nothing that copies, sends or fetches it can be faster.
+Measures the limits of the machine itself, for a state of that size: no copy, upload or download of it can be faster.
 
     python -m benchmarks.checkpoint.limits --bytes N --to s3://… --out FILE
 
@@ -40,7 +40,7 @@ class Obstore:
     def __init__(self, uri: str) -> None:
         from obstore.store import from_url
 
-        # It takes credentials and region from the variables of every AWS tool, and the endpoint as well.
+        # It reads credentials and region from the variables of every AWS tool, and the endpoint as well.
         self._store = from_url(uri, client_options={"allow_http": True})
 
     def put(self, key: str, data: memoryview) -> None:
@@ -74,7 +74,7 @@ class Boto3:
 
 
 def copy_seconds(size_bytes: int) -> float:
-    """Of a copy that has been done before: no page is touched for the first time."""
+    """Return the seconds of a copy that has been done before: no page is touched for the first time."""
     import torch
 
     if torch.cuda.is_available():
@@ -101,7 +101,7 @@ def put_seconds(client: Client, data: memoryview) -> float:
 
 
 def get_seconds(client: Client, size_bytes: int) -> float:
-    """Of what `put_seconds` has left there."""
+    """Return the seconds to get the objects that `put_seconds` has left there."""
 
     def get(start: int) -> None:
         wanted = min(PART_BYTES, size_bytes - start)

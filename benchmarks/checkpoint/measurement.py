@@ -1,4 +1,4 @@
-"""What one variant did with one model, in seconds and bytes; and the same for peers, as plain trainers."""
+"""The measurement of one variant with one model, in seconds and bytes; and the same for peers, as plain trainers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Measurement:
     """
     `saves` are (step, seconds until durable) while training went on, `paused` (seconds of waiting, seconds until
     durable) while it stood still. A restore took `restore_s` until the first batch, and `whole_s` until nothing was
-    missing. `restored_identical`: to the bit.
-    `begun` is of an instance that takes over, where one does. Of the work folder's files the first checkpoint sent
-    `files_first_bytes`, and none of the later ones more than `files_later_bytes`.
+    missing. `restored_identical`: to the bit. `begun` is of an instance that takes over, if one does. Of the work
+    folder's files the first checkpoint sent `files_first_bytes`, and none of the later ones more than
+    `files_later_bytes`.
     """
 
     state_bytes: int

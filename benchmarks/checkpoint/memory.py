@@ -1,4 +1,4 @@
-"""How much memory a process and all that it started ever had at a time."""
+"""Measures the peak memory of a process and all that it started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PeakMemory:
     """
     Watches the processes below `pid` during the block; `peak_bytes` is the most they had together.
 
-    Shared memory is counted once: arenas are mapped by the trainer and by whoever uploads them, and are one memory.
+    Shared memory is counted once: the trainer and the uploading process both map the arenas, which are one memory.
     """
 
     def __init__(self, pid: int) -> None:
@@ -45,7 +45,7 @@ class PeakMemory:
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """Its resident memory by kind, in bytes; nothing of a process that is gone."""
+    """Return its resident memory by kind, in bytes; nothing of a process that is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

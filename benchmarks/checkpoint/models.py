@@ -1,5 +1,5 @@
 """
-What is trained: a network, its loss and optimizer, and made-up batches that cost nothing to load.
+The models to train: a network, its loss and optimizer, and made-up batches that cost nothing to load.
 
 Letters in names: B batch, T time, D model width, V vocabulary, C channels, H height, W width.
 """
@@ -72,7 +72,7 @@ def sentences() -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Model:
-    """How to make a network and its optimizer, of a class that may be a wrapped one; `sample` makes one of a batch."""
+    """Makes a network and its optimizer, of a class that may be a wrapped one; `sample` makes one sample of a batch."""
 
     build: Callable[[], nn.Module]
     optimizer: Callable[[Any, Any], torch.optim.Optimizer]

@@ -39,11 +39,11 @@ from tests.support.trainings.trainers import Spawner
 
 SCRIPT = "from benchmarks.checkpoint.training import main\n\nmain()\n"
 NOTICE_SAVES, NOTICE_MIN_S = 3.0, 6.0
-"""A notice leaves time for so many saves, as long as the slowest so far, and so much more."""
+"""A notice leaves time for this many saves, each as long as the slowest so far, plus this many seconds."""
 COMMITS_MIN = 2
-"""Before the machine is taken away for the first time: the first one also sends the files."""
+"""Minimum commits before the machine is taken away for the first time: the first one also sends the files."""
 LATE_MAX = 2
-"""On a busy machine a last checkpoint may be late. So many instances more are taken away then."""
+"""Maximum late last checkpoints, which a busy machine may cause. For each, one more instance is taken away."""
 
 
 def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurement:
@@ -88,19 +88,19 @@ def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurem
 
 
 def words_of(model: str, folder: Path, burden: Burden) -> list[str]:
-    """The arguments of its trainer."""
+    """Return the arguments of its trainer."""
     words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
     words += ["--attributes", str(burden.attributes), "--files", str(burden.files)]
     return [*words, "--file-bytes", str(burden.file_bytes)]
 
 
 def _durable_s(commit: CheckpointCommitted) -> float:
-    """In our time, from the moment at which training stood still for it."""
+    """Return the seconds, in our time, from the moment at which training stood still for the commit."""
     return (commit.stall_s + commit.durable_s) / SCALE
 
 
 def _trained(run: AgentRun, folder: Path, notices: int) -> int:
-    """The most memory that the first instance had."""
+    """Train, and return the peak memory of the first instance."""
     node = run.launch()
     with PeakMemory(node.bootstrap.pid) as memory:
         _await(run, node, lambda: (folder / MEASURED).exists() and len(run.state.commits) >= COMMITS_MIN)
@@ -133,8 +133,8 @@ def _taken_away(run: AgentRun, node: Node) -> None:
 
 def notice_s(saves_s: list[float]) -> float:
     """
-    After saves that took so long. Not after the first one: that sent the files as well, and training would go on for
-    three times as long, to its end or until the store is full.
+    Return the seconds of a notice, after saves that took `saves_s`. Not after the first one: that sent the files as
+    well, and training would go on for three times as long, to its end or until the store is full.
     """
     return NOTICE_SAVES * max(saves_s[1:]) + NOTICE_MIN_S
 
@@ -167,8 +167,8 @@ class Restoring(Agent):
 @dataclass(frozen=True)
 class Restore:
     """
-    Seconds until the first batch, and until the trainer had everything. `identical`: to the bit what it had when it was
-    told to stop.
+    Seconds until the first batch, and until the trainer had everything. `identical`: to the bit the state that it had
+    when it was stopped.
     """
 
     seconds: float
@@ -182,7 +182,7 @@ def _restored(store: Store, commit: Commit, words: list[str], folder: Path, own:
     agent = Restoring(store, commit, words, own)
     try:
         agent.attempt()
-    except BaseException:  # a Ctrl-C is not heard by the trainer, which has a session of its own
+    except BaseException:  # a Ctrl-C does not reach the trainer, which has a session of its own
         if agent.pid:
             agent.kill()
         raise

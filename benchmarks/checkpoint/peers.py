@@ -1,4 +1,4 @@
-"""What a variant adds to the training: its callbacks and plugins, and how it saves once training stands still."""
+"""The parts that a variant adds to the training: its callbacks and plugins, and a save once training stands still."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.checkpoint.training import Clock, digest, write
 
 class Peer:
     """
-    A way to make checkpoints. Here are those parts that some have no use for.
+    A way to make checkpoints, with parts that some variants do not need.
 
     `saves` has (step, seconds until durable) of each checkpoint that was taken while training went on.
     """
@@ -31,11 +31,11 @@ class Peer:
         return []
 
     def restoring_callbacks(self) -> list[pl.Callback]:
-        """What restores, where fit() does not by itself."""
+        """Return the callbacks that restore, if fit() does not by itself."""
         return []
 
     def resumed_path(self) -> str | None:
-        """What fit() is told to resume from."""
+        """Return the path from which fit() resumes."""
         return None
 
     def finish(self) -> None:
@@ -53,14 +53,14 @@ class Nothing(Peer):
 
 
 class Spotrun(Peer):
-    """Its callback comes by itself, and it is told to stop from outside."""
+    """Its callback comes by itself, and its agent stops it."""
 
     def callbacks(self, clock: Clock, notices: int) -> list[pl.Callback]:
         return []
 
 
 class Ending(pl.Callback):
-    """After the measured steps: saves with training paused, `notices` times; then the process ends."""
+    """Acts after the measured steps: saves with training paused, `notices` times; then ends the process."""
 
     def __init__(self, clock: Clock, peer: Peer, notices: int) -> None:
         self._clock, self._peer, self._notices = clock, peer, notices
@@ -76,7 +76,7 @@ class Ending(pl.Callback):
         os._exit(0)
 
     def _paused(self, trainer: pl.Trainer, number: int) -> tuple[float, float]:
-        """How long the training thread had to wait, and until it was durable, in seconds."""
+        """Return the seconds that the training thread had to wait, and the seconds until the state was durable."""
         began = time.perf_counter()
         self._peer.save(trainer, number)
         returned = time.perf_counter()

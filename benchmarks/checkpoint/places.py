@@ -1,4 +1,4 @@
-"""Where the checkpoints of each measurement go. They are deleted after it: a whole table writes 50 GB."""
+"""Places for the checkpoints of each measurement. They are deleted after it: a whole table writes 50 GB."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ FOR_TRAINING_BYTES = 8e9
 
 class Elsewhere(SeaweedFS):
     """
-    Stands for a server on another machine, which takes nothing of this one: what it is to write to is there already.
+    Stands for a server on another machine, which takes nothing of this one: the memory that it writes to is there
+    already.
 
     Files that grow take memory that the machine has yet to find, and training, which gives much memory back and takes
     it again in each step of its optimizer, waits for the same: on a virtual machine a tenth of its time, and more.
@@ -40,8 +41,8 @@ class Elsewhere(SeaweedFS):
 @contextlib.contextmanager
 def places(store: str, room_gb: float) -> Iterator[Place]:
     """
-    Below `store`, an s3:// address; in a SeaweedFS of our own where that is empty, in memory if there is room for so
-    much. While training computes it has what that leaves of the processor.
+    Yield places below `store`, an s3:// address; in a SeaweedFS of our own if that is empty, in memory if there is room
+    for `room_gb`. While training computes, the server has the rest of the processor.
     """
     numbers = count(1)
     if store:

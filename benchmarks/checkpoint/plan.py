@@ -1,4 +1,4 @@
-"""What is measured: which variants, on which models, how often."""
+"""The plan of the measurements: which variants, on which models, how often."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 EVERY_STEPS = 20
 RESTORES = 1
-"""In each block; the median of all rounds counts."""
+"""Restores in each block; the median of all rounds counts."""
 ROUNDS_MIN = 5
-"""What fewer rounds show may be chance, however close together they are."""
+"""Minimum rounds: fewer may show chance, however close together they are."""
 MEASURED, SAVED, RESTORED, BEGUN = "measured.json", "saved.json", "restored.json", "begun.json"
 DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
-"""Files between a trainer and who measures it."""
+"""Files between a trainer and the measuring process."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """
-    Of one model: `checkpoints` while it trains, and `notices` times the machine is taken away. `store_gb` is more than
-    any variant leaves in the store of its state.
+    The plan of one model: `checkpoints` while it trains, and `notices` times the machine is taken away. `store_gb` is
+    more than any variant leaves in the store of its state.
     """
 
     checkpoints: int
@@ -28,7 +28,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The measured ones: a stretch without a checkpoint, then one for each."""
+        """The measured steps: a stretch without a checkpoint, then one for each."""
         return EVERY_STEPS * (self.checkpoints + 1) - 1
 
 
@@ -60,12 +60,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Burden:
-    """What a training has besides its state: attributes in plain Python, and files in its work folder that it wrote."""
+    """
+    The training's burden besides its state: attributes in plain Python, and files in its work folder that it wrote.
+    """
 
     attributes: int = 0
     files: int = 0
     file_bytes: int = 0
-    """Of all of them together."""
+    """Bytes of all files together."""
 
 
 BURDENS = {
@@ -76,15 +78,15 @@ BURDENS = {
 
 
 def room_gb(models: list[str], variants: list[str]) -> float:
-    """More than any of the variants leaves in the store of any of the models, its files included."""
+    """Return more gigabytes than any of the variants leaves in the store of any of the models, its files included."""
     file_bytes = max((BURDENS[one].file_bytes for one in variants if one in BURDENS), default=0)
     return max(PLANS[model].store_gb for model in models) + file_bytes / 1e9
 
 
 def blocks(variants: list[str], rounds: int, seed: int) -> list[list[str]]:
     """
-    What is trained, round by round. Each has every variant and the training without checkpoints once, in an order of
-    its own: what drifts or comes back at intervals is nobody's alone.
+    Return the variants of each round. Each round has every variant and the training without checkpoints once, in an
+    order of its own: a drift or a periodic disturbance hits no variant alone.
     """
     order = random.Random(seed)
     each = ["none", *(one for one in variants if one != "none")]

@@ -19,7 +19,7 @@ WITHIN_S = 900.0
 
 
 def python_path(*folders: Path) -> str:
-    """A PYTHONPATH of these, and of what we have in our own."""
+    """Return a PYTHONPATH of these folders, and of those in our own."""
     own = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join([*map(str, folders), *([own] if own else [])])
 
@@ -52,7 +52,7 @@ class Failed(Exception):
 
 def wait_well(process: subprocess.Popen[bytes], log: Path) -> None:
     """
-    Until it has ended.
+    Wait until it has ended.
 
     Raises:
         Failed: not with success, or not in time.

@@ -15,7 +15,10 @@ COLUMNS = (
 
 
 def table(found: list[Summary]) -> Table:
-    """Of one model; at least one variant. What is a difference from another measurement has its quartiles with it."""
+    """
+    Return the table of one model; at least one variant. A difference from another measurement has its quartiles with
+    it.
+    """
     shown = Table(title=_title(found[0]), title_justify="left")
     shown.add_column("", no_wrap=True)
     for name in COLUMNS:
@@ -57,7 +60,7 @@ def _cells(found: Summary) -> list[str]:
 
 
 def _files(row: Row) -> str:
-    """By the first checkpoint, and by the later one that sent most."""
+    """Return the bytes sent by the first checkpoint, and by the later one that sent most."""
     sizes = (row.files_first_bytes, row.files_later_bytes)
     return ", ".join(ABSENT if size is None else f"{size / 1e6:,.3g} MB" for size in sizes)
 

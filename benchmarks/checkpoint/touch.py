@@ -3,8 +3,8 @@ Memory and the server's files, used once before a block is timed.
 
     python -m benchmarks.checkpoint.touch --bytes N --to s3://…
 
-A virtual machine's first use of its memory takes seconds a GB, and a server's first object in a place makes files. Who
-comes first would pay for both.
+A virtual machine's first use of its memory takes seconds a GB, and a server's first object in a place makes files. The
+first variant would pay for both.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from benchmarks.checkpoint.limits import Boto3, Client, Obstore, put_seconds
 
 TIMES_STATE = 4
-"""Weights, moments and gradients, and an arena."""
+"""Multiple of the size of the state: weights, moments and gradients, and an arena."""
 FREE_SHARE = 0.5
-"""Of the memory that is free: others may need the rest meanwhile."""
+"""Maximum share of the free memory: other processes may need the rest meanwhile."""
 
 
 def touch_memory(size_bytes: int) -> int:
-    """One byte in each page of so much memory, and all given back; how many pages those were."""
+    """Touch one byte in each page of `size_bytes` of memory, and give all back; return the number of pages."""
     with mmap.mmap(-1, size_bytes) as memory:
         pages = range(0, size_bytes, mmap.PAGESIZE)
         for start in pages:

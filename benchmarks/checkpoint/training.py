@@ -8,7 +8,7 @@ On a GPU, where there is one, in mixed precision with its GradScaler; else on on
 The stall of a checkpoint is what the training loop takes besides computing. Forward, backward and the optimizer's
 arithmetic are timed where they happen; the rest of an iteration, from the start of one batch to the start of the next,
 is the loop, its hooks and whatever checkpoints do there. So hooks are counted wherever a variant puts them, and
-computing that is slower for the sake of an upload beside it shows in the slowdown only. The processor time of the
+computing that is slower because of a simultaneous upload shows in the slowdown only. The processor time of the
 training thread is taken in the same way: that of a stall means something on a busy machine too. See figures.py.
 
 It writes `begun.json` at its first batch, `measured.json`, then whatever its variant does once training is paused; with
@@ -44,10 +44,10 @@ from benchmarks.checkpoint.models import MODELS, Model
 from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
 
 EPOCH_STEPS, EPOCHS = 3000, 100
-"""No measurement comes to the end of either."""
+"""Steps of an epoch, and epochs: no measurement comes to the end of either."""
 SAMPLES = 64
 CHANGING_OF = 20
-"""One of so many attributes changes in each step."""
+"""One of this many attributes changes in each step."""
 KINDS: tuple[Callable[[int], object], ...] = (
     int,
     float,
@@ -58,7 +58,7 @@ KINDS: tuple[Callable[[int], object], ...] = (
     lambda number: np.full(8, number),
     lambda number: torch.full((8,), float(number)),
 )
-"""What scripts keep on their modules."""
+"""Types of values that scripts keep on their modules."""
 
 
 class Stopwatch:
@@ -81,13 +81,15 @@ class Stopwatch:
 
 
 COMPUTING = Stopwatch()
-"""Not in the module: what is in there, a checkpoint may hold."""
+"""Not in the module, because a checkpoint may hold the content of a module."""
 ITERATIONS: list[Iteration] = []
 """Not in a callback, for the same reason."""
 
 
 def timed(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """The same optimizer with its own arithmetic timed; Lightning runs forward, backward and hooks in the closure."""
+    """
+    Return the same optimizer with its own arithmetic timed; Lightning runs forward, backward and hooks in the closure.
+    """
 
     class Timed(kind):  # type: ignore[misc,valid-type]
         def step(self, closure: Any = None) -> Any:
@@ -142,8 +144,8 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 class Clock(pl.Callback):
     """
-    Times `steps` iterations and writes them down. Once a file asks for it, it notes the digest of the state after each
-    step instead, in this process and in those that resume it: nobody knows at which step the machine will be taken.
+    Times `steps` iterations and writes them down. Once a file requests it, it notes the digest of the state after each
+    step instead, in this process and in those that resume it: the step at which the machine will be taken is unknown.
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -175,7 +177,7 @@ class Clock(pl.Callback):
 
 
 class Begun(pl.Callback):
-    """Writes down how long it takes from the start of the process to the first batch, and what of it goes where."""
+    """Writes down the seconds from the start of the process to the first batch, and their parts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -184,7 +186,7 @@ class Begun(pl.Callback):
         self._told = False
 
     def built(self) -> None:
-        """The network and its data are there."""
+        """Note that the network and its data are there."""
         self._built_s = time.time()
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -211,7 +213,7 @@ class Restored(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         seconds = time.monotonic() - self._began_s
-        tensors(trainer)  # waits for those that are still coming
+        tensors(trainer)  # wait for those that are still coming
         whole_s = time.monotonic() - self._began_s
         found = {"seconds": seconds, "whole_s": whole_s, "step": trainer.global_step, "digest": digest(trainer)}
         write(self._folder / RESTORED, found)
@@ -219,7 +221,7 @@ class Restored(pl.Callback):
 
 
 def tensors(trainer: pl.Trainer) -> list[Tensor]:
-    """Of the network and the optimizer, the living ones, in an order that a resume keeps."""
+    """Return the living tensors of the network and the optimizer, in an order that a resume keeps."""
     (optimizer,) = trainer.optimizers
     moments = optimizer.state_dict()["state"]
     kept = [value for _, entry in sorted(moments.items()) for value in entry.values() if isinstance(value, Tensor)]
@@ -239,7 +241,7 @@ def digest(trainer: pl.Trainer) -> str:
 
 
 def write(path: Path, content: Any) -> None:
-    """Whole or not at all: somebody waits for it."""
+    """Write a file whole or not at all: another process waits for it."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content))
     temporary.replace(path)
@@ -264,7 +266,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def write_files(files: int, size_bytes: int) -> None:
-    """Into the work folder: the same ones in each process, of bytes that no compression makes smaller."""
+    """Write files into the work folder: the same ones in each process, of bytes that no compression makes smaller."""
     for number in range(files):
         (Path(f"kept-{number}.bin")).write_bytes(random.Random(number).randbytes(size_bytes // files))
 

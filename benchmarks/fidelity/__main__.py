@@ -1,5 +1,5 @@
 """
-How far the tick model is from the runner itself, in the same markets.
+Measures how far the tick model is from the runner itself, in the same markets.
 
     python -m benchmarks.fidelity study --traces DIR [--jobs 4] [--work 8h]... [--deadline 12h]... [--json]
     python -m benchmarks.fidelity plan JOB.yaml [--lived 4] [--lifetimes 500] [--deadline 8h] [--work 3h] [--json]

@@ -10,10 +10,13 @@ from tests.support.world.timings import Timings, Training
 from tests.support.world.world import SimulatedWorld
 
 IDLE_S = 30.0
-"""Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""
+"""
+Seconds between two ticks that would see nothing new; ticks in between are left out: 20 times as fast, for a few seconds
+in the figures.
+"""
 CHECKPOINT_BYTES = 10**8
 WARM_SHARE = 0.1
-"""Of a restore, where a standby had done the rest before it took over."""
+"""The share of a restore that is left at the takeover, after a standby has done the rest."""
 
 
 def world_of(
@@ -28,7 +31,7 @@ def world_of(
     checkpoint_bytes: int = CHECKPOINT_BYTES,
 ) -> SimulatedWorld:
     """
-    The job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
+    Return the job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
 
     The first `unbilled_s` of a changeover cost nothing; boot, set-up and restore share the rest equally. If later
     starts take only the share `later_start` of a changeover, the set-up is so long that unpacking it saves that much.

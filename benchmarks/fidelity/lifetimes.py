@@ -1,8 +1,8 @@
 """
 Lifetimes of a forecast lived by the runner itself, under the very specification that was planned.
 
-Market, work and changeover of a lifetime are those that the ticks had. Its notices are drawn anew, as many of them; the
-runner does not know how far off the work is that it was told; and it keeps its budget, which the ticks only count.
+Market, work and changeover of a lifetime are those that the ticks had. Its notices are drawn again, as many of them;
+the runner does not know how wrong its expected work is; and it keeps its budget, which the ticks only count.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Lived(msgspec.Struct, frozen=True):
 
 class ByRunner(msgspec.Struct, frozen=True):
     """
-    So many lifetimes of one row of a forecast, the same ones by the ticks and by the runner.
+    The same lifetimes of one row of a forecast, by the ticks and by the runner.
 
-    Costs are means, `usd_apart` that of how far the two are from each other in a lifetime, whichever is more; so are
-    times, of the lifetimes that both finished, None where there is none. `cost_inside` and `finish_inside` count the
-    runner's that lie within P5 and P95 of the forecast, where nine of ten of the ticks' own do. `missed` is None
-    without a deadline; `unfinished` ended before the work did, mostly for the budget.
+    Costs are means, `usd_apart` is the mean of their difference in a lifetime, whatever its sign; so are times, of the
+    lifetimes that both finished, None if there is none. `cost_inside` and `finish_inside` count the runner's that lie
+    within P5 and P95 of the forecast, where nine of ten of the ticks' own do. `missed` is None without a deadline;
+    `unfinished` ended before the work did, mostly for the budget.
     """
 
     strategy: str
@@ -73,7 +73,7 @@ class ByRunner(msgspec.Struct, frozen=True):
 
 
 class _Scene(msgspec.Struct, frozen=True):
-    """What all lifetimes have in common."""
+    """The common input of all lifetimes."""
 
     spec: RunSpec
     offerings: tuple[Offering, ...]
@@ -98,7 +98,7 @@ def by_runner(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> ByRunner:
     """
-    The first lifetimes of the run's own rule, in all the markets that it may choose among.
+    Return the first lifetimes of the run's own rule, in all the markets that it may choose among.
 
     `plan` is the forecast of the other arguments.
     """
@@ -123,7 +123,7 @@ def by_runner(
 
 
 def _own(spec: RunSpec, questions: Sequence[Question]) -> int:
-    """The row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
+    """Return the row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
     strategies = [question.strategy for question in questions]
     own = spec.policy.strategy if spec.policy.strategy in strategies else "on_demand_only"
     return max((len(question.market.pools), n) for n, question in enumerate(questions) if question.strategy == own)[1]

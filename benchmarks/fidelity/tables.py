@@ -1,4 +1,4 @@
-"""How far the ticks are from the runner itself, as tables, in words and as JSON."""
+"""The difference between the ticks and the runner itself, as tables, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spotrun.report.tables import FiguresTable, add_row, figures_table, print_fi
 
 
 def fidelity_table(found: Fidelity) -> FiguresTable:
-    """A line by the ticks, and one by the runner."""
+    """Return a line by the ticks, and one by the runner."""
     table = figures_table("", f"{found.strategy}, {jobs_of(found)}", ["cost", "late", "losses"])
     for name, share, late, losses in (
         ("in ticks", found.ticks_share, found.ticks_late, found.ticks_losses),
@@ -31,7 +31,7 @@ def jobs_of(found: Fidelity) -> str:
 
 
 def in_words(found: Fidelity) -> str:
-    """The difference, in one line."""
+    """Return the difference, in one line."""
     cost = f"{found.cost_off:+.3f} of the on-demand bill (at most {found.cost_off_max:+.3f} in one job)"
     done = f"{_later(found.finish_off_s)} (at most {_later(found.finish_off_max_s)})"
     return f"The runner costs {cost} and is done {done}."
@@ -49,7 +49,7 @@ def as_json(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
 
 
 def lived_in_words(lived: ByRunner) -> str:
-    """What the runner itself made of some of the lifetimes, in one line."""
+    """Return the runner's own results for some of the lifetimes, in one line."""
     off = lived.finish_apart_s
     times = (
         "none done by both"

@@ -41,7 +41,7 @@ class Twin(msgspec.Struct, frozen=True):
 
     @property
     def late_s(self) -> float | None:
-        """How much later than the ticks the runner is done; None where one of them is not."""
+        """Return how much later than the ticks the runner is done; None if one of them is not."""
         if self.ticks_finished_s is None or self.runner_finished_s is None:
             return None
         return self.runner_finished_s - self.ticks_finished_s
@@ -49,8 +49,8 @@ class Twin(msgspec.Struct, frozen=True):
 
 class Fidelity(msgspec.Struct, frozen=True):
     """
-    All twins of one case. `cost_off` is by how much the runner's share of the on-demand bill is above that of the
-    ticks, `finish_off_s` how much later it is done: means, and the largest of any job, whatever its sign.
+    All twins of one case. `cost_off` is how much the runner's share of the on-demand bill is above that of the ticks,
+    `finish_off_s` how much later it is done: means, and the largest of any job, whatever its sign.
     """
 
     case: Case
@@ -75,7 +75,7 @@ def fidelity(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Fidelity]:
     """
-    So many jobs of each case on every record, spread over it, of the first strategy in `options`.
+    Compare `per_record` jobs of each case on every record, spread over it, under the first strategy in `options`.
 
     Raises:
         SpotrunError: a file is no record, or none is as long as a deadline.
@@ -125,13 +125,13 @@ def _twin(path: Path, window: int, job: Job, first: int, options: Options, seed:
 
 
 def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, RunResult]:
-    """What a job comes to by the ticks, and by the runner in a world of that seed."""
+    """Return the outcome of a job by the ticks, and by the runner in a world of that seed."""
     world = _world(market, zones, job, strategy, seed)
     return simulate(COMPARED[strategy], job, market), world.run(HORIZON * job.deadline_s)
 
 
 def _world(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> SimulatedWorld:
-    """The job as a run that is told how much work it is."""
+    """Return the world of the job as a run that knows its expected work."""
     on_demand = usd(job.on_demand_usd_per_hour)
     spec = RunSpec.from_dict(
         {

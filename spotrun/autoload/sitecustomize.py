@@ -1,6 +1,6 @@
 """
-What the user's own Python does at its start on an instance: it lets a program that seeds nothing draw the same numbers
-in each attempt of its run, and a training find what makes it survive.
+Runs at the start of the user's own Python on an instance: a program that seeds nothing draws the same numbers in each
+attempt of its run, and a training finds the code that makes it survive.
 
 Python imports this before the program's first line, as the agent puts this folder first in PYTHONPATH.
 
@@ -10,10 +10,10 @@ Python imports this before the program's first line, as the agent puts this fold
   none; so do its entry points, which Lightning reads. What INSTALLS names is called when a program imports its module:
   training frameworks, and torch.distributed, whose stores then listen at one address alone.
 
-Nothing else happens. Then the `sitecustomize` that this one hides is run, as if it were the only one.
+Nothing else happens. Then this file runs the `sitecustomize` that it hides, as if that were the only one.
 
-The Python may be any from 3.7 on, with packages of its own: only the standard library is used, and little of it.
-Whatever goes wrong here is said in a line, and the program goes on as it would without.
+The Python may be any from 3.7 on, with packages of its own: this file uses only the standard library, and little of it.
+It reports any fault in one line, and the program goes on as it would without this file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-In the arguments of what `multiprocessing` spawns: several that look alike, and each has to have numbers of its own.
+An argument of the processes that `multiprocessing` spawns: several look alike, and each has to have numbers of its own.
 """
 OLDEST = (3, 11)
-"""What spotrun itself needs."""
+"""The oldest Python that spotrun itself runs on."""
 INSTALLS = {
     "accelerate.accelerator": "spotrun.loop.entry:watch_accelerate",
     "hydra.core.utils": "spotrun.hydra.entry:install",
@@ -44,21 +44,24 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""By the module that a program imports: what is called with it then, `module:function`. Each may be called again."""
+"""Functions to call, `module:function`, by the module that a program imports. Each may be called again."""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
     "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",
 }
-"""What is told where such a module was imported. The others are a part of much that does not train by them."""
+"""
+The message to print when the program imports such a module. The other modules are part of many programs that do not
+train by them.
+"""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Where spotrun cannot be imported, to import one of these is said."""
+"""Modules whose import is reported where spotrun cannot be imported."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
 [lightning.pytorch.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_lightning
 """
-"""As pyproject.toml has them."""
+"""The same entry points as in pyproject.toml."""
 
 
 def begin() -> None:
@@ -81,8 +84,8 @@ def begin() -> None:
 
 def program() -> Sequence[str]:
     """
-    The program and its arguments: other programs of a run draw other numbers, and the ranks of one draw the same. The
-    folder of the instance is left out, as another has another.
+    Return the program and its arguments: other programs of a run draw other numbers, and the ranks of one program draw
+    the same. The folder of the instance is left out, as each instance has another.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""
@@ -109,7 +112,7 @@ class Process:
         self._forks = 0
 
     def seed(self) -> int:
-        """Of 32 bits, which is what numpy takes. hashlib would load OpenSSL into each Python, which takes 10 ms."""
+        """Return a seed of 32 bits, as numpy needs. hashlib would load OpenSSL into each Python, which takes 10 ms."""
         from binascii import crc32
 
         return crc32(repr(self._parts).encode("utf-8", "surrogateescape"))
@@ -119,17 +122,17 @@ def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
         return  # a file of the program has that name
     module.seed(here.seed())
-    # Python seeds it from the operating system in each forked process, and has done so by then.
+    # Python seeds the module from the operating system in each forked process, and has done so by then.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
 def seed_numpy(module: Any, here: Process) -> None:
-    """A forked process goes on with its parent's, as it does without this."""
+    """Seed numpy. A forked process goes on with its parent's generator, as it does without this."""
     module.seed(here.seed())
 
 
 def seed_torch(module: Any, here: Process) -> None:
-    """As numpy's. What loads data in workers of torch seeds all three in each."""
+    """Seed torch, like numpy. The workers in which torch loads data seed all three generators themselves."""
     module.manual_seed(here.seed())
 
 
@@ -172,7 +175,7 @@ def install(module: Any, function: str) -> None:
 
 
 class OurPackage:
-    """Of `sys.meta_path`: finds the spotrun that this file is a part of, and its entry points."""
+    """A finder for `sys.meta_path`: finds the spotrun that this file is a part of, and its entry points."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "spotrun":
@@ -183,7 +186,7 @@ class OurPackage:
         return spec_from_file_location(name, start, submodule_search_locations=[PACKAGE])
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Of this interpreter's own path, and not of another folder that a tool looks into."""
+        """Yield our distribution for this interpreter's own path, and not for another folder that a tool inspects."""
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
 
@@ -215,7 +218,10 @@ def our_distribution() -> Any:
 
 
 class ActsOnImport:
-    """Of `sys.meta_path`: finds nothing by itself, and acts on what the others find once it was imported."""
+    """
+    A finder for `sys.meta_path`: finds nothing by itself, and acts on modules that other finders have found, once
+    imported.
+    """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
         self._acts = acts
@@ -235,14 +241,14 @@ class ActsOnImport:
     def _watch(self, spec: Any) -> None:
         loader = spec.loader
         if isinstance(loader, type):
-            raise TypeError(f"{spec.name} has a loader that is a class")  # of all modules of its kind
+            raise TypeError(f"{spec.name} has a loader that is a class")  # shared by all modules of its kind
         original = loader.exec_module
         if getattr(original, "acts_on", None) == spec.name:
             return
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ != spec.name:
-                original(module)  # the loader of an archive is that of many, and somebody may only have asked for this
+                original(module)  # an archive's loader serves many modules, and another one may be imported first
                 return
             loader.__dict__.pop("exec_module", None)
             original(module)
@@ -268,7 +274,7 @@ def say(text: str) -> None:
 
 
 def run_the_hidden_one() -> None:
-    """Its errors are its own: Python reports them as if it had found it."""
+    """Run the hidden `sitecustomize`. Its errors are its own: Python reports them as if it had found the file."""
     spec = PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if os.path.abspath(folder) != HERE])
     if spec is None or spec.loader is None:
         return

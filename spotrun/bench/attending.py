@@ -1,4 +1,4 @@
-"""Runs the trials of a bench, some of them at once, and leaves nothing running."""
+"""Runs the trials of a bench, several at the same time, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from spotrun.store.retrying import persist
 from spotrun.units import count_of, to_the_second
 
 LOOK_S = 0.25
-"""System time between two looks at how far the trials are."""
+"""Seconds of system time between two checks of the trials' progress."""
 LEAVE_WITHIN_S = 90.0
-"""System time. What ends a run waits for a minute until its instances are gone."""
+"""Seconds of system time. The end of a run waits up to a minute for its instances to be gone."""
 Watch = Callable[[Sequence[Progress]], None]
-"""Is shown how far each trial is that goes on."""
+"""Receives the progress of each trial that goes on."""
 
 
 class Planned(NamedTuple):
     """
-    A trial of `job` that may be rented: its run, dollars an hour, and the least budget with which it begins.
+    A trial of `job` that may be rented: its run, dollars an hour, and the minimum budget with which it begins.
     `job_digest` is that of the job without all that a bench varies.
     """
 
@@ -68,7 +68,7 @@ class Planned(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A bench that can begin. `base` is the type that the others are compared with."""
+    """A bench that can begin. `base` is the type that all others are compared with."""
 
     job: RunSpec
     trials: Sequence[Planned]
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
 
 def wanted(path: Path, arguments: Sequence[str], wish: Wish) -> Wanted:
     """
-    Read the job and the flags, and look for what each trial needs. Nothing is rented.
+    Read the job and the flags, and find prices and minimum budget of each trial. Nothing is rented.
 
     Raises:
         SpecInvalid, CloudError, StoreError, NotInstalled: a trial could not begin.
@@ -101,11 +101,11 @@ def wanted(path: Path, arguments: Sequence[str], wish: Wish) -> Wanted:
 
 def planned(job: RunSpec, trials: Sequence[Trial], specs: Sequence[RunSpec]) -> Iterator[Planned]:
     """
-    See whether there is what the trials of `job` need, which `specs` measure. Nothing is rented. The market of a kind
-    is looked at once.
+    Find prices and minimum budget for each trial of `job`; `specs` are the runs that measure the trials. Nothing is
+    rented. The market of a kind is read once.
 
     Raises:
-        SpecInvalid, CloudError: there is not.
+        SpecInvalid, CloudError: a trial cannot be rented.
     """
     seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
     for trial, spec in zip(trials, specs, strict=True):
@@ -136,8 +136,9 @@ def measuring(
     trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
 ) -> Iterator[Iterator[Row]]:
     """
-    The rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` how many of them
-    may be: None is one of each kind. Whatever ends the block, nothing that was rented in it is left running.
+    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` is the
+    maximum that run at the same time: None is one of each kind. However the block ends, nothing that was rented in it
+    is left running.
     """
     bench = _Bench(trials, steps, budget, at_once, watch)
     try:
@@ -148,7 +149,7 @@ def measuring(
 
 
 class _Bench:
-    """All trials: those that wait, and those that go on with a share of the budget each."""
+    """All trials: the waiting ones, and the running ones with a share of the budget each."""
 
     def __init__(
         self, trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
@@ -173,7 +174,10 @@ class _Bench:
                 yield self._row(ended)
 
     def _begin(self) -> Row | None:
-        """Begin those whose turn it is. A row for the first of them, if nothing will ever be left for it."""
+        """
+        Begin the trials whose turn it is. Return a row for the first of them if the budget can never pay for it; else
+        None.
+        """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._at_once)
         turns = [self._waiting[place] for place in places]
@@ -226,7 +230,7 @@ class _Trial:
         steps: int,
         ended: Queue[_Trial],
     ) -> None:
-        """The run has been created then."""
+        """Create the run."""
         self.budget_usd = budget_usd
         self.progress = Progress(planned.trial, number, trials, 0, steps, None)
         self._planned = planned
@@ -249,11 +253,11 @@ class _Trial:
         self._thread.start()
 
     def leave(self) -> None:
-        """End it; its runner looks every two seconds."""
+        """End the trial; its runner checks every two seconds."""
         self._unwanted.set()
 
     def join(self, within_s: float) -> None:
-        """Until nothing of it is left, or nobody can wait any longer."""
+        """Wait until nothing of the trial is left, for at most `within_s` seconds; then report what is left."""
         if self._thread.ident is None:  # a signal came between its creation and its start
             _leave_nothing(self._run)
             return
@@ -282,12 +286,12 @@ class _Trial:
 
     def _see(self, status: AgentStatus) -> None:
         self._meter.show(status)
-        if self._meter.enough:  # its instances first: nobody goes on with a last checkpoint of what was measured
+        if self._meter.enough:  # end its instances first: no run continues from a last checkpoint of a measurement
             end_instances(self._run)
             request_stop(self._run)
 
     def row(self) -> Row:
-        """What came out, once it has ended. An error that ended it is raised."""
+        """Return the result, once the trial has ended. An error that ended it is raised."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
@@ -324,7 +328,7 @@ class _Trial:
         return f"it did not make {steps} in {time} ({detail}); give it more by --within or --budget"
 
     def _keep(self, run: OpenRun, measured: Measured) -> None:
-        """For later runs of the job as it was measured."""
+        """Keep the measured speed for later runs of the job."""
         kind = self._planned.trial.kind
         if kind is None:
             return
@@ -352,7 +356,7 @@ class _Trial:
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """A new run, of which nothing is left if a signal comes meanwhile."""
+    """Create a run; if a signal comes meanwhile, nothing is left of it."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

@@ -1,8 +1,8 @@
 """
-How fast a training runs once it runs evenly, by what its agent says of it. Pure.
+Measures how fast a training runs once it runs evenly, from its agent's status. Pure.
 
-The steps of the beginning are left out: a first step compiles, allocates and fills the queues of loaders. What follows
-is cut into blocks, whose rates say how evenly it runs.
+The first steps are left out: a first step compiles, allocates and fills the queues of loaders. The rest is cut into
+blocks, whose rates say how evenly it runs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from spotrun.folder.status_objects import AgentStatus, Trained, Usage
 
 WARM_UP_STEPS = 10
 BLOCKS = 6
-"""What is measured is cut into at least so many blocks."""
+"""Minimum blocks that a measurement is cut into."""
 QUARTERS = 4
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What was measured over `steps` steps and `samples` samples of `seconds` of training, the beginning left out.
+    A measurement over `steps` steps and `samples` samples of `seconds` of training, the beginning left out.
 
     `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is the share by which the seconds of a
-    step may be wrong in 19 of 20 cases, by how unevenly the blocks went; 0 of one block. `data_wait`, `cpu_share` and
-    `gpu_share` are shares of that time; None where nothing tells. Memory is the most that was taken of the machine, and
-    of its GPUs together.
+    step may be wrong in 19 of 20 cases, estimated from how unevenly the blocks went; 0 of one block. `data_wait`,
+    `cpu_share` and `gpu_share` are shares of that time; None if unknown. Memory is the most that was taken of the
+    machine, and of its GPUs together.
     """
 
     steps: int
@@ -51,17 +51,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """None where the training does not say how many samples its batches hold."""
+        """Samples per second; None if the training does not report how many samples its batches hold."""
         return self.samples / self.seconds if self.samples else None
 
     @property
     def samples_total(self) -> float | None:
-        """Of the whole training; None where it does not say when it ends."""
+        """Samples of the whole training; None if the training does not report when it ends."""
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
 
 class Meter:
-    """Is shown what an agent says, again and again, until that is enough: `steps` after the first `warm_up`."""
+    """Collects an agent's status, again and again, until there is enough: `steps` after the first `warm_up`."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
@@ -75,7 +75,9 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """An agent that was started anew, as on another instance, counts from nothing, and warms up again."""
+        """
+        Take a status. An agent that was started again, as on another instance, counts from zero, and warms up again.
+        """
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []
@@ -99,7 +101,7 @@ class Meter:
 
     @property
     def steps(self) -> int:
-        """So many were measured."""
+        """Number of steps that were measured."""
         return sum(block.steps for block in self._blocks)
 
     @property
@@ -108,7 +110,7 @@ class Meter:
 
     @property
     def measured(self) -> Measured | None:
-        """What is known so far; None before the first block."""
+        """The measurement so far; None before the first block."""
         if not self._blocks:
             return None
         assert self._status is not None
@@ -134,7 +136,7 @@ class Meter:
 
 
 def _doubt(blocks: Sequence[Trained]) -> float:
-    """Twice the standard error of the mean seconds of a step, as a share of it."""
+    """Return twice the standard error of the mean seconds of a step, as a share of that mean."""
     if len(blocks) < 2:
         return 0.0
     whole = sum(blocks, Trained())

@@ -40,7 +40,7 @@ def _bars(rows: Sequence[Row], figure: Callable[[Row], float]) -> Markup:
 
 
 def _steps(rows: Sequence[Row]) -> Markup:
-    """Which part of a step computes, and which waits for data."""
+    """Draw the share of a step that computes, and the share that waits for data."""
     drawn = []
     for each in rows:
         assert each.measured is not None

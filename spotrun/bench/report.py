@@ -1,4 +1,4 @@
-"""`spotrun bench` as text, as JSON and as a page: what is measured, how far that is, and what came out."""
+"""Shows `spotrun bench` as text, as JSON and as a page: the plan, the progress and the results."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""What a first step waits for, in this order, as in a run's report: `restore` is the script's own beginning."""
+"""Causes of the wait for a first step, in this order, as in a run's report: `restore` is the script's own beginning."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a bench is: trial `number` of `trials`, counted from 0, has made `steps` of the `wanted` ones."""
+    """The progress of a bench: trial `number` of `trials`, counted from 0, has made `steps` of the `wanted` ones."""
 
     trial: Trial
     number: int
@@ -53,8 +53,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    A changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr, because
-    stdout is for the result.
+    Return a changing line for each trial that goes on, on a terminal; else a line when one begins. It is on stderr,
+    because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -69,7 +69,7 @@ class _Live(Screen[Sequence[Progress]]):
         return Group(*self._spinners.values())
 
     def _spinner(self, each: Progress) -> Spinner:
-        """The same one again turns on: a new one would begin its turn anew."""
+        """Return the spinner of the trial, which keeps turning; a new one would start its turn from the beginning."""
         spinner = self._spinners.get(each.number) or Spinner("dots")
         spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
         return spinner
@@ -94,12 +94,12 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Of a table: nobody is ever billed what a simulated cloud asks."""
+    """Return the title of a table, marked if prices are simulated: a simulated cloud bills no one."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
 def show_plan(trials: Sequence[tuple[Trial, Prices]]) -> None:
-    """What will be rented."""
+    """Print what will be rented."""
     title = _priced("To be measured", (prices for _, prices in trials))
     table = figures_table(title, "", ["spot\n$/h", "on demand\n$/h"])
     for trial, prices in trials:
@@ -112,7 +112,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 
 
 def say_row(row: Row) -> None:
-    """At once, beside the progress: a bench of several types takes a while."""
+    """Print a row at once, during the progress: a bench of several types takes a while."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
@@ -207,7 +207,7 @@ def begin_table(rows: Sequence[Row]) -> FiguresTable:
 
 
 def findings(rows: Sequence[Row], samples: float | None) -> list[str]:
-    """In words: what each training is bound by, why some have no figures, and which is the cheapest."""
+    """Return the findings in words: what limits each training, why some have no figures, and which is the cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)
@@ -225,12 +225,12 @@ def findings(rows: Sequence[Row], samples: float | None) -> list[str]:
 
 
 def time_of(row: Row, base: Row) -> float | None:
-    """The share of the base's time for as many samples."""
+    """Return the share of the base's time for the same number of samples."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
 def cost_of(row: Row, base: Row) -> float | None:
-    """The same of its cost, each at its lowest price."""
+    """Return the share of the base's cost, each at its lowest price."""
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours
 
@@ -259,7 +259,7 @@ def _middle_half(row: Row) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three significant digits, and never an exponent."""
+    """Return three significant digits, never with an exponent."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What became of the trials of a bench, and what follows from it in dollars. Pure."""
+"""The results of the trials of a bench, and what follows from them in dollars. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = ("out of memory", "outofmemory", "oom-kill", "cannot allocate me
 
 
 class Fate(StrEnum):
-    """Of a trial."""
+    """The end of a trial."""
 
     MEASURED = "measured"
     OUT_OF_MEMORY = "out of memory"
@@ -39,7 +39,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
-        """Of `nodes` instances."""
+        """Return the prices of `nodes` instances."""
         found = list(offerings)
         return cls(
             spot=_least(found, CapacityType.SPOT, nodes),
@@ -55,9 +55,8 @@ def _least(offerings: Sequence[Offering], capacity: CapacityType, nodes: int) ->
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A trial, and what became of it. `instance_type` is the one that it trained on, "" if it never did. `begins_s` are
-    the run seconds from its launch to its first step, by what they were spent on. `usd` is what it has cost, and
-    `reason` says why there is no figure.
+    A trial and its result. `instance_type` is the one that it trained on, "" if it never did. `begins_s` are the run
+    seconds from its launch to its first step, by cause. `usd` is its cost, and `reason` says why there is no figure.
     """
 
     trial: Trial
@@ -73,19 +72,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second; steps where nobody knows the samples."""
+        """Samples per second; steps per second where the samples are unknown."""
         if self.measured is None:
             return None
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Samples, or steps, for a dollar."""
+        """Return samples, or steps, for a dollar."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
 
     def hours(self, samples: float | None = None) -> float | None:
-        """Of the whole job, or of so many samples: training alone, without validations, starts and interruptions."""
+        """
+        Return the hours of the whole job, or of `samples` samples: training alone, without validations, starts and
+        interruptions. None if unknown.
+        """
         if self.measured is None:
             return None
         if samples is not None:
@@ -108,8 +110,8 @@ def devices_of(row: Row) -> int:
 
 def efficiency(row: Row, rows: Iterable[Row]) -> float | None:
     """
-    How much of one device's rate each of several brings: the rate of all, over that of one times their number. None
-    where one was not measured alone with the same batch size and precision.
+    Return the share of one device's rate that each of several devices brings: the rate of all, over that of one times
+    their number. None if one was not measured alone with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -139,12 +141,12 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> Fate:
-    """Of a run that failed, by what it said last."""
+    """Return how a failed run ended, by its last words."""
     return Fate.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else Fate.FAILED
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The one with the most samples for a dollar, at the lower of its prices; None if none was measured."""
+    """Return the row with the most samples for a dollar, at the lower of its prices; None if none was measured."""
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None
 

@@ -1,4 +1,4 @@
-"""Which trainings are measured: the job itself on each type, with each batch size, precision and number of devices."""
+"""The trainings to measure: the job itself on each type, with each batch size, precision and number of devices."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""No checkpoint is made while it is measured."""
+"""Steps between checkpoints: more than any trial has, so that it makes none."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure; None where the job itself says it."""
+    """A training to measure; None in a field leaves it to the job."""
 
     kind: Kind | None
     devices: int | None = None
@@ -45,7 +45,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def otherwise(self) -> str:
-        """In what it is to differ from the job on that kind: `batch 16, 16-mixed`."""
+        """The differences from the job on that kind: `batch 16, 16-mixed`."""
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
@@ -59,7 +59,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of the script's arguments, where the user has said them."""
+    """The names of the script's arguments, where the user has given them."""
 
     batch: str | None = None
     devices: str | None = None
@@ -73,7 +73,9 @@ def trials(
     batches: Sequence[int],
     precisions: Sequence[str],
 ) -> list[Trial]:
-    """Each of `kinds`, else of the job's own, with each of the others; an empty sequence leaves it to the job."""
+    """
+    Return each of `kinds`, else of the job's own, with each of the others; an empty sequence leaves it to the job.
+    """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
         Trial(kind=_with_devices(kind, number), devices=number, batch=batch, precision=precision)
@@ -92,11 +94,11 @@ def spec_of(
     spec: RunSpec, script: Script, trial: Trial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    The job, whose `script` this is, as a short run that measures `trial`: in a calm market, with no checkpoint, and
-    with limits of its own.
+    Return the job, whose `script` this is, as a short run that measures `trial`: in a calm market, with no checkpoint,
+    and with limits of its own.
 
     Raises:
-        SpecInvalid: the script has no argument that could say it.
+        SpecInvalid: the script has no argument for a value of the trial.
     """
     train = spec.train
     if trial.batch is not None:
@@ -128,17 +130,17 @@ def spec_of(
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """What to say of arguments that neither the job nor any file of the work folder names."""
+    """Yield a note for each argument that neither the job nor any file of the work folder names."""
     if train.run is not None:
         return
     for named in (names.batch, names.precision, names.devices):
         name = "" if named is None else named.lstrip("-")
         if name and replaced(train.args, name, "") is None and script.flag_for(name) is None:
-            yield f"no file beside {train.title} names {named}: see that it is read"
+            yield f"no file next to {train.title} names {named}: check that the script reads it"
     if devices and not names.devices and not has_argument(train, script, DEVICES):
         yield f"{train.title} has no argument for the number of devices: it has to train on all that it finds"
 
 
 def _is_bare(kind: Kind | None) -> bool:
-    """Nothing but an argument could say how many devices train."""
+    """Return whether only an argument could say how many devices train."""
     return not isinstance(kind, Accelerators)

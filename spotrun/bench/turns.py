@@ -1,4 +1,4 @@
-"""Which trials of a bench begin together, and with how much of its budget. Pure."""
+"""Chooses which trials of a bench begin together, and with how much of its budget. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from decimal import ROUND_DOWN, Decimal
 from spotrun.spec.kinds import Kind
 
 AT_ONCE_MAX = 8
-"""So many types are rented at once, if nobody says how many."""
+"""Maximum types that are rented at the same time, unless the user sets another number."""
 CENT = Decimal("0.01")
 
 
 def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], at_once: int | None) -> list[int]:
     """
-    The places among those that wait of the trials that begin beside those that go on, by the kinds of both: `at_once`
-    in all, and first those of a kind of which the fewest go on. None is one of each kind: a quota seldom allows two.
+    Return the places, among the waiting trials, of those that begin next to the running ones, by the kinds of both:
+    `at_once` in all, and first those of a kind of which the fewest run. None is one of each kind: a quota seldom allows
+    two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (at_once or AT_ONCE_MAX):
@@ -31,8 +32,9 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], at_o
 
 def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Decimal]:
     """
-    How much of what is left each of those that begin together may spend: so much that all may last equally long, by
-    what each needs to begin. Fewer shares than asked for, if it is not enough for all of them.
+    Return the share of the rest that each of the trials that begin together may spend, in proportion to what each needs
+    to begin, so that all may last equally long. There are fewer shares than trials if the rest is not enough for all of
+    them.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

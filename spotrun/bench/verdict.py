@@ -1,5 +1,5 @@
 """
-What would make a training faster, and by how much at most. Pure.
+Says what would make a training faster, and by how much at most. Pure.
 
 The parts of a step are measured: for a share `w` of it the training waits for its data, and for the rest it computes.
 If a part takes no time at all, the whole is faster by (Amdahl 1967):
@@ -16,29 +16,29 @@ from __future__ import annotations
 from spotrun.bench.meter import Measured
 
 LITTLE = 0.05
-"""A share of waiting that nobody would do anything about."""
+"""A share of waiting that is too small to act on."""
 INPUT_BOUND = 0.30
-"""From this share on, data are what to look at first."""
+"""Minimum share of waiting from which loading data is the first thing to improve."""
 BUSY = 0.8
-"""Processors that compute for this share of the time have not much to spare."""
+"""Minimum share of the time from which busy processors have not much to spare."""
 MORE_CPUS = 8
 GAIN_MAX = 100.0
 
 
 def device_gain(measured: Measured) -> float:
-    """How many times as fast a training can be at most on a faster device; `inf` if it never waits for data."""
+    """Return how many times as fast a training can be at most on a faster device; `inf` if it never waits for data."""
     return 1 / measured.data_wait if measured.data_wait else float("inf")
 
 
 def loading_gain(measured: Measured) -> float:
-    """The same if its data were always there."""
+    """Return the same if its data were always there."""
     return 1 / (1 - measured.data_wait) if measured.data_wait < 1 else float("inf")
 
 
 def cpus_gain(measured: Measured, more: int = MORE_CPUS) -> float | None:
     """
-    The same with `more` processors, if its loaders use them as they use those that there are. None where those have
-    time to spare: then loading waits for something else, or has too few workers.
+    Return the same with `more` processors, if its loaders use them like the present ones. None if those have time to
+    spare: then loading waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -47,7 +47,7 @@ def cpus_gain(measured: Measured, more: int = MORE_CPUS) -> float | None:
 
 
 def verdict(measured: Measured) -> str:
-    """One sentence, or two: what it is bound by, and what each remedy gains at most."""
+    """Return one sentence, or two: what limits the training, and what each remedy gains at most."""
     waits = measured.data_wait
     if waits <= LITTLE:
         most = _times(loading_gain(measured))
@@ -70,7 +70,7 @@ def _spare(measured: Measured) -> str:
 
 
 def _idle(measured: Measured) -> str:
-    """Neither data nor the device holds it up."""
+    """Return the verdict on a training that neither data nor the device holds up."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
     return f"; its GPUs compute {measured.gpu_share:.0%} of the time: a larger batch, or less Python between steps"

@@ -89,7 +89,7 @@ class Wish(NamedTuple):
 
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
-    """What is wrong with the accelerators of a trial is wrong with the flag that names them."""
+    """Name the flag in an error about the accelerators of a trial, which come from `--types`."""
     try:
         yield
     except SpotrunError as error:
@@ -126,7 +126,7 @@ def _numbers(flag: str, text: str | None) -> list[int]:
 
 
 def base_of(against: str | None, types: Sequence[str]) -> str | None:
-    """The one of `types` that `--against` means."""
+    """Return the one of `types` that `--against` means."""
     if against is None:
         return None
     by_name = {each.casefold(): each for each in types}

@@ -132,7 +132,7 @@ def spotrun(
 
 
 def main() -> NoReturn:
-    """The console script: a SpotrunError becomes its message, its hint and its exit code."""
+    """Run the console script: a SpotrunError becomes its message, its hint and its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal's encoding lacks ends no command
@@ -149,5 +149,5 @@ def main() -> NoReturn:
             print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)
             code = 1
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the output of Python itself when it ends
     sys.exit(code)

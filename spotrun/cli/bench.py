@@ -148,7 +148,7 @@ def bench(
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             _measure(asked, steps, at_once or (1 if here else None), rows)
-    finally:  # what was paid for is shown, whatever has ended it
+    finally:  # show paid measurements, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)
     if not any(row.measured for row in rows):

@@ -92,7 +92,7 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """Ask, then write. What is said goes to the error output: the other one may be JSON."""
+    """Ask, then write. Messages go to the error output: the standard output may be JSON."""
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
@@ -116,5 +116,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """The same whatever else was written meanwhile: the fold checks it again."""
+    """Return the same event whatever else was written meanwhile: the fold checks it again."""
     return event

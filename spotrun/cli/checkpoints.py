@@ -55,7 +55,7 @@ def _print_commits(commits: list[Commit]) -> None:
 
 
 def _told(commit: Commit) -> dict[str, Any]:
-    """What `--json` says: its entry, with the epoch numbered as everywhere else that people read."""
+    """Return the checkpoint for `--json`: its entry, with the epoch numbered as everywhere else that people read."""
     from msgspec import to_builtins
 
     entry = {**to_builtins(commit.event), "epoch": commit.event.epoch + 1}
@@ -134,7 +134,7 @@ def export_checkpoint(
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
-    """The newest checkpoint of a step. A step may name one that is suspect or cut off."""
+    """Return the newest checkpoint of a step. A step may name one that is suspect or cut off."""
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:

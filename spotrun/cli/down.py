@@ -44,7 +44,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
-    """All of its runs first stop to launch, then they end one by one."""
+    """Stop all its runs first, so that none launches, then end them one by one."""
     from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import told
     from spotrun.runs.termination import take_down

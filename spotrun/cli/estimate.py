@@ -52,7 +52,9 @@ def estimate(
 
 
 def _reckonable(path: Path) -> CostStudy:
-    """The study, with the prices of the places that are rented, or listed in a table, and with measured speeds."""
+    """
+    Return the study, with the prices of the places that are rented, or listed in a table, and with measured speeds.
+    """
     from spotrun.estimate.benched import with_benches
     from spotrun.estimate.cost_study_file import load_study, placed_in
     from spotrun.estimate.listed import with_list_prices
@@ -88,10 +90,7 @@ def _list_price(listed: Listed) -> ListPrice:
 
 
 def _benched(job: Path, measured: Measured) -> Found:
-    """
-    Raises:
-        SpecInvalid: the job was never measured so, or nobody knows how many samples a step of it has.
-    """
+    """Raises: \n    SpecInvalid: the job was never measured that way, or the samples of a step are unknown."""
     from decimal import Decimal
 
     from spotrun.estimate.benched import Found

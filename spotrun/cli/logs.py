@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spotrun.store.port import Store
 
 FOLLOW_EVERY_S = 1.0
-"""System time between two looks for new chunks."""
+"""Seconds of system time between two readings of new chunks."""
 
 
 def logs(
@@ -66,7 +66,7 @@ def logs(
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
-    """The one whose log is wanted; None if it is that of all."""
+    """Return the member whose log is wanted; None if it is that of all."""
     if attempt is None and member is None:
         return None
     state, _ = run.read_whole_part()
@@ -74,7 +74,7 @@ def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName |
 
 
 def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
-    """Who had rank 0 in the run's attempt of this number."""
+    """Return the member with rank 0 in the run's attempt of this number."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
@@ -83,14 +83,14 @@ def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
 
 
 _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
-"""What an agent names a part of its log. Others may write beside it."""
+"""Names that agents give to parts of their logs. Other objects may lie next to them."""
 
 
 class _Output:
     """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
 
     def __init__(self, store: Store, only: MemberName | None = None) -> None:
-        """Of `only` that member, or of each that is shown."""
+        """Show the log of `only` that member, or of each that is shown."""
         self.told: set[str] = set()
         self._only = only
         self._store = store
@@ -99,7 +99,7 @@ class _Output:
         self._in_line = False
 
     def print_new(self, state: RunState | None) -> None:
-        """Without a state the launches have no other name than their number."""
+        """Print new chunks. Without a state the launches have no other name than their number."""
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
         for key in sorted(new, key=_order):
@@ -111,7 +111,10 @@ class _Output:
         sys.stdout.flush()
 
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
-        """Of a gang those that have had rank 0: the others say the same, or nothing."""
+        """
+        Return whether to show the log of an instance. Of a gang only members that have had rank 0 are shown: the others
+        print the same, or nothing.
+        """
         if self._only is not None or state is None or not state.of_gangs:
             return True
         if name.launch in state.launches and state.launches[name.launch].attempt is None:
@@ -119,14 +122,16 @@ class _Output:
         return any(attempt.names[0] == name for attempt in state.attempts.values())
 
     def _print_title(self, title: str) -> None:
-        """As `tail -f` does it of several files, where another one begins."""
+        """Print a title where the log of another instance begins, as `tail -f` does for several files."""
         if title != self._title:
             sys.stdout.write(("\n" if self._in_line else "") + f"==> {title} <==\n")
             self._title = title
 
 
 def _title(state: RunState | None, name: MemberName) -> str:
-    """`attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over."""
+    """
+    Return `attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over.
+    """
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
 
@@ -143,7 +148,7 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
-    """What the instances, or one of them, said by themselves: all there is when no agent came to write logs."""
+    """Print the consoles of the instances, or of one: the only logs when no agent came to write any."""
     from spotrun.report.describe import printable
 
     for instance in run.driver.instances(run.created.uid, must_see=()):
@@ -180,7 +185,7 @@ def _text(store: Store, key: str) -> str:
 
 
 def _order(key: str) -> tuple[MemberName, str]:
-    """Launches in the order of their numbers, then their members, then chunks in theirs."""
+    """Return the sort key: launches in the order of their numbers, then their members, then chunks in theirs."""
     found = _CHUNK.fullmatch(key)
     assert found is not None
     return MemberName(int(found[1]), int(found[2] or 0)), found[3]

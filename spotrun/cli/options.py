@@ -25,7 +25,7 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    A store to look for runs in. Before the first launch, the one that the environment names need not be there.
+    Return a store to look for runs in. Before the first launch, the one that the environment names need not be there.
 
     Raises:
         StoreError: the flag names a folder that is not there.
@@ -85,7 +85,7 @@ ScriptArguments = Annotated[
 
 
 def print_json(value: object) -> None:
-    """Print the answer of a command. An error that follows is then told to people alone."""
+    """Print the answer of a command. Only people see an error that follows."""
     import json
 
     from spotrun.runs import boundary
@@ -96,7 +96,7 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal while something takes its time: it is told how much is done, of how much."""
+    """Show a bar on the terminal during long work: the caller reports how much is done, and of how much."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -108,7 +108,7 @@ def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable
 
 def require_writable(path: Path) -> None:
     """
-    See whether a file may be written there, before anything is done for it.
+    Check whether a file may be written there, before anything is done for it.
 
     Raises:
         SpotrunError: the folder is not there, or is not the user's.

@@ -1,7 +1,7 @@
 """
-How `--help` looks: plain lines, each value by the word that its option gives it, and an example at the end.
+The look of `--help`: plain lines, each value by the word that its option gives it, and an example at the end.
 
-Typer by itself writes a type beside every argument and flag (`<bool>`, `<path>`).
+Typer by itself writes a type next to every argument and flag (`<bool>`, `<path>`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class VerbGroup(TyperGroup):
 
     verbs: ClassVar[Mapping[str, Listed]]
     headings: ClassVar[Mapping[str, tuple[str, ...]]]
-    """The verbs by what they are for; together they are all that are listed."""
+    """The verbs by purpose; together they are all that are listed."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """The runs of a store by uid, and what else may be the uid of one: that of a folder that cannot be read."""
+    """
+    The runs of a store by uid, and other names that may end in the uid of one: those of folders that cannot be read.
+    """
 
     runs: dict[str, OpenRun]
     unreadable: frozenset[str]
@@ -143,8 +145,8 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Living instances of runs that this store cannot tell about: they may be in another one, or their folder was moved or
-    deleted, or something in it is damaged.
+    Name living instances of runs that are not readable in this store: they may be in another one, or their folder was
+    moved or deleted, or something in it is damaged.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
@@ -164,7 +166,7 @@ def _name(instances: Iterable[Instance], advice: str) -> None:
 
 
 def _named(instance: Instance) -> str:
-    """Anybody of the account may have given it its tags."""
+    """Return an instance as text, safe to show: any user of the account may have set its tags."""
     said = f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}"
     return shown(said, len(said))
 
@@ -187,8 +189,8 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
-    Whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because unknown
-    does not mean dead. What has switched itself off is started by nobody.
+    Return whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because
+    unknown does not mean dead. An instance that has switched itself off is never started again.
     """
     from spotrun.run.gang import MemberName
 
@@ -213,7 +215,7 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
 
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
-    """Those of runs that are over, and the names of others."""
+    """Remove the leftovers of runs that are over, and name those of others."""
     from spotrun.runs.asking import confirm
 
     found = leftovers.found()
@@ -238,7 +240,7 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
-    """Those of runs that are over, and those that a check of the account has left behind."""
+    """Remove the identities of runs that are over, and those that a check of the account has left behind."""
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
     from spotrun.runs.asking import confirm
@@ -268,7 +270,7 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """The uids that have one. An account with one for all runs may not allow the question."""
+    """Return the uids that have an identity. An account with one for all runs may not allow the call."""
     try:
         return identities.runs()
     except CloudError as error:
@@ -278,7 +280,7 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Whether the run has ended and has no living instance in any of its regions; an instance may still be ending.
+    Return whether the run has ended and has no living instance in any of its regions; an instance may still be ending.
 
     A run that is not in this store, or cannot be read, keeps what it has: `what`. So does one that is being created.
     """

@@ -21,7 +21,7 @@ def resume(
     Carry on a run that lost its runner, was stopped or failed.
 
     It trains the code that was uploaded at its launch. To train code that has changed, launch again.
-    A run from another machine is asked about once.
+    For a run from another machine it asks once.
 
     For a run that is complete, this makes sure that no instance is left and that the bill is final.
     """

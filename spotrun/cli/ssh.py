@@ -47,7 +47,7 @@ def ssh(
     On AWS it goes through Session Manager, on Google Cloud through Identity-Aware Proxy: neither needs an open port.
 
     With -L, which may be given several times, ports of your machine lead to what listens on the instance, as a notebook
-    does. On AWS that is all it does; on Google Cloud there is a shell beside it.
+    does. On AWS that is all it does; on Google Cloud it opens a shell as well.
     """
     from spotrun.runs.open_run import open_run
 
@@ -88,7 +88,7 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    The living instance where the run trains; if there is none, the newest living one.
+    Return the living instance where the run trains; if there is none, the newest living one.
 
     Raises:
         CloudError: no instance of the run lives, or `instance_id` does not.

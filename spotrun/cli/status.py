@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
-"""System time between two refreshes of `-w`."""
+"""Seconds of system time between two refreshes of `-w`."""
 STATES: dict[type[SpotrunError], str] = {
     LedgerDamaged: "damaged",
     LedgerFlooded: "flooded",
@@ -98,7 +98,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """The runs of exactly that name or id; if there are none, those whose name or id begins so."""
+    """Return the runs of exactly that name or id; if there are none, those whose name or id begins with it."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 
@@ -145,7 +145,7 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    """The facts of a run; where its figures cannot be reckoned with, that is the fact."""
+    """Return the facts of a run; if its figures cannot be computed, that is the fact."""
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
     try:
         return base | _facts(run)
@@ -154,7 +154,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _facts(run: OpenRun) -> dict[str, Any]:
-    """A run that has ended is shown without its ledger, if a runner has left its final status."""
+    """Return the facts. A run that has ended is shown without its ledger, if a runner has left its final status."""
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
@@ -211,7 +211,7 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
 
 
 def _usage_facts(status: AgentStatus | None) -> dict[str, Any]:
-    """How busy the machine of a training is, the lead's of several."""
+    """Return how busy the machine of a training is, the lead's of several."""
     from msgspec import to_builtins
 
     usage = None if status is None else to_builtins(status.usage)
@@ -243,7 +243,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
-    """The forecast of the budget under the keys of `--json`. Epochs count from 1."""
+    """Return the forecast of the budget under the keys of `--json`. Epochs count from 1."""
     if budget is None:
         return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
@@ -255,7 +255,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """Since when its runner is told nothing by the cloud, and why; None if it sees the run's instances."""
+    """Return since when the cloud does not answer its runner, and why; None if the runner sees the run's instances."""
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
@@ -271,7 +271,7 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
-    """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
+    """Return the next decision; None if the run has ended, or a later spotrun wrote its specification."""
     from spotrun.folder.room import shortage
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain
@@ -308,7 +308,7 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """Whether a runner attends to the run; None if it has ended."""
+    """Return whether a runner attends to the run; None if it has ended."""
     from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

@@ -36,7 +36,7 @@ def validate(
     """
     Check a job and show every mistake, with its line and how to fix it.
 
-    No cloud is asked: whether one rents out the resources shows `spotrun launch --dry-run`.
+    It calls no cloud: `spotrun launch --dry-run` shows whether one rents out the resources.
     """
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
@@ -91,8 +91,8 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Show what becomes of each key, and write the job if `write` names a file. The answer is the job, and whether the
-    file names a cloud, and so says where it can be had.
+    Show the result for each key, and write the job if `write` names a file. Return the job, and whether the file names
+    a cloud, and so says where it can be had.
 
     Raises:
         SpecInvalid: a key was not taken, or the job may not be written there.

@@ -11,7 +11,7 @@ from spotrun.errors import NotIdentical, SpecInvalid
 from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
-"""Unless the user says how many, or at which steps."""
+"""Kills, unless the user gives their number or their steps."""
 
 
 KillsOption = Annotated[

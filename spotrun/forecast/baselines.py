@@ -1,7 +1,7 @@
 """
-The rules of other tools and of the literature. Simulations compare ours with them; no job can be run by them.
+The rules of other tools and of the literature. Simulations compare ours with them; no job can run by them.
 
-A SafetyNet keeps each of them from being late, as it keeps ours: what is compared is the rule.
+A SafetyNet keeps each of them from being late, as it keeps ours: the comparison is of the rule.
 """
 
 from __future__ import annotations
@@ -75,4 +75,4 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""All that a study may compare, and a simulated world may run: what a job may name first."""
+"""All strategies that a study may compare, and a simulated world may run: first those that a job may name."""

@@ -24,13 +24,13 @@ UP_MIN_S, UP_MEDIAN_S, UP_SIGMA = 585.0, 2800.0, 2.5
 DOWN_MIN_S, DOWN_MEDIAN_S, DOWN_SIGMA = 350.0, 1000.0, 1.7
 TOGETHER = 0.28
 STRETCH_MAX_S = 96 * 3600.0
-"""Nothing lasts longer: the tails are heavy, and the record was 60 h long."""
+"""Maximum seconds of a stretch: the tails are heavy, and the record was 60 h long."""
 WARM_UP_S = 2 * 86_400.0
-"""The market is older than the job, so that a job starts at no special moment of it."""
+"""Seconds by which the market is older than the job, so that a job starts at no special moment of it."""
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
-    """Whether each zone has spot, of shape (tick, zone). `regions` names the region of each zone."""
+    """Return whether each zone has spot, of shape (tick, zone). `regions` names the region of each zone."""
     rng = np.random.default_rng(seed)
     start = int(WARM_UP_S // tick_s)
     up = np.zeros((start + ticks, len(regions)), dtype=bool)

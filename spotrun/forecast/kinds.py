@@ -1,8 +1,8 @@
 """
 The forecast of a job with a choice of kinds: lifetimes that the policy itself decides, with all of them and with each.
 
-In each lifetime every kind has a true speed of its own, drawn from what is believed of it: the published figure, wrong
-by up to a factor of three either way (`spotrun.policy.throughput`). The run has to find that out.
+In each lifetime every kind has a true speed of its own, drawn around its estimate: the published figure, wrong by up to
+a factor of three either way (`spotrun.policy.throughput`). The run has to find that out.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from spotrun.spec.kinds import AnyOf, Kind, NamedType
 from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
-"""A lifetime that the policy decides takes a third of a second."""
+"""Maximum lifetimes: one that the policy decides takes a third of a second."""
 LOOK_MAX_S = 300.0
 CHUNK = 5
 ALL = "all types"
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One row: the job with these offerings. Who trains longer than `given_up_s` is given up."""
+    """One row: the job with these offerings. A lifetime that trains longer than `given_up_s` is given up."""
 
     strategy: str
     market: str
@@ -48,7 +48,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What the lifetimes of all rows have in common. `times` is believed of each kind, against the first."""
+    """The common input of the lifetimes of all rows. `times` is the estimated speed of each kind, against the first."""
 
     ways: tuple[Way, ...]
     asked: Asked
@@ -59,7 +59,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """In which share of the lifetimes a kind did most of the work."""
+    """The share of the lifetimes in which a kind did most of the work."""
 
     kind: str
     share: float
@@ -74,7 +74,7 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """A row for each way, and which kinds will do the work; all ways meet the same markets and speeds."""
+    """Return a row for each way, and which kinds will do the work; all ways meet the same markets and speeds."""
     found: list[list[Lived]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -98,7 +98,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[Lived]]:
-    """Per way what became of each of these lifetimes."""
+    """Return, per way, the result of each of these lifetimes."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[Lived]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -128,7 +128,10 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
-    """How long the work takes on each instance type in one lifetime; on the first kind as long as it is known."""
+    """
+    Return the seconds of the work on each instance type in one lifetime; on the first kind the work as the job knows
+    it, within its doubt.
+    """
     rng = np.random.default_rng((seed, 4))
     off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
     first = next(iter(choice.times))
@@ -158,7 +161,7 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """The rows: the choice itself, each kind alone by the same rule, and on-demand alone."""
+    """Return the rows: the choice itself, each kind alone by the same rule, and on-demand alone."""
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2
@@ -183,7 +186,7 @@ def _believed(spec: RunSpec, offerings: Sequence[Offering], created: RunCreated)
 
 
 def _alone(spec: RunSpec, kind: Kind, times: float) -> RunSpec:
-    """The same job with this kind only; its work is told as it is believed to be there."""
+    """Return the same job with this kind only; its expected work is the estimate for that kind."""
     named = AnyOf((kind,)) if isinstance(kind, NamedType) else kind
     resources = spec.resources.model_copy(update={"accelerators": named})
     expected = spec.policy.expected_work

@@ -22,7 +22,7 @@ from spotrun.offering import CapacityType, Pool
 from spotrun.units import format_duration
 
 WARNED_MAX = 64
-"""After this many losses of one lifetime, the notices repeat."""
+"""Number of losses in one lifetime after which the notices repeat."""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,10 +30,10 @@ ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 class SpotPools(msgspec.Struct, frozen=True):
     """
-    Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking.
+    A choice of spot pools: their names, regions and prices (USD per hour), in the order of asking.
 
-    Beside the price an hour costs what `sending` has for the pool, where that is not empty; and a start costs its toll,
-    by pool and for on-demand, where it costs anything beside its time.
+    An hour costs `sending` of the pool on top of the price, where that is not empty; and a start costs its toll, by
+    pool and for on-demand, where it costs anything besides its time.
     """
 
     name: str
@@ -45,7 +45,7 @@ class SpotPools(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """Per tick and pool whether there is capacity; its price, too, where prices move, else one price a pool."""
+    """Availability per tick and pool; and the price, per tick and pool where prices move, else one price a pool."""
 
     up: np.ndarray
     usd: np.ndarray
@@ -55,7 +55,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """Where markets come from. `words` end the sentence "spot comes and goes …"."""
+    """A source of markets. `words` end the sentence "spot comes and goes …"."""
 
     @property
     def words(self) -> str: ...
@@ -76,8 +76,9 @@ class Generated(msgspec.Struct, frozen=True):
 
 class Replayed(msgspec.Struct, frozen=True):
     """
-    Capacity from the generator: prices tell nothing of it. The prices of all pools are those of the same moments of
-    their history, from a random one on; behind its end it begins anew. A pool without any keeps its price of now.
+    Capacity from the generator: prices carry no information about it. The prices of all pools are those of the same
+    moments of their history, from a random one on; after its end it starts again. A pool without a history keeps its
+    price of now.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -135,7 +136,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return Drawn(up.astype(bool), relative * np.array(market.prices))
 
     def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a zone is up, and its price as a share of its mean."""
+        """Return whether a zone is up at each tick, and its price as a share of its mean."""
         rng, record = np.random.default_rng(seed), self.windows
         mean = record.price[:, :, zone].mean() or 1.0
         parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -176,12 +177,12 @@ class Local(msgspec.Struct, frozen=True):
 
 
 def _tick(moment: datetime, tick_s: float) -> int:
-    """The first tick that begins at a moment or after it."""
+    """Return the first tick that begins at a moment or after it."""
     return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """The same with notices of its own for one lifetime: as many of its losses have one as on the local cloud."""
+    """Return the same with its own notices for one lifetime: as many of its losses have one as on the local cloud."""
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
@@ -189,9 +190,9 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market as the simulator takes it: the same object for as long as nothing changes.
+    A market in the form that the simulator needs: the same object for as long as nothing changes.
 
-    One is made when it is looked at, and most of the last ones never are.
+    An entry is made on first use; most of the last ones are never used.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:
@@ -221,7 +222,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
 
 def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
-    """The market of one lifetime; one without pools needs no source."""
+    """Return the market of one lifetime; one without pools needs no source."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
     return source.draw(market, ticks, tick_s, seed)

@@ -1,9 +1,9 @@
 """
-One lifetime of a run, decided look by look by the policy that real runs ask (`spotrun.policy.decide`).
+One lifetime of a run, decided tick by tick by the policy that real runs use (`spotrun.policy.decide`).
 
-A choice of kinds is decided by what is measured on the way, so its lifetimes need a ledger: each has a real one, in
-memory. What the cloud and the agents would do is played: an instance is asked for and there after a changeover, is
-told that it goes and is lost, trains at the true speed of its kind, and makes a checkpoint now and then.
+A choice of kinds is decided by measurements on the way, so its lifetimes need a ledger: each has a real one, in memory.
+This module plays the cloud and the agents: an instance is requested and is ready after a changeover, gets its notice
+and is lost, trains at the true speed of its kind, and makes a checkpoint now and then.
 """
 
 from __future__ import annotations
@@ -35,22 +35,25 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 
 LOOKS_MAX = 30
-"""Looks that follow at once on one that wrote."""
+"""Maximum policy rounds that follow directly on one that wrote."""
 LAST_WORDS_S = 20.0
-"""This long before it is taken, an instance that was told makes its last checkpoint."""
+"""Seconds before the loss at which an instance with a notice makes its last checkpoint."""
 RESTORE_SHARE = 0.1
-"""Of a changeover, from the takeover to the first new step."""
+"""The share of a changeover from the takeover to the first new step."""
 IDLE_LOOK_S = 60.0
-"""While nothing trains, somebody waits."""
+"""Maximum seconds between two policy rounds while nothing trains."""
 OFTEN, SELDOM_S = 4, 900.0
-"""So many checkpoints of an attempt are written down as they are made, for they measure its pace; the others seldom."""
+"""
+The first `OFTEN` checkpoints of an attempt are written as they are made, for they measure its pace; later ones at least
+`SELDOM_S` seconds apart.
+"""
 ROUNDING_S = 1e-6
 
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    What nobody tells the run: seconds of the whole work on each instance type, and of a changeover; and what comes of
-    the losses. Nobody trains for longer than `given_up_s`.
+    Facts that the run does not know: seconds of the whole work on each instance type, and of a changeover; and the
+    effects of the losses. No lifetime trains for longer than `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -62,7 +65,7 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class Lived(msgspec.Struct, frozen=True):
-    """What became of a lifetime, and the share of the work that each instance type has done."""
+    """The outcome of a lifetime, and the share of the work that each instance type has done."""
 
     outcome: Outcome
     shares: dict[str, float]
@@ -81,7 +84,7 @@ class _Machine(msgspec.Struct):
 
 
 class _Trainer(msgspec.Struct):
-    """What trains on a machine: from `first` steps on, since `starts_s`, a step in `step_s`."""
+    """The training on a machine: from `first` steps on, since `starts_s`, a step in `step_s`."""
 
     machine: _Machine
     attempt: int
@@ -102,8 +105,8 @@ class _Trainer(msgspec.Struct):
 
 class LivedRun:
     """
-    A run of `spec` on these offerings, of which the market in `drawn` has a column for each spot pool in `pools`. When
-    the market is over it begins anew. The policy looks at least every `look_s`.
+    A run of `spec` on these offerings; the market in `drawn` has a column for each spot pool in `pools`. At its end the
+    market starts again. The policy decides at least every `look_s` seconds.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class LivedRun:
         self._losses = 0
 
     def live(self) -> Lived:
-        """To its end, or until it is given up."""
+        """Live until the run ends or is given up."""
         self._look()
         while self._state.terminal is None and self._now_s < self._truth.given_up_s:
             self._now_s = max(self._now_s, min(self._next_s(), self._truth.given_up_s))
@@ -224,7 +227,7 @@ class LivedRun:
         return True
 
     def _losses_by(self, at_s: float) -> int:
-        """A number that belongs to this loss, whoever meets it."""
+        """Return a number that belongs to this loss, whichever run meets it."""
         return round(at_s / self._tick_s)
 
     # -- what happens --------------------------------------------------------------------------------------------------
@@ -243,7 +246,7 @@ class LivedRun:
         return min((moment for moment in moments if moment > self._now_s), default=self._now_s + self._look_s)
 
     def _happens(self) -> bool:
-        """What was to happen by now; whether anything did that the policy should see at once."""
+        """Play all events that are due by now; return whether one happened that the policy should see at once."""
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
         trains = self._train()
         return self._hand_over() or trains or any(changed)
@@ -281,7 +284,7 @@ class LivedRun:
             self._trainer = None
 
     def _train(self) -> bool:
-        """Whether it began, or is over."""
+        """Play the training; return whether it has just begun or ended."""
         trainer, now_s = self._trainer, self._now_s
         if trainer is None:
             return False
@@ -316,14 +319,14 @@ class LivedRun:
         return due_s if trainer.started and trainer.step_at(due_s) > trainer.committed else inf
 
     def _stops_s(self, trainer: _Trainer) -> float:
-        """When it hands over: at once if it was asked to, or just before it is taken."""
+        """Return when the trainer hands over: at once if its attempt has to leave, or just before it is taken."""
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:
             return max(self._now_s, trainer.machine.taken_s - LAST_WORDS_S)
         return self._now_s if attempt.leaving else inf
 
     def _commit(self, trainer: _Trainer, taken_s: float, *, final: bool = False) -> int | None:
-        """The newest commit, of what was done by `taken_s`."""
+        """Commit the steps done by `taken_s`; return the number of the newest commit, None if there is none."""
         step, number = min(self._steps, trainer.step_at(taken_s)), self._state.next_number
         if step <= trainer.committed:
             newest = self._state.latest_commit()
@@ -352,7 +355,7 @@ class LivedRun:
         return number
 
     def _hand_over(self) -> bool:
-        """To the machine that is ready, once nothing trains."""
+        """Hand over to the machine that is ready, once nothing trains."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
             return False
@@ -397,7 +400,7 @@ class LivedRun:
         return bool(self._drawn.up[self._row(at_s), column])
 
     def _taken_s(self, column: int) -> float:
-        """The next tick in which it is away."""
+        """Return the start of the next tick in which the pool has no capacity; `inf` if there is none."""
         from_now_on = np.roll(self._drawn.up[:, column], -self._row(self._now_s))
         away = (~from_now_on).nonzero()[0]
         return float((self._tick(self._now_s) + away[0]) * self._tick_s) if len(away) else inf
@@ -412,7 +415,7 @@ class LivedRun:
         return Decimal(f"{float(found):.6f}")
 
     def _segments(self, machine: _Machine) -> Sequence[PriceSegment]:
-        """What its hours cost, as its price moved."""
+        """Return the price segments of a machine, as its price moved."""
         found = list(machine.instance.prices)
         if machine.column is None or self._drawn.usd.ndim == 1:
             return found

@@ -1,5 +1,5 @@
 """
-What a job will probably come to: many simulated lifetimes of it, decided by the strategies that production asks.
+Forecasts the result of a job: many simulated lifetimes of it, decided by the strategies that production uses.
 
 A *lifetime* is the job in one market of its own.
 """
@@ -24,11 +24,11 @@ from spotrun.strategies.port import Job
 HORIZON = 2.0
 """A lifetime is given up after this many times its span."""
 SPAN = 4.0
-"""What a job without a deadline is given for its span, in times of its work."""
+"""Span of a job without a deadline, in times of its work."""
 MOSTLY = 1.5
-"""Most lifetimes are done within this many times their work. The same seed draws the same market, however long."""
+"""Most lifetimes end within this many times their work. The same seed draws the same market, however long."""
 TICKS = 120
-"""Decisions in the time that is planned for; a loss falls on one, so more of them say little more."""
+"""Decisions in the planned time; a loss falls on one, so more of them add little information."""
 TICK_MAX_S = 600.0
 GENERATED = Generated()
 CHUNK = 25
@@ -36,17 +36,17 @@ WORKERS = 2
 
 
 def tick_for(time_s: float) -> float:
-    """The time between two decisions of a lifetime that is planned to take `time_s`."""
+    """Return the seconds between two decisions of a lifetime that is planned to take `time_s`."""
     return min(TICK_MAX_S, time_s / TICKS)
 
 
 def span_s(job: Job) -> float:
-    """The deadline, or what stands for it."""
+    """Return the seconds until the deadline, or a substitute without one."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One row of a forecast. `rule` decides, if it is not a strategy with a name."""
+    """One row of a forecast. `rule` decides, unless a named strategy does."""
 
     strategy: str
     market: SpotPools
@@ -55,10 +55,10 @@ class Question(msgspec.Struct, frozen=True):
 
 class Doubt(msgspec.Struct, frozen=True):
     """
-    What is not known of the job itself: each lifetime has its own.
+    The unknowns of the job itself: each lifetime has its own.
 
-    Its work is off by up to `work_share` either way. Its changeovers take what one of `changeovers_s` took, the job's
-    own figure where there are none, times or by up to `changeover_factor`.
+    Its work is off by up to `work_share` either way. A changeover takes one of `changeovers_s`, or the job's own figure
+    if there are none, times or divided by up to `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -66,14 +66,17 @@ class Doubt(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """The job as it turns out in one lifetime."""
+        """Return the job as it turns out in one lifetime."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:
-        """What its strategy reckons with: a little more than changeovers really take, as in production."""
+        """
+        Return the job that its strategy computes with: changeovers are a little longer than they really are, as in
+        production.
+        """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
@@ -105,7 +108,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 class Asked(msgspec.Struct, frozen=True):
     """
-    What a forecast is made of: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
+    The input of a forecast: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
     has notices of its own in place of those of `standby`.
     """
 
@@ -126,10 +129,10 @@ def forecast(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    One forecast per question, in their order.
+    Return one forecast per question, in their order.
 
-    All questions are asked of the same markets, drawn once a lifetime for the widest of them: the pools of each market
-    must be among its pools. The same seed gives the same markets.
+    All questions use the same markets, drawn once a lifetime for the widest of them: the pools of each market must be
+    among its pools. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -147,7 +150,7 @@ def _chunks(lifetimes: int) -> list[range]:
 
 
 def outcomes_of(asked: Asked, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
-    """Per question the outcome of each of these lifetimes."""
+    """Return, per question, the outcome of each of these lifetimes."""
     questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
@@ -175,18 +178,18 @@ def outcomes_of(asked: Asked, lifetimes: range, seed: int, source: Source) -> li
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of one lifetime: of its market, its doubts and its notices."""
+    """Return the seed of one lifetime: of its market, its doubts and its notices."""
     return seed * 1_000_003 + number
 
 
 def horizons(job: Job) -> tuple[int, int]:
-    """How many ticks of a market to draw: as many as will mostly do, and where they do not, all."""
+    """Return two numbers of ticks to draw of a market: the first is mostly enough, the second always."""
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 
 
 def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:
-    """The outcomes of one question as figures."""
+    """Return the outcomes of one question as figures."""
     costs = np.array([outcome.cost_usd for outcome in outcomes])
     ends = np.array([inf if outcome.finished_s is None else outcome.finished_s for outcome in outcomes])
     p5, p50, p95 = (float(cost) for cost in np.quantile(costs, [0.05, 0.5, 0.95]))

@@ -1,4 +1,4 @@
-"""What earlier runs of a job tell about the next one: how long its training takes, and how long its starts."""
+"""Measurements of earlier runs of a job for the next one: how long its training takes, and how long its starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from spotrun.run.state import RunState
 
 class Measured(msgspec.Struct, frozen=True):
     """
-    `work` is the training alone, with its `epochs`, as the newest completed run had it; None where no run tells.
-    `changeovers_s` is what each start of all runs took, or would have without a packed set-up;
-    `boots_s` the part of each that was not billed yet. `setups_s` is what set-ups took that were packed, `unpacks_s`
-    what it took to unpack one. `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
-    `work_doubt` is the share by which the work may be wrong. `by_bench`: changeovers are those of a bench.
+    `work` is the training alone, with its `epochs`, in the newest completed run; None if there is none. `changeovers_s`
+    are the seconds of each start of all runs, as they were or would have been without a packed set-up; `boots_s` the
+    part of each that was not billed yet. `setups_s` are the seconds of set-ups that were packed, `unpacks_s` those of
+    unpacking one. `checkpoint_bytes` is the size of the newest checkpoint, 0 if there is none. `work_doubt` is the
+    share by which the work may be wrong. `by_bench`: changeovers are those of a bench.
     """
 
     work: timedelta | None = None
@@ -36,17 +36,17 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def changeover_s(self) -> float | None:
-        """The mean."""
+        """Mean seconds of a changeover."""
         return fmean(self.changeovers_s) if self.changeovers_s else None
 
     @property
     def boot_s(self) -> float | None:
-        """The mean."""
+        """Mean seconds of a boot."""
         return fmean(self.boots_s) if self.boots_s else None
 
     @property
     def later_start(self) -> float:
-        """The share of a changeover that a start takes which unpacks its set-up."""
+        """The share of a changeover that a start takes if it unpacks its set-up."""
         if not self.setups_s or not self.changeovers_s:
             return 1.0
         whole_s = fmean(self.setups_s)
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measured(states: Iterable[RunState]) -> Measured:
-    """What the runs of one job show, newest first."""
+    """Return the measurements of one job's runs, newest first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
@@ -74,19 +74,22 @@ def measured(states: Iterable[RunState]) -> Measured:
 
 
 def _size_bytes(event: CheckpointCommitted) -> int:
-    """Of an image, or of the state of a command."""
+    """Return the bytes of an image, or of the state of a command."""
     return event.size_bytes if event.has_image or event.files is None else event.files.size_bytes
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Only set-ups that were packed or unpacked."""
+    """Yield the seconds of set-ups that were packed or unpacked, by `how`."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
 
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
-    """With a set-up of `setup_s` in place of an unpacked one; unchanged if `setup_s` is not known."""
+    """
+    Yield the seconds of starts, with a set-up of `setup_s` in place of an unpacked one; unchanged if `setup_s` is not
+    known.
+    """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup
         if setup is not None and setup.how == "unpacked" and setup_s is not None:

@@ -1,4 +1,4 @@
-"""What a job would have cost with the whole market known beforehand: an exact bound for every strategy."""
+"""The cost of a job with the whole market known beforehand: an exact bound for every strategy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.strategies.port import ON_DEMAND, Job
 
 def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -> list[float]:
     """
-    The least cost in USD for each deadline, by dynamic programming over (tick, place, slack used).
+    Return the least cost in USD for each deadline, by dynamic programming over (tick, place, slack used).
 
     Slack used, u, is all time that made no progress: waits of one tick and changeovers. Both are whole numbers of
     q = gcd(tick, changeover, work) seconds, so the grid is exact. A start that is lost or stopped before its changeover

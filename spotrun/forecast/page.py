@@ -23,7 +23,7 @@ CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rewor
 
 
 def forecast_page(plan: Plan, name: str) -> str:
-    """The forecast of the job `name`."""
+    """Return the forecast of the job `name`."""
     title = f"{name}: {heading(plan)}"
     body = element(
         "main",
@@ -64,7 +64,7 @@ def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
 
 
 def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
-    """A bar for each forecast with the mean downtime by cause."""
+    """Return a bar for each forecast with the mean downtime by cause."""
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
     for each in forecasts:

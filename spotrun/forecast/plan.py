@@ -1,4 +1,4 @@
-"""The forecast of one specification: which questions are asked, of which markets, and under which assumptions."""
+"""The forecast of one specification: its questions, its markets, and its assumptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """What a command that keeps nothing does again on average; None where it hardly ever comes through."""
+    """Mean repetition of a command that keeps nothing; None if it hardly ever comes through."""
 
     every: timedelta
     rework: timedelta | None
@@ -48,7 +48,7 @@ class Repeats(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """
-    What is known before any money is spent. `assumed` says in one line what all of it rests on.
+    Everything that is known before any money is spent. `assumed` names the assumptions in one line.
 
     `time_left` is None for a run without a deadline. `repeats` is of a command that names no state, and of which no
     earlier run had a checkpoint. `expects` has the kinds of a choice that do most of the work, the most likely first.
@@ -69,8 +69,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 class Sent(msgspec.Struct, frozen=True):
     """
-    What passes between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`. Of
-    `size` instances that train together one sends it.
+    Traffic between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`. Of `size`
+    instances that train together one sends it.
     """
 
     created: RunCreated | None = None
@@ -87,7 +87,7 @@ class Sent(msgspec.Struct, frozen=True):
         return self.price_usd_per_hour(offering) + self.to(offering).usd_per_hour
 
     def price_usd_per_hour(self, offering: Offering) -> float:
-        """Of all that train together."""
+        """Dollars an hour of all instances that train together."""
         return self.size * float(offering.price_usd_per_hour)
 
 
@@ -138,7 +138,7 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Whether a forecast is of all kinds of a choice, as a run would try them; of a gang it is of one kind."""
+    """Return whether a forecast is of all kinds of a choice, as a run would try them; of a gang it is of one kind."""
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
@@ -176,7 +176,7 @@ def asked(
     created: RunCreated | None = None,
 ) -> Asked:
     """
-    What `plan` simulates, row by row.
+    Return the input of the simulation for `plan`, row by row.
 
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
@@ -192,7 +192,7 @@ def asked(
 
 
 def affordable_of(spec: RunSpec, offerings: Sequence[Offering]) -> list[Offering]:
-    """Those within the run's max_price."""
+    """Return the offerings within the run's max_price."""
     return [found for found in offerings if affordable(found, spec.resources.max_price)]
 
 
@@ -204,7 +204,7 @@ def job_for(
     measured: Measured = NOTHING_MEASURED,
     sent: Sent = NOTHING_SENT,
 ) -> Job:
-    """The job as its strategies see it, with what production assumes of what was not measured."""
+    """Return the job as its strategies see it, with production's assumptions for everything that was not measured."""
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
@@ -221,7 +221,9 @@ def job_for(
 
 
 def _rework(spec: RunSpec) -> timedelta:
-    """What one loss without notice undoes at most; every N steps is not known as a time before it is measured."""
+    """
+    Return the most that one loss without notice undoes; "every N steps" is not known as a time before it is measured.
+    """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
     return max(interval, COMMIT_GAP)
@@ -235,12 +237,12 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: Measured) -
 
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
-    """Whether what one instance has set up serves any other: of another accelerator it does not."""
+    """Return whether any instance can unpack the set-up of another one: one with another accelerator cannot."""
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
-    """The run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
+    """Return the run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
@@ -262,7 +264,7 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """What decides without a deadline; with one its strategy does."""
+    """Return the rule that decides without a deadline; None with one, where its strategy decides."""
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)

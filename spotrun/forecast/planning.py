@@ -1,4 +1,4 @@
-"""What `spotrun plan` forecasts: a job, from what its market and its earlier runs tell."""
+"""Forecasts a job for `spotrun plan`, from its market and its earlier runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.opening import open_store
 
 RUNS_MAX = 10
-"""This many runs of the name are read, the newest first."""
+"""Maximum runs of the name that are read, the newest first."""
 
 
 class Planned(NamedTuple):
-    """A forecast, and what it was made of."""
+    """A forecast, and its input."""
 
     plan: Plan
     spec: RunSpec
@@ -49,7 +49,7 @@ class Planned(NamedTuple):
     measured: Measured
     source: Source
     notes: Sequence[str] = ()
-    """What a bench has told of it, or would have told of a job with other arguments."""
+    """Notes on the figures that a bench has given, or would have given for a job with other arguments."""
 
 
 def planned(
@@ -66,7 +66,7 @@ def planned(
     progressed: Callable[[int, int], None],
 ) -> Planned:
     """
-    The forecast of the job at `spec_path` under `overrides`, from what is known in `store`.
+    Return the forecast of the job at `spec_path` under `overrides`, from the runs and benches in `store`.
 
     Raises:
         SpecInvalid: the job cannot be forecast so, no offering suits, or none is within max_price now.
@@ -112,7 +112,7 @@ def planned(
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:
     """
-    What the newest runs of this name tell.
+    Return the measurements of the newest runs of this name.
 
     Raises:
         StoreError: the store cannot be read, and the specification does not say how long the work is.
@@ -132,11 +132,11 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
 
 def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | None) -> tuple[Measured, list[str]]:
     """
-    What runs tell, and what of the rest `spotrun bench` has measured on the first kind of the job; with what to say of
-    that.
+    Return the measurements of runs, completed by those of `spotrun bench` on the first kind of the job; and notes on
+    the latter.
 
     Raises:
-        StoreError: the store cannot be read, and nobody else says how long the work is.
+        StoreError: the store cannot be read, and nothing else says how long the work is.
     """
     folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
     if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
@@ -166,12 +166,15 @@ def _with_bench(known: Measured, spec: RunSpec, spec_path: Path, store: str | No
 
 
 def _start_s(found: Benched, measured_s: float, spec: RunSpec) -> float:
-    """In the run time of the job: a bench waits for no boot that is simulated, and a second of it is a second."""
+    """
+    Return a start in the run time of the job: a bench waits for no boot that is simulated, and a second of it is a
+    second.
+    """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
 def _said_of_another(found: Benched, spec_path: Path) -> str:
-    """Which bench does not count for the job as it is, and what to type for one that it counts for."""
+    """Say which bench does not count for the job as it is, and what to type for a job that it counts for."""
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
         return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
@@ -179,10 +182,7 @@ def _said_of_another(found: Benched, spec_path: Path) -> str:
 
 
 def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
-    """
-    Raises:
-        SpecInvalid: two markets are asked for, or one that nobody knows.
-    """
+    """Raises: \n    SpecInvalid: the flags name two markets, or an unknown one."""
     if traces is not None and price_history:
         raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)

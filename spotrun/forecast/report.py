@@ -1,4 +1,4 @@
-"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and never is null."""
+"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and "never" is null."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 
 
 def heading(plan: Plan) -> str:
-    """The job that the forecast is for."""
+    """Return the job that the forecast is for."""
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
 
 
 def cost_cells(plan: Plan, row: Forecast) -> list[str]:
-    """A cell for each of `COSTS`."""
+    """Return a cell for each of `COSTS`."""
     per_usd = plan.epochs_per_usd(row)
     amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
     return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
 
 
 def time_columns(plan: Plan) -> list[str]:
-    """The names in `TIMES`; without a deadline, no run can be late."""
+    """Return the names in `TIMES`; without a deadline, no run can be late."""
     return [name for name in TIMES if name != "late" or plan.time_left is not None]
 
 
 def time_cells(plan: Plan, row: Forecast) -> list[str]:
-    """A cell for each of `time_columns`."""
+    """Return a cell for each of `time_columns`."""
     ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
     late = [] if plan.time_left is None else [chance(row.missed)]
     return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]
@@ -84,14 +84,14 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """A small chance is never shown as none."""
+    """Return a share in percent; a small chance is never shown as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
-    `width`. If a name leaves too little room beside it, the line is below its name.
+    Draw a line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
+    `width`. If a name leaves too little room next to it, the line is below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -117,7 +117,7 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """Which type of a choice the run will probably train on; None of a job without one."""
+    """Say which type of a choice the run will probably train on; None for a job without a choice."""
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
@@ -125,7 +125,7 @@ def expects(plan: Plan) -> str | None:
 
 
 def repeats(plan: Plan) -> str | None:
-    """What a command that keeps nothing is told; None of any other."""
+    """Return the warning about a command that keeps nothing; None for any other job."""
     if plan.repeats is None:
         return None
     every, rework = short_duration(plan.repeats.every), plan.repeats.rework
@@ -151,7 +151,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def figures_of(row: msgspec.Struct) -> dict[str, Any]:
-    """Its fields, rounded; what is endless is None."""
+    """Return the fields, rounded; an endless one is None."""
     facts: dict[str, Any] = msgspec.to_builtins(row)
     return {
         name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Strategies × recorded markets × job lengths × deadlines × changeovers: what each costs, and how often it is late."""
+"""Strategies × recorded markets × job lengths × deadlines × changeovers: the cost of each, and how often it is late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spotrun.forecast.traces import Windows, read_any
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
-"""What hindsight would have paid, beside the strategies."""
+"""The name of the cost with hindsight, next to the strategies."""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
@@ -39,8 +39,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class Trial(msgspec.Struct, frozen=True):
     """
-    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. The optimum has no count of
-    losses: several optima may have the same cost.
+    One job from one moment of a record on. `share` is its cost, divided by the on-demand-only bill. The optimum has no
+    count of losses: several optima may have the same cost.
     """
 
     case: Case
@@ -63,8 +63,8 @@ class Row(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    What to study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each `every`th
-    window is taken, and in it jobs that start at `starts` moments.
+    The scope of a study. Records without prices have spot at 1 / `price_ratio` of on-demand. Of every record each
+    `every`th window is taken, and in it jobs that start at `starts` moments.
     """
 
     strategies: tuple[str, ...]
@@ -101,7 +101,7 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    The files that may be records, below a folder, or the one file.
+    Return the files that may be records, below a folder, or the one file.
 
     Raises:
         SpotrunError: there is none.
@@ -117,7 +117,7 @@ def study(
     paths: Sequence[Path], options: Options, progressed: Callable[[int, int], None] = lambda done, of: None
 ) -> Study:
     """
-    Every strategy in every case on every record.
+    Simulate every strategy in every case on every record.
 
     Raises:
         SpotrunError: a file is no record, or no record is as long as a deadline.
@@ -152,7 +152,7 @@ def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
 
 
 def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
-    """Everything that one window of one record has to tell."""
+    """Return all trials of one window of one record."""
     record = read(path, options)
     zones = range(len(record.zones))
     choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})

@@ -32,7 +32,7 @@ def case_title(case: Case) -> str:
 
 
 def case_table(case: Case, rows: Iterable[Row]) -> FiguresTable:
-    """A line for each strategy. Its bar is the cost, full at the on-demand bill."""
+    """Return a line for each strategy. Its bar is the cost, full at the on-demand bill."""
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))

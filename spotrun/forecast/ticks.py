@@ -18,12 +18,12 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""Per tick the zones that have spot, with their price in USD per hour; the same object again where nothing changed."""
+"""Per tick the zones that have spot, with their price in USD per hour; the same object again while nothing changes."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """
-    What a job came to. `finished_s` is None where the market's record ended before the job did.
+    The result of a job. `finished_s` is None if the market's record ended before the job did.
 
     `losses` are the instances that the market took; `changeover_s` was paid without progress, `rework_s` done again.
     """
@@ -44,14 +44,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Standby(msgspec.Struct, frozen=True):
     """
-    Replacements that start before they are needed, as the runner's do: beside what still trains.
+    Replacements that start before they are needed, as the runner's do: next to an instance that still trains.
 
-    Of a loss that is `warned` of, in turns, the replacement has had `notice_s` of its changeover when the old instance
-    goes, at its own price, nothing is done twice, and spot counts as missing since the notice. What is moved to is paid
-    for beside what runs until its changeover is over, and may be lost before. While something trains, spot is asked for
-    once in `ask_every_s`. The first `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
-    Once a start has come to training, those after it take the share `later_start` of a changeover: they unpack what
-    its set-up has made.
+    `warned` says, in turns, which losses have a notice. The replacement for such a loss has had `notice_s` of its
+    changeover when the old instance goes, at its own price; nothing is done twice, and spot counts as missing since the
+    notice. The new place is paid for next to the old one until its changeover is over, and may be lost before. While
+    something trains, the strategy requests spot once in `ask_every_s`. The first `unbilled_s` of every start cost
+    nothing: clouds bill from the end of the boot. Once a start has come to training, later ones take the share
+    `later_start` of a changeover: they unpack its set-up.
     """
 
     notice_s: float
@@ -105,10 +105,11 @@ def simulate(
 
 class _Life:
     """
-    One job on its way: where it runs, for how long it has, and what it has come to.
+    One job on its way: where it runs, for how long it has, and its results so far.
 
-    `coming` is what is made ready beside what runs, for `coming_s` more; `ahead_s` what a replacement has had of its
-    changeover, in the tick of a loss; `free_s` and `coming_free_s` what is not billed yet.
+    `coming` is the place that is made ready next to the running one, for `coming_s` more; `ahead_s` the part of its
+    changeover that a replacement has had, in the tick of a loss; `free_s` and `coming_free_s` the seconds that are not
+    billed yet.
     """
 
     __slots__ = (
@@ -140,7 +141,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """What the market has taken since the last tick, and what has become ready in it."""
+        """Take in the losses of the market since the last tick, and the replacements that became ready in it."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -162,14 +163,17 @@ class _Life:
         self.running, self.since_s = None, self.elapsed_s - self.ahead_s
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
-        """What a strategy is told can be had, and how long it has been where it is. While it runs it asks seldom."""
+        """
+        Return the spot offers that a strategy sees, and the seconds it has been at its place. While it runs, it seldom
+        requests spot.
+        """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
             return spot, since_s
         asked_for_s = self.elapsed_s - self.asked_s
         hidden = running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
         if not hidden and len(spot) == (running in spot):
-            self.asked_s = self.elapsed_s  # in vain
+            self.asked_s = self.elapsed_s  # no other pool has spot
         if running is None:
             return spot, since_s
         if hidden:
@@ -177,7 +181,7 @@ class _Life:
         return spot, min(since_s, asked_for_s)
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
-        """Start `place`, beside what runs where that may be; or stop."""
+        """Start `place`, next to the running one where that is possible; or stop."""
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
         settled, start_s = self.changeover_s <= 0, self._start_s()
@@ -195,7 +199,7 @@ class _Life:
             self._settle(place, start_s - ready_s)
 
     def _start_s(self) -> float:
-        """What a start takes now: a changeover, without what an earlier one has packed."""
+        """Return the seconds of a start now: a changeover, shorter if an earlier one has packed its set-up."""
         if self.standby is None or not any(self.progress.values()):
             return self.job.changeover_s
         return self.standby.later_start * self.job.changeover_s
@@ -205,7 +209,7 @@ class _Life:
         self.since_s = self.elapsed_s + changeover_s
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
-        """Pay for a tick and get on by it; when the job is done in it, that moment."""
+        """Pay for a tick and make its progress; return the moment at which the job is done, None if it is not."""
         running = self.running
         assert running is not None
         if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
@@ -229,7 +233,7 @@ class _Life:
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
-        """As `pass_tick`, where there is training and nothing else from one end to the other: most ticks are so."""
+        """Do the same as `pass_tick` for a tick that only trains, from one end to the other: most ticks are so."""
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
         self.work_s -= tick_s
@@ -246,5 +250,5 @@ class _Life:
 
 
 def on_demand_bill(job: Job) -> float:
-    """What the job costs on demand only, its one changeover included, in USD."""
+    """Return the cost of the job on demand only, its one changeover included, in USD."""
     return job.on_demand_usd_per_hour * (job.work_s + job.changeover_s) / SECONDS_PER_HOUR

@@ -1,5 +1,5 @@
 """
-Recorded spot markets. Which number means available differs between publishers, so each reader says its polarity:
+Recorded spot markets. Publishers differ in the number that means available, so each reader names its polarity:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
                there, or 1 = available; available while at least `nodes` are there
@@ -28,7 +28,7 @@ from spotrun.units import count_of
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
-"""Records that say when a count changed are read at such moments."""
+"""Seconds between the moments at which records that say when a count changed are read."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Windows(msgspec.Struct, frozen=True):
 
 
 def read_windows(path: Path) -> Windows:
-    """The npz of aligned windows, 1 = available."""
+    """Read the npz of aligned windows, 1 = available."""
     if not path.is_file():
         raise SpotrunError(
             f"no market windows at {path}", hint="name the folder that holds the .npz file with --traces"
@@ -68,7 +68,7 @@ def read_windows(path: Path) -> Windows:
 
 def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    One zone's record as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
+    Read one zone's record as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
 
     Raises:
         ValueError: it holds something else than numbers of instances, or counts where `published_as` has none.
@@ -93,7 +93,7 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """A group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
+    """Read a group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -108,7 +108,7 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """How many instances of a group ran, as one zone that is up while at least `nodes` did."""
+    """Read the number of running instances of a group, as one zone that is up while at least `nodes` run."""
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
@@ -122,7 +122,7 @@ def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 def _rows(path: Path, read: Callable[[str, str, str], Row]) -> list[Row]:
     """
-    The lines of three columns, each as `read` reads it.
+    Return the lines of three columns, each as `read` reads it.
 
     Raises:
         ValueError: one cannot be read, or there is none.
@@ -151,7 +151,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    A record in any of the formats above, by the ending of its name.
+    Read a record in any of the formats above, by the ending of its name.
 
     Raises:
         SpotrunError: it is no such record.

@@ -1,8 +1,8 @@
 """
 `${now:%Y-%m-%d}` of Hydra is the moment of the run's first start, in each attempt and on each instance.
 
-Hydra names the folder of a job so (`outputs/2026-01-31/12-00-00`): with the time of the day, a training that resumes
-would go on in another folder than the one that its checkpoint's files lie in.
+Hydra names the folder of a job that way (`outputs/2026-01-31/12-00-00`): with the time of the day, a training that
+resumes would go on in another folder than the one with its checkpoint's files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from spotrun.autoload import STARTED_VARIABLE
 
 
 def install(module: Any) -> None:
-    """`module` is `hydra.core.utils`, whose `setup_globals` Hydra calls before it reads a configuration. Idempotent."""
+    """
+    Fix `${now:…}` in `module`, which is `hydra.core.utils`; Hydra calls its `setup_globals` before it reads a
+    configuration. Idempotent.
+    """
     original = module.setup_globals
     if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):
         return

@@ -1,4 +1,4 @@
-"""Where `spotrun metrics` puts what it has read: on the output, in a file, or behind an address that is scraped."""
+"""Outputs of `spotrun metrics`: standard output, a file, or an address that is scraped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""System time for which a reading answers all scrapes: two Prometheis cost the store no more than one."""
+"""Seconds of system time for which a reading answers all scrapes: two Prometheis cost the store no more than one."""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 
@@ -65,7 +65,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 
 def _replace(path: Path, text: str) -> None:
-    """The collector, mostly another user, reads each *.prom of the folder."""
+    """Replace the file at once: the collector, mostly another user, reads each *.prom of the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -91,7 +91,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:
-        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)  # ports below 1024 are not every user's
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)  # not every user may listen on ports below 1024
         hint = "name another port" if taken else "name an address of this machine, like 127.0.0.1"
         raise SpotrunError(f"cannot listen at {address.host}:{address.port}: {error.strerror}", hint=hint) from error
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -103,7 +103,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class Scraped(Collector):
-    """Reads when it is scraped, unless it has just done so. If the store is away, what was read before is told."""
+    """Reads when it is scraped, unless it has just done so. If the store is away, it repeats its last reading."""
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched
@@ -133,7 +133,7 @@ class Scraped(Collector):
 
 
 class _Log:
-    """Says of each run that cannot be read why, once."""
+    """Reports once, for each run that cannot be read, why."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """
-What the runs of a store cost and do, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
+The cost and the progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
 The figures are those of `spotrun report --json`. Names and labels do not change: dashboards read them. A figure that
-may be put right later, as dollars are when the end of an instance becomes known, is a gauge; a counter only grows.
+may be corrected later, as dollars are when the end of an instance becomes known, is a gauge; a counter only grows.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def figures_of(state: RunState, now: datetime, machines: Iterable[TypeUse]) -> F
 
 class Reading(NamedTuple):
     """
-    What was read of a store at `at`, in `took_s` of system time. `unreadable` has, by the name of a folder, why its run
-    is not among `runs`. `late` runs were not read in time: what is known of them is older, or nothing. `left_out` are
-    those older than the newest that were asked for. `reachable`: the store has answered.
+    One reading of a store at `at`, in `took_s` of system time. `unreadable` has, by the name of a folder, why its run
+    is not among `runs`. `late` runs were not read in time: their figures are older, or missing. `left_out` are the runs
+    older than the newest that the user wants. `reachable`: the store has answered.
     """
 
     runs: Sequence[Figures]
@@ -86,13 +86,13 @@ class Reading(NamedTuple):
 
 
 def open_metrics(reading: Reading) -> str:
-    """The metrics as OpenMetrics."""
+    """Return the metrics as OpenMetrics."""
     written: bytes = generate_open_metrics(_Read(reading))  # type: ignore[no-untyped-call]
     return written.decode()
 
 
 def prometheus_text(reading: Reading) -> str:
-    """The same in the older format, which is the one that the textfile collector of node_exporter reads."""
+    """Return the same in the older format, which the textfile collector of node_exporter reads."""
     return generate_latest(_Read(reading)).decode()
 
 
@@ -105,7 +105,7 @@ class _Read(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    """Each metric with a sample for each run that has this figure."""
+    """Yield each metric with a sample for each run that has this figure."""
     info = InfoMetricFamily("spotrun_run", "What a run is.", labels=OF_RUN)
     states = StateSetMetricFamily("spotrun_run_state", "What a run is doing now.", labels=OF_RUN)
     for run in reading.runs:
@@ -121,7 +121,7 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
-"""Values by those of further labels; None for one that this run does not have (yet)."""
+"""Each value with the values of further labels; None for a value that this run does not have (yet)."""
 
 
 class Figure(NamedTuple):
@@ -149,7 +149,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Amounts of the total that make one up together, by the value of a label."""
+    """Return amounts that make up a total together, by the value of a label."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 

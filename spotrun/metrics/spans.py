@@ -1,8 +1,8 @@
 """
-A run's life as stretches of time within one another, with the times of its ledger, for whoever draws traces.
+A run's life as stretches of time within one another, with the times of its ledger, for tools that draw traces.
 
     run
-    ├── launch             from the wish for instances to the end of the last of them
+    ├── launch             from the request for instances to the end of the last of them
     │   ├── boot, setup    what led to an attempt
     │   └── attempt        from its takeover until the run knew of its end
     │       ├── training, and each kind of downtime
@@ -10,8 +10,8 @@ A run's life as stretches of time within one another, with the times of its ledg
     ├── wait, detect, paused
     └── epoch              it may take several attempts
 
-While a run goes on, only launches, attempts and checkpoints that are over are told: what an instant was spent on may
-still turn out otherwise.
+While a run goes on, only launches, attempts and checkpoints that are over are reported: later entries may still change
+what an instant was spent on.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _OF_LAUNCH = (Activity.BOOT, Activity.SETUP)
 
 class Stretch(NamedTuple):
     """
-    `key` names it within its run, for ever; `within` is the key of the one around it. `failed` says why it is a
-    failure, if it is one. Times are run time.
+    `key` names it within its run, forever; `within` is the key of the one around it. `failed` says why it is a failure,
+    if it is one. Times are run time.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[Stretch]:
-    """All that are over, none before the one around it."""
+    """Yield all that are over, none before the one around it."""
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -96,7 +96,7 @@ def _launch(launch: Launch, end: datetime) -> Stretch:
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """None while instances of it may live, or come to live."""
+    """Return the end of a launch; None while instances of it may live, or come to live."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None
@@ -152,5 +152,5 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: Stretch) -> tuple[datetime, datetime]:
-    """Its start and end; clocks of several writers may have told an end before the start."""
+    """Return start and end in order; the clocks of several writers may have put an end before its start."""
     return stretch.start, max(stretch.start, stretch.end)

@@ -19,16 +19,16 @@ from spotrun.metrics.spans import Stretch, in_order
 from spotrun.version import __version__
 
 TOGETHER = 500
-"""So many spans are sent at once."""
+"""Maximum spans that are sent together."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def send(uid: str, stretches: Iterable[Stretch], exporter: SpanExporter) -> int:
     """
-    Send them, and return how many. The ids follow from the run, so that what is sent twice is the same span.
+    Send them, and return how many. The ids follow from the run, so that the same stretch sent twice is the same span.
 
     Raises:
-        SpotrunError: whoever collects spans did not take them.
+        SpotrunError: the collector did not accept the spans.
     """
     spans = spans_of(uid, stretches)
     for begin in range(0, len(spans), TOGETHER):

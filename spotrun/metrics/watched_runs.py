@@ -1,7 +1,8 @@
 """
-The runs of a store for whoever looks again and again: each is read on from where it was left, and nothing is written.
+Reads the runs of a store again and again: each from where the last reading ended. Nothing is written.
 
-A look takes no longer than it may. Threads read, and what they do not finish in time they finish for the next look.
+A reading takes no longer than its limit. Threads read, and what they do not finish in time they finish for the next
+reading.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 class Watched:
-    """A folder of a store, and what is known of the run in it: its figures, or why it cannot be read."""
+    """A folder of a store, and the last reading of the run in it: its figures, or why it cannot be read."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -38,16 +39,16 @@ class Watched:
         self.figures: Figures | None = None
         self.error: SpotrunError | None = None
         self.settled_s = float("-inf")
-        """When one or the other was found out last, in system time."""
+        """The system time at which either was last read."""
         self._entries_final = 0
 
     def open(self) -> None:
-        """Read its first entry, if that was not read yet."""
+        """Read the first entry of the run, if that was not read yet."""
         if self.run is None:
             self._settle(self._open)
 
     def read(self) -> None:
-        """Read on, and reckon anew. A run that has ended for good is not reckoned twice."""
+        """Read new entries, and compute the figures again. A run that has ended for good is not computed twice."""
         self._settle(self._read)
 
     def _open(self) -> None:
@@ -62,7 +63,7 @@ class Watched:
         self.error, self.settled_s = None, time.monotonic()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """A fault that passes leaves what was known."""
+        """Run `act` and keep its error. A fault that passes leaves the figures as they were."""
         try:
             act()
             return
@@ -94,7 +95,7 @@ class WatchedRuns:
 
     def read(self, within: timedelta) -> Reading:
         """
-        Look at the runs for at most this long, in system time.
+        Read the runs for at most this long, in system time.
 
         Raises:
             StoreError: the store cannot be listed, or did not answer in time.
@@ -130,7 +131,10 @@ class WatchedRuns:
         self._watched = {uri: self._watched.get(uri) or Watched(name, uri) for uri, name in uris.items()}
 
     def _all(self, act: Callable[[Watched], None], watched: Sequence[Watched], until_s: float) -> None:
-        """Do it with each, until then. One with which something is still being done is left to that."""
+        """
+        Call `act` on each until `until_s`, in system time. A run on which an earlier call still works is left to that
+        call.
+        """
         for each in watched:
             before = self._under_way.get(each.uri)
             if before is None or before.done():
@@ -141,7 +145,10 @@ class WatchedRuns:
 
 
 class _Crew:
-    """Threads that end with the process, whatever store they still wait for. Those of an executor are waited for."""
+    """
+    Threads that end with the process, whatever store they still wait for. The threads of an executor would block its
+    end.
+    """
 
     def __init__(self, size: int) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

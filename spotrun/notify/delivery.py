@@ -1,10 +1,10 @@
 """
-One sink's thread: it follows the ledger and delivers the news that the sink asks for.
+One sink's thread: it follows the ledger and delivers the news that the sink wants.
 
 Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery, so the next
 runner repeats one that a kill cut off. It uses the same id, by which a receiver can drop the second. Writing first
-could lose news, and nobody would notice. Everything is bounded: the time of a try, the number of tries, and how long
-the end of a run waits.
+could lose news unnoticed. Everything is bounded: the time of a try, the number of tries, and how long the end of a run
+waits.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from spotrun.store.port import Store
 
 TRIES = 4
 PAUSE_S = 1.0
-"""System time before the second try; it doubles with each try."""
+"""Seconds of system time before the second try; it doubles with each try."""
 TRIES_EVER = 12
-"""After this many tries, of all runners together, a piece of news is given up."""
+"""Maximum tries for a piece of news, of all runners together; then it is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""The reason of a failure fits into it."""
+"""Maximum characters of a sentence, enough for the reason of a failure."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
-    """How far the delivery of one piece of news has come."""
+    """The progress of one piece of news."""
 
     delivered: bool
     tries: Count
@@ -58,7 +58,9 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
 
 def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
-    """As any runner has noted it. If the store cannot be read, deliver again rather than not at all."""
+    """
+    Return the status that any runner has noted. If the store cannot be read, deliver again rather than not at all.
+    """
     try:
         return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
     except (StoreError, OutOfBounds):
@@ -72,7 +74,7 @@ def _key(number: int, news: News) -> str:
 class Delivery:
     """
     Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`. After a piece
-    that came not through within `tries`, each later one is tried once.
+    that did not get through within `tries`, each later one is tried once.
     """
 
     def __init__(
@@ -86,10 +88,10 @@ class Delivery:
         self._tries = tries
         self._in_vain = False
         self.failures: list[str] = []
-        """What could not be delivered, in sentences without secrets."""
+        """The failed deliveries, in sentences without secrets."""
 
     def settle(self, news: News) -> DeliveryStatus:
-        """Deliver it, unless that has been done or given up; how far it has come, which is noted."""
+        """Deliver the news, unless that has been done or given up; return its status, which is noted."""
         known = status_of(self._store, self._number, news)
         if known.is_final:
             return known
@@ -140,7 +142,7 @@ class DeliveryWorker(threading.Thread):
 
     @property
     def failures(self) -> list[str]:
-        """What could not be delivered, in sentences without secrets."""
+        """The failed deliveries, in sentences without secrets."""
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
@@ -148,7 +150,7 @@ class DeliveryWorker(threading.Thread):
         self._inbox.put(item)
 
     def finish(self) -> None:
-        """No more items will come: the thread ends once it has delivered or given up everything."""
+        """Announce that no more items will come: the thread ends once it has delivered or given up everything."""
         self._inbox.put(None)
 
     def abandon(self) -> None:
@@ -176,7 +178,7 @@ class DeliveryWorker(threading.Thread):
 
 def letter(news: News, redactor: Redactor) -> bytes:
     """
-    A piece of news as one line of JSON.
+    Return a piece of news as one line of JSON.
 
     Slack and similar services show its `text`. In it `&`, `<` and `>` are escaped, because Slack reads them as markup
     (https://docs.slack.dev/messaging/formatting-message-text#escaping).

@@ -31,13 +31,13 @@ _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
     *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
 )
-"""All that `_kind_and_sentence` knows."""
+"""All events that `_kind_and_sentence` knows."""
 
 
 class News(msgspec.Struct, frozen=True):
     """
     One piece of news. `entry` is the ledger entry that caused it. Together with `kind` it identifies the news, so
-    another reading of the ledger gives the same news. `at` is when it was written, by the wall clock.
+    another reading of the ledger gives the same news. `at` is the time of the entry, by the wall clock.
     """
 
     entry: int
@@ -49,12 +49,12 @@ class News(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The same at each try and from each runner, so that a receiver can drop news that came twice."""
+        """The same id at each try and from each runner, so that a receiver can drop news that came twice."""
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """All news of a ledger, in its order; reads each entry as it comes."""
+    """Yield all news of a ledger, in its order; reads each entry as it comes."""
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
@@ -64,12 +64,12 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Whether `news_of` has to be asked: most entries are none, wherever they stand."""
+    """Return whether the entry may be news: most entries are none, wherever they stand."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
 def night(state: RunState, summary: RunSummary) -> News:
-    """The summary of a nightly run, once it has ended and its bill is complete."""
+    """Return the summary of a nightly run, once it has ended and its bill is complete."""
     assert state.terminal is not None
     epochs = _work(summary)
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
@@ -80,15 +80,15 @@ def night(state: RunState, summary: RunSummary) -> News:
 
 def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
-    A night that should have begun on the date `due` and is not under way. No run's ledger has it: it is told once a
-    date, which stands in the place of the entry.
+    Return the news of a night that should have begun on the date `due` and is not under way. No run's ledger has it: it
+    is sent once a date, which replaces the number of the entry.
     """
     sentence = f"the night of {due} is not under way, and is tried again each quarter of this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
 
 
 def _work(summary: RunSummary) -> str:
-    """What was kept, and what one of it has cost."""
+    """Return the work that was kept, and the cost of one unit of it."""
     hour = summary.total.usd_per_productive_hour
     if summary.plain:
         kept = to_the_second(summary.total.productive)
@@ -139,7 +139,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """News if this is the run's first attempt that trains, or the first on another capacity type than before."""
+    """Return news if this is the run's first attempt that trains, or the first on another capacity type than before."""
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     what = "the command" if is_plain(state) else "training"
@@ -163,13 +163,16 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """News when so many have failed in a row that the next one has to wait; not again for each that follows."""
+    """
+    Return news when enough standbys have failed in a row that the next one has to wait; not again for each that
+    follows.
+    """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 
 
 def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
-    """The loss of the training instance, unless its notice was news already."""
+    """Return the loss of the training instance as news, unless its notice was news already."""
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:
         return None

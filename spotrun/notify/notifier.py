@@ -17,11 +17,14 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
-"""System time that a command may wait at its end for news that are still on their way."""
+"""Maximum seconds of system time that a command waits at its end for news that are still on their way."""
 
 
 def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[str, str] = os.environ) -> Redactor:
-    """Of what news may not contain: secrets of the job and of its runner, and where the news goes."""
+    """
+    Return a redactor of what news must not contain: secrets of the job and of its runner, and the addresses of the
+    news.
+    """
     own = {name: value for name, value in spec.envs.items() if value != spec.name}
     own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
     return Redactor(secrets_in(own, environment, addresses))
@@ -29,8 +32,8 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the news of each ledger entry that it is shown. Nothing here raises. Only its exit blocks, for
-    `CLOSE_WITHIN_S` at most; whoever attends to the run next delivers what is left then.
+    Sends the news of each ledger entry that it receives. Nothing here raises. Only its exit blocks, for
+    `CLOSE_WITHIN_S` at most; the next runner of the run delivers what is left then.
     """
 
     def __init__(
@@ -76,6 +79,6 @@ class Notifier:
 
     @property
     def failures(self) -> list[str]:
-        """What could not be delivered, in sentences without secrets."""
+        """The failed deliveries, in sentences without secrets."""
         late = [f"{each.name}: some news are still on their way" for each in self._workers if each.is_alive()]
         return self._unusable + [said for each in self._workers for said in each.failures] + late

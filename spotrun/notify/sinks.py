@@ -1,5 +1,5 @@
 """
-Where news goes: a webhook, or a command. Each call is one try, bounded in time; a delivery worker tries again.
+Receivers of news: a webhook, or a command. Each call is one try, bounded in time; a delivery worker tries again.
 
 A sink raises `Undelivered` for a fault that may pass, and `Refused` for one that another try cannot change.
 """
@@ -21,9 +21,9 @@ from spotrun.errors import SpecInvalid
 from spotrun.spec.model import NotifySpec, RunSpec
 
 TRY_S = 10.0
-"""System time for one webhook call, whatever the server does."""
+"""Maximum seconds of system time for one webhook call, whatever the server does."""
 COMMAND_S = 30.0
-"""System time after which a command and all that it started are killed."""
+"""Maximum seconds of system time for a command; then it and all that it started are killed."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -1,10 +1,10 @@
 """
-Dollars in tables: what is shown adds up to the sums that are shown, in each row and in each column.
+Dollars in tables: the amounts shown add up to the sums shown, in each row and in each column.
 
-Each amount is rounded up or down to the same decimals, and zero stays zero. Where to round up is found as statistical
-offices do it (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems",
-JASA 80, 1985): amounts that still have a rest form a cycle through rows and columns, along which the rests are shifted,
-once up and once down, until one is gone. So all sums stay.
+Each amount is rounded up or down to the same decimals, and zero stays zero. Statistical offices choose where to round
+up by the same method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical
+Problems", JASA 80, 1985): amounts that still have a rest form a cycle through rows and columns, along which the rests
+are shifted, once up and once down, until one is gone. So all sums stay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Money(NamedTuple):
 
 
 def money(summary: RunSummary) -> list[Money]:
-    """That of each epoch, of the rest, and of the total, to which those before it add up."""
+    """Return the dollars of each epoch, of the rest, and of the total, to which those before it add up."""
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
     paid = with_sums(rounded([_parts(account) for account in accounts], places))
@@ -74,7 +74,7 @@ def _money(account: Account, parts: Sequence[Decimal], places: int, compared: st
 
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
-    """`$0.0123`; a dash for exactly nothing, and `<$0.0001` for something of which nothing is shown."""
+    """Return `$0.0123`; a dash for exactly nothing, and `<$0.0001` for an amount that rounds to nothing."""
     if not exact:
         return NOTHING
     sign = "-" if (shown or exact) < 0 else ""
@@ -82,19 +82,19 @@ def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
 
 
 def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
-    """The rows, and below them the sum of each column."""
+    """Return the rows, and below them the sum of each column."""
     return [*(list(row) for row in rows), [sum(column, Decimal(0)) for column in zip(*rows, strict=True)]]
 
 
 def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal]]:
     """
-    Each amount rounded up or down to so many decimals. So are the sums of the rows and of the columns; the sum of all
-    is the nearest such amount.
+    Round each amount up or down to `places` decimals. So are the sums of the rows and of the columns; the sum of all is
+    the nearest such amount.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # With the sums, negative, each row and each column adds up to nothing: a shift along a cycle is all that is needed.
+    # With the sums, negative, each row and each column adds up to zero: shifts along cycles are enough.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)
@@ -108,7 +108,7 @@ def _exponent(amount: Decimal) -> int:
 
 
 def _shift_rests(table: list[list[int]], unit: int) -> None:
-    """Shift what is no multiple of `unit` along cycles, until there is nothing of it."""
+    """Shift the rests (amounts that are no multiple of `unit`) along cycles, until there are none."""
     corner = (len(table) - 1, len(table[0]) - 1)
     nearest = _nearest(table[-1][-1], unit)
     graph: dict[int, set[int]] = {}
@@ -133,14 +133,14 @@ def _shift_rests(table: list[list[int]], unit: int) -> None:
 
 
 def _nearest(amount: int, unit: int) -> int:
-    """The nearest multiple; of two, the even one, as Decimal does."""
+    """Return the nearest multiple; of two, the even one, as Decimal does."""
     return round(Fraction(amount, unit)) * unit
 
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Places of which each has the row or the column of the one before, in turn. A row is a node `i` of the graph, a
-    column `~j`. No node has one neighbour only, because what adds up to nothing has no rest or several.
+    Find places of which each has the row or the column of the one before, in turn. A row is a node `i` of the graph, a
+    column `~j`. No node has only one neighbour, because a row or column that adds up to zero has no rest or several.
     """
     path = [next(iter(graph))]
     at = {path[0]: 0}

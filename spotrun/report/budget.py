@@ -1,4 +1,4 @@
-"""A budget in words: how much is spent, and when the rest will be."""
+"""A budget in words: how much is spent, and when the run will pass the limit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from spotrun.run.state import RunState
 def budget_forecast(
     state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast | None:
-    """The forecast for a run's budget; None for a run without one."""
+    """Return the forecast for a run's budget; None for a run without one."""
     budget_usd = state.created.budget_usd
     return None if budget_usd is None else forecast_spending(summary, budget_usd, now, epochs_total)
 
 
 def budget_line(found: BudgetForecast) -> str:
     """
-    `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without a forecast if there is none.
+    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without a forecast if there is
+    none.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"
@@ -33,7 +34,7 @@ def budget_line(found: BudgetForecast) -> str:
 
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
-    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` is what follows the moment."""
+    """Return `: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` follows the moment."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"

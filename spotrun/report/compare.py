@@ -38,7 +38,7 @@ _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 class Compared:
     """
     One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing.
-    `unlike_first` says in which ways its work is not that of the first.
+    `unlike_first` names the ways in which its work differs from that of the first.
     """
 
     summary: RunSummary
@@ -57,7 +57,7 @@ class Compared:
 
 
 def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
-    """The runs in the given order, each compared with the first."""
+    """Return the runs in the given order, each compared with the first."""
     first = summaries[0]
     return tuple(Compared(run, _ratio(run, first), tuple(run.work.unlike(first.work))) for run in summaries)
 
@@ -69,7 +69,9 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 
 def warnings(runs: Sequence[Compared]) -> list[str]:
-    """A sentence for the runs that differ in the same way from the first: their bills do not pay for the same."""
+    """
+    Return a sentence for the runs that differ in the same way from the first: their bills do not pay for the same.
+    """
     by_difference: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
         if run.unlike_first:
@@ -87,12 +89,14 @@ def show(summaries: Sequence[RunSummary], console: Console | None = None) -> Non
 
 
 def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
-    """What `spotrun compare --json` prints, as plain values: the totals of the runs in the given order."""
+    """Return the output of `spotrun compare --json`, as plain values: the totals of the runs in the given order."""
     return {"runs": [_figures(run) for run in comparison(summaries)]}
 
 
 def trend(summaries: Sequence[RunSummary]) -> str:
-    """How key figures changed over the runs of one name, oldest first: a line each, with the change from the first."""
+    """
+    Return how key figures changed over the runs of one name, oldest first: a line each, with the change from the first.
+    """
     alike = len({run.time_scale for run in summaries}) == 1
 
     def mark(run: RunSummary) -> str:
@@ -113,7 +117,7 @@ def trend(summaries: Sequence[RunSummary]) -> str:
 def _price_of_work(
     summaries: Sequence[RunSummary], mark: Callable[[RunSummary], str]
 ) -> dict[str, list[tuple[Decimal | float | None, str]]]:
-    """Commands have no epochs, and what they keep is measured by time."""
+    """Return the price of an epoch or of an hour: commands have no epochs, and their kept work is measured by time."""
     if all(run.plain for run in summaries):
         hours = [(run.total.usd_per_productive_hour, mark(run)) for run in summaries]
         return {"cost per kept hour": [(usd, dollars(usd) + marked) for usd, marked in hours]}
@@ -128,12 +132,12 @@ def _change(series: Sequence[tuple[Decimal | float | None, str]]) -> str:
 
 
 def csv(summaries: Sequence[RunSummary]) -> str:
-    """One row for each run."""
+    """Return one row for each run."""
     return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
 
 
 def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
-    """The table of `show` as Markdown, for a pull request or a wiki; below it how key figures changed."""
+    """Return the table of `show` as Markdown, for a pull request or a wiki; below it how key figures changed."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -152,7 +156,7 @@ def _cell(text: str) -> str:
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """The assumptions behind the figures, each once, with the names of the runs if it is not that of all."""
+    """Return the assumptions behind the figures, each once, with the names of its runs if it is not that of all."""
     holders: dict[str, list[str]] = {}
     for summary in summaries:
         for part in plain(summary.assumptions).split("; "):
@@ -212,7 +216,7 @@ def _ratio_text(run: Compared) -> str:
 
 
 def _sections(runs: Sequence[Compared]) -> Sequence[Section]:
-    """Where all train on one instance, nothing says so."""
+    """Return the sections of the table; they leave out gangs if all runs train on one instance."""
     first, paid, *others = _SECTIONS
     if any(run.summary.total.at_home for run in runs):
         at = [label for label, _ in paid].index("  on-demand") + 1

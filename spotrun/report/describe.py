@@ -20,12 +20,12 @@ from spotrun.units import count_of
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
-"""A failure's reason is shown whole."""
+"""Maximum characters of a sentence; a failure's reason is shown whole."""
 
 
 def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
     """
-    What happened, as a sentence without time and entry number. `ordinals` are the numbers of the attempts for people
+    Return the event as a sentence without time and entry number. `ordinals` are the numbers of the attempts for people
     (`RunState.ordinals`).
     """
     event = entry.event
@@ -37,22 +37,22 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """A moment as lines about a run begin with it: `11-22 02:10:05`. A run may last for days."""
+    """Return a moment as it begins a line about a run: `11-22 02:10:05`. A run may last for days."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
 def dated(what: str, time_scale: float) -> str:
-    """A head of a column of moments: `started (UTC)`, `started (run time)`."""
+    """Return a head of a column of moments: `started (UTC)`, `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
 def about_times(time_scale: float) -> str:
-    """A line below the events of a run whose times are not the wall clock's; empty for others."""
+    """Return a line below the events of a run whose times are not the wall clock's; empty for others."""
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
 
 EVENT_INDENT = 22
-"""Where the sentence of `event_line` begins."""
+"""The column at which the sentence of `event_line` begins."""
 
 
 def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:
@@ -68,14 +68,14 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """The size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    """Return the size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
     if size_bytes < 1000:
         return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)
 
 
 def span(seconds: float) -> str:
-    """A duration for people: `3m05s`."""
+    """Return a duration for people: `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
 
 
@@ -91,7 +91,7 @@ def _intended(event: ev.LaunchIntended) -> str:
 
 
 def _whose(event: ev.OfMember) -> str:
-    """The launch whose instance it is about, or the member of a gang: `launch 17`, `member 17.1`."""
+    """Return the launch whose instance it is about, or the member of a gang: `launch 17`, `member 17.1`."""
     return f"launch {event.launch}" if event.member is UNSET else f"member {ev.name_of(event)}"
 
 
@@ -138,7 +138,7 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
-    """The sentence of that event; `clock` is what follows its moment, where no other moment stands beside it."""
+    """Return the sentence of that event; `clock` follows its moment, where no other moment stands next to it."""
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 
 
@@ -223,7 +223,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.LaunchClosed: lambda event: f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}",
     ev.DrainRequested: lambda event: f"attempt has to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of {_whose(event)} has to end{_detail(event.detail)}",
-    ev.MemberReleased: lambda event: f"nobody has use for {_whose(event)}: it has to end{_detail(event.reason)}",
+    ev.MemberReleased: lambda event: f"{_whose(event)} is no longer needed: it has to end{_detail(event.reason)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,
     ev.BudgetNearlySpent: nearly_spent,
@@ -249,5 +249,8 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """Text of several lines without what could move a cursor or change a colour; tabs and line ends stay."""
+    """
+    Return text of several lines without characters that could move a cursor or change a colour; tabs and line ends
+    stay.
+    """
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,4 +1,4 @@
-"""What `spotrun fetch` says of the files of a script."""
+"""The output of `spotrun fetch` about the files of a script."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from spotrun.units import count_of
 
 SHOWN_MAX = 50
 NONE_STORED = "no files are stored"
-"""Of a script that has written none, say, or none that `outputs` of its job name."""
+"""The message for a script that has written no files, or none that `outputs` of its job names."""
 
 
 class Bytes:
-    """Counts bytes from several threads, and tells how many of `total` are done."""
+    """Counts bytes from several threads, and reports how many of `total` are done."""
 
     def __init__(self, total: int, tell: Callable[[int, int], None]) -> None:
         self._total = total
@@ -38,7 +38,7 @@ class Bytes:
 
 
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
-    """`patterns` are what was asked for; nothing else is named as not stored."""
+    """Print the files. `patterns` are those that the user gave; only files that they fit are named as not stored."""
     for file in chosen:
         print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
     if not chosen:
@@ -61,8 +61,8 @@ def text(
     patterns: Sequence[str] = (),
 ) -> str:
     """
-    What was fetched, file by file; what was not, of what `patterns` ask for; and in a sentence what is here now. Times
-    are the wall clock's, as those of files are.
+    Return the fetched files, one by one; the files of `patterns` that were not fetched; and in a sentence what is here
+    now. Times are the wall clock's, as those of files are.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -72,7 +72,7 @@ def text(
     if len(fetched) > SHOWN_MAX:
         lines.append(f"{'':>10}  and {len(fetched) - SHOWN_MAX:,} more")
     lines += [
-        f"{plain(each.file.path)} was longer here; the longer one is kept beside it as {plain(each.kept_as)}"
+        f"{plain(each.file.path)} was longer here; the longer one is kept next to it as {plain(each.kept_as)}"
         for each in found
         if each.kept_as
     ]
@@ -106,7 +106,7 @@ def _amount(files: Sequence[OutputFile]) -> str:
 
 
 def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
-    """The list names some of those that were left out. Who asks for others hears of these alone."""
+    """Return lines about files that were left out. The list names some of them; with patterns, only those that fit."""
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
     shown = [
@@ -127,8 +127,8 @@ def as_json(
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
     """
-    `outcome`, `problem` and `kept_as` of a file are there if it was to be fetched. Times are the wall clock's, as those
-    of files are.
+    Return the files. `outcome`, `problem` and `kept_as` of one are there if it was to be fetched. Times are the wall
+    clock's, as those of files are.
     """
     became = {
         each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None, "kept_as": each.kept_as or None}
@@ -157,7 +157,7 @@ def as_json(
 
 
 def why_nothing(state: RunState, typed: str) -> str:
-    """What to do where a run has no stored files."""
+    """Return what to do if a run has no stored files."""
     if state.terminal is None:
         return f"try later: the first are stored minutes after the script has written them (`spotrun logs {typed}`)"
     return "let the script write into the folder that it begins in, and `outputs` of the job name what it writes"

@@ -1,4 +1,4 @@
-"""Lines that are no wider than the terminal that shows them, and whole where none does: programs read lines."""
+"""Folds lines to the width of the terminal that shows them, and leaves them whole without one: programs read lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from rich.cells import cell_len
 from spotrun.units import shown_lines
 
 WIDE = 100_000
-"""A width that nothing reaches."""
+"""A width that no line reaches."""
 _NARROWEST = 20
 _WORD = re.compile(r"(\s*)(\S+)")
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that shows our output, or what `COLUMNS` says; None if there is no terminal."""
+    """
+    Return the columns of the terminal that shows our output, or the value of `COLUMNS`; None if there is no terminal.
+    """
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted):
         return max(int(wanted), _NARROWEST)
@@ -28,8 +30,8 @@ def terminal_width() -> int | None:
 
 def say(text: str, indent: int = 0) -> None:
     """
-    Print lines that are safe to show. On a terminal each is folded between words; what follows is indented by that many
-    columns.
+    Print lines that are safe to show. On a terminal each is folded between words; further lines are indented by
+    `indent` columns.
     """
     width, lines = terminal_width(), shown_lines(text).split("\n")
     print("\n".join(folded for line in lines for folded in fold(line, width, indent)), flush=True)
@@ -37,7 +39,7 @@ def say(text: str, indent: int = 0) -> None:
 
 def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
-    One line as several of at most `width` columns, folded between words; None for no limit.
+    Return one line as several of at most `width` columns, folded between words; None for no limit.
 
     A word that is wider is folded inside. Wide characters count two columns.
     """
@@ -60,7 +62,7 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 
 def _end(line: str, width: int) -> int:
-    """How many characters fit; at least one that is no space."""
+    """Return how many characters fit in `width` columns; at least one that is no space."""
     end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:
         end += 1

@@ -1,4 +1,4 @@
-"""What no checkpoint of a run holds: for programs, and in words."""
+"""Changes that no checkpoint of a run holds: for programs, and in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.report.tables import plain
 from spotrun.units import count_of
 
 SHOWN = 3
-"""Of each run in a list of runs."""
+"""Maximum gaps of each run in a list of runs."""
 
 Told: TypeAlias = Mapping[str, Any]
 """A gap as `--json` prints it."""
@@ -28,6 +28,6 @@ def in_words(gap: Told) -> str:
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:
-    """A line for each of the first, and one for the others."""
+    """Return a line for each of the first, and one for the others."""
     more = len(gaps) - SHOWN
     return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

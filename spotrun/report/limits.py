@@ -13,14 +13,14 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """The value of each figure that a condition may name; None if this run does not have it (yet)."""
+    """Return the value of each figure that a condition may name; None if this run does not have it (yet)."""
     of_run = {"epochs": len(summary.epochs), "usd_per_epoch": summary.usd_per_epoch}
     of_total = {name: getattr(summary.total, name.removesuffix("_s")) for name in FIGURE_NAMES if name not in of_run}
     return {name: _number(figure) for name, figure in (of_run | of_total).items()}
 
 
 def _number(figure: Decimal | timedelta | float | None) -> Decimal | None:
-    """Times are in seconds."""
+    """Return a figure as a number; times are in seconds."""
     if figure is None or isinstance(figure, Decimal):
         return figure
     return Decimal(str(figure.total_seconds() if isinstance(figure, timedelta) else figure))
@@ -38,7 +38,7 @@ def check(condition: Condition, summary: RunSummary) -> None:
 
 def parse(text: str) -> Condition:
     """
-    The condition of the flag `--fail-if`.
+    Return the condition of the flag `--fail-if`.
 
     Raises:
         SpecInvalid: the message names the place in the text.

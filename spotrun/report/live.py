@@ -35,16 +35,16 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of
 
 EVENTS_SHOWN = 10
-"""Lines of the live screen."""
+"""Maximum lines of events on the live screen."""
 BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
-"""System time between two progress lines if nothing else happens."""
+"""Seconds of system time between two progress lines if nothing else happens."""
 NEWS_EVERY_S = 1.0
 """The same while something new holds the run up."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
-    """A live screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a live screen on a terminal, plain lines if the output goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
 
@@ -58,7 +58,9 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """A line for each event, and now and then one for the progress: at once if something new holds the run up."""
+    """
+    Prints a line for each event, and now and then one for the progress: at once if something new holds the run up.
+    """
 
     _printed = 0
     _progress_at = 0.0
@@ -93,7 +95,7 @@ class LiveView(_Watching, Screen[Tick]):
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
     def render(self, tick: Tick) -> RenderableType:
-        """The screen for one tick."""
+        """Return the screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
         facts = Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary))
         return Group(facts, self._events(tick.state, self.height - len(self._console.render_lines(facts))))
@@ -148,7 +150,7 @@ class LiveView(_Watching, Screen[Tick]):
         return f"{what}, {span(max(0.0, age))} ago"
 
     def _events(self, state: RunState, room: int) -> RenderableType:
-        """The newest, each whole, together on as many lines as there is room for and on `EVENTS_SHOWN` at most."""
+        """Return the newest events, each whole, together on at most `room` lines and at most `EVENTS_SHOWN`."""
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
@@ -160,7 +162,9 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def _fraction(status: AgentStatus) -> float:
-    """The part of the whole training that is done; the part of this epoch, if the number of epochs is unknown."""
+    """
+    Return the part of the whole training that is done; the part of this epoch, if the number of epochs is unknown.
+    """
     within = status.batch / status.batches if status.batches else 0.0
     return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
 
@@ -174,7 +178,7 @@ def _position(status: AgentStatus | None) -> str:
 
 
 def _uses(status: AgentStatus | None) -> str:
-    """How busy its machine and its GPUs are, and how long it waits for data."""
+    """Return how busy its machine and its GPUs are, and how long it waits for data."""
     if status is None or status.attempt is None:
         return ""
     parts = []
@@ -188,7 +192,9 @@ def _uses(status: AgentStatus | None) -> str:
 
 
 def _gpus(usage: Usage) -> list[str]:
-    """Nothing where there is none; without their memory where they have none of their own."""
+    """
+    Return the figures of the GPUs; nothing if there is none, and without memory where they have none of their own.
+    """
     if not usage.gpus:
         return []
     there_are, share = count_of(len(usage.gpus), "GPU"), usage.gpu_share
@@ -200,7 +206,7 @@ def _gpus(usage: Usage) -> list[str]:
 
 
 def _where(state: RunState) -> str:
-    """Where the run trains, and where an instance is starting, if one is."""
+    """Return where the run trains, and where an instance is starting, if one is."""
     places = [] if state.current is None else [_place(state, state.current.names)]
     if state.pending_launch is not None:
         places.append(f"starting {_place(state, state.pending_launch.names)}")
@@ -208,7 +214,7 @@ def _where(state: RunState) -> str:
 
 
 def _place(state: RunState, names: Sequence[MemberName]) -> str:
-    """Where these instances are, and what all of them cost in an hour."""
+    """Return where these instances are, and the hourly price of all of them."""
     launches = [state.launches[name.launch] for name in names]
     offering = launches[0].intent.offering
     how_many = f"{len(names)} x " if len(names) > 1 else ""

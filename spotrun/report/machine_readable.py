@@ -24,8 +24,8 @@ from spotrun.run.events import SetUp
 
 def report(summary: RunSummary) -> dict[str, Any]:
     """
-    What `spotrun report --json` prints of the ledger, as plain values. The rest is under `unfinished`, of a completed
-    run too: there it is the end of the run.
+    Return the part of `spotrun report --json` that comes from the ledger, as plain values. The rest is under
+    `unfinished`, of a completed run too: there it is the end of the run.
     """
     return {
         "run": summary.run,
@@ -43,7 +43,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 def figures(account: Account) -> dict[str, Any]:
     """
-    One part of a run under the keys of the report. `epoch` is None for the rest and for the total. A run on one
+    Return one part of a run under the keys of the report. `epoch` is None for the rest and for the total. A run on one
     instance has no members that wait.
     """
     return {
@@ -70,7 +70,7 @@ def figures(account: Account) -> dict[str, Any]:
 
 
 def _interruption(found: Interruption) -> dict[str, Any]:
-    """A figure is None if there was no notice, no checkpoint to resume from, or no new step yet."""
+    """Return the figures. One is None if there was no notice, no checkpoint to resume from, or no new step yet."""
     return {
         "attempt": found.attempt,
         "members": max(1, len(found.members)),
@@ -90,13 +90,13 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
-    """How long a set-up took. `how`: the command was "run", or its kept files were "unpacked"."""
+    """Return the time of a set-up. `how`: the command was "run", or its kept files were "unpacked"."""
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
 
 def report_csv(summary: RunSummary) -> str:
-    """A row for each completed epoch, one for the rest under its name, one for the total."""
+    """Return a row for each completed epoch, one for the rest under its name, one for the total."""
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
     rows = [*whole["epochs"], {**whole["unfinished"], "epoch": summary.rest_name}, total]
@@ -104,7 +104,7 @@ def report_csv(summary: RunSummary) -> str:
 
 
 def usd_text(amount_usd: Decimal) -> str:
-    """A decimal without exponent, to the nano-dollar."""
+    """Return a decimal without exponent, to the nano-dollar."""
     return f"{amount_usd:.9f}"
 
 
@@ -117,7 +117,7 @@ def rounded(share: float | None) -> float | None:
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures with each kind of downtime under a key of its own."""
+    """Return the figures with each kind of downtime under a key of its own."""
     flat = {key: value for key, value in figures.items() if key != "downtime_s"}
     return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
 
@@ -138,7 +138,7 @@ def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """The value as a cell that a spreadsheet does not take for a formula."""
+    """Return the value as a cell that a spreadsheet does not take for a formula."""
     if not isinstance(value, str):
         return value
     text = plain(value)

@@ -1,4 +1,4 @@
-"""How busy the machines of a run were: what its report says of that, and for programs."""
+"""Load of the machines of a run, in its report and for programs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def machine_table(found: Sequence[TypeUse]) -> FiguresTable:
 
 
 def cells(found: TypeUse) -> list[str]:
-    """The figures named in `HEADS`."""
+    """Return the figures named in `HEADS`."""
     return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
 
 
 def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: RunnerCalls | None = None) -> dict[str, Any]:
-    """What `spotrun report --json` prints, as plain values."""
+    """Return the output of `spotrun report --json`, as plain values."""
     return machine_readable.report(summary) | {
         "machines": for_programs(machines),
         "runner_calls": runner_calls.for_programs(calls),
@@ -38,7 +38,10 @@ def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: Runner
 
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
-    """A share is None where nothing has told it: of a machine without a GPU, or a command that has no loaders."""
+    """
+    Return the shares for programs. A share is None if it is unknown: of a machine without a GPU, or a command that has
+    no loaders.
+    """
     return [
         {
             "instance_type": plain(each.instance_type),

@@ -1,4 +1,4 @@
-"""How the members of a gang are now, one by one. Pure."""
+"""The current state of each member of a gang. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ StatusOf = Callable[[MemberName], AgentStatus | None]
 
 class MemberNow(NamedTuple):
     """
-    `does` is what it does, in words. `rank` is that of its first process in the attempt that trains; None if it is in
-    none. `where` is its offering, and `instance_id` is empty before the cloud has given it one.
+    `does` is its current activity, in words. `rank` is that of its first process in the attempt that trains; None if it
+    is in none. `where` is its offering, and `instance_id` is empty before the cloud has given it one.
     """
 
     name: MemberName
@@ -30,7 +30,7 @@ class MemberNow(NamedTuple):
 
 
 def members_now(state: RunState, status_of: StatusOf) -> Iterator[MemberNow]:
-    """Those of a gang that may be billed, by the ledger and by what their agents say."""
+    """Yield the members of a gang that may be billed, from the ledger and the status of their agents."""
     if not state.of_gangs:
         return
     for name in state.names():

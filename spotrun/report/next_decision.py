@@ -1,4 +1,4 @@
-"""What a run will do next, and why: a sentence from its ledger, its specification and the time."""
+"""The next step of a run, and why: a sentence from its ledger, its specification and the time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    The sentence, with a quota that is full; empty once the run has ended. `no_room` says why its store has no room, if
-    it has none.
+    Return the sentence, with a quota that is full; empty once the run has ended. `no_room` says why its store has no
+    room, if it has none.
     """
     coming = _coming(state, spec, now, no_room)
     full = "" if state.stop_requested or not coming else full_quota(state, now)
@@ -34,13 +34,13 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
-    """The same of a run that has no runner. `run` is what commands find it by."""
+    """Return the same for a run that has no runner. Commands find the run by `run`."""
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"
     if created.sweep:
         command = f"the command that began the sweep {plain(created.sweep)} is given again"
-    return f"has no runner, so nobody does this before {command}: {coming}"
+    return f"has no runner, so nothing of this happens before {command}: {coming}"
 
 
 def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
@@ -91,7 +91,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """Of a gang that is not whole, or not yet ready."""
+    """Return the sentence for a gang that is not whole, or not yet ready."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
     return f"asks for what it lacks: of {size} members {there} wait as long as a start takes, and are released then"
@@ -109,7 +109,10 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 
 def _sums(state: RunState, running: Launch) -> str | None:
-    """What an hour on spot saves at the newest spot price in the ledger, and after how long that pays a changeover."""
+    """
+    Return the hourly saving on spot at the newest spot price in the ledger, and after how long that pays for a
+    changeover.
+    """
     known = spot_launches(state)
     if not known:
         return None

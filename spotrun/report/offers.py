@@ -31,8 +31,8 @@ def offerings_table(
     offerings: Sequence[Offering], chosen: Offering, work: Mapping[Offering, Decimal] = NO_CHOICE
 ) -> RenderableType:
     """
-    The first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest. `work` has what is expected
-    to be paid on each for the training that an hour brings on the first kind of a choice.
+    Return a table of the first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest. `work` has
+    the expected price, on each offering, of the training that an hour brings on the first kind of a choice.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

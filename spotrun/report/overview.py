@@ -1,4 +1,4 @@
-"""All runs in a table. It loads little, because people ask for it often."""
+"""A table of all runs. It loads little, because people call it often."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spotrun.run.owners import about_forged
 from spotrun.run.protection import PROTECT, UNPROTECTED
 
 Rows = Sequence[dict[str, Any]]
-"""As `spotrun status --json` prints them."""
+"""The rows that `spotrun status --json` prints."""
 
 
 def table(rows: Rows) -> FiguresTable:
-    """A row for each run."""
+    """Return a row for each run."""
     heads = ("run", "state", "step", "epochs", "lost", "cost", "started\n(UTC)")
     made = FiguresTable("", heads, texts=(0, 1), gap=2)
     for row in rows:
@@ -45,7 +45,7 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _members(found: Rows) -> list[str]:
-    """A line for each member of a gang; where several runs are listed there is no room for them."""
+    """Return a line for each member of a gang; a list of several runs has no room for them."""
     ranks = ["" if each["rank"] is None else f" (rank {each['rank']})" for each in found]
     return [
         plain(f"member {each['name']}{rank} on {each['where']} {each['does']}")
@@ -54,17 +54,17 @@ def _members(found: Rows) -> list[str]:
 
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
-    """It has no epochs, so its price is by the hour; and it may keep nothing."""
+    """Yield notes on a command: it has no epochs, so its price is by the hour; and it may keep nothing."""
     if row.get("usd_per_kept_hour"):
         yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):
-        yield "keeps nothing so far, so that an interruption begins it anew; train: {state: [out/]} names what it keeps"
+        yield "keeps nothing so far, so that an interruption restarts it; train: {state: [out/]} names what it keeps"
 
 
 def prices(rows: Rows) -> list[str]:
-    """The hourly price so far of each run that goes on, as a line of bars."""
+    """Return the hourly price so far of each run that goes on, as a line of bars."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

@@ -1,4 +1,4 @@
-"""`spotrun offers` as text and as JSON: what a cloud rents out."""
+"""`spotrun offers` as text and as JSON: the offers of a cloud."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def show(found: Quotes, order: Order, console: Console | None = None) -> None:
 
 
 def legend(found: Quotes) -> list[str]:
-    """Where the on-demand prices come from, and what could not be read."""
+    """Return the sources of the on-demand prices, and the notes on what could not be read."""
     lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
     simulated = any(quote.offering.simulated for quote in found.quotes)
     return [
-        *(["prices are SIMULATED, nobody bills them"] if simulated else []),
+        *(["prices are SIMULATED and never billed"] if simulated else []),
         *([f"prices on demand: {', '.join(lists)}"] if lists else []),
         *(f"note: {plain(note)}" for note in found.notes),
     ]
 
 
 def quotes_table(found: Quotes, order: Order) -> FiguresTable:
-    """A row for each zone, type and capacity type. A column without any known value is left out."""
+    """Return a row for each zone, type and capacity type. A column without any known value is left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
     extra = [*(["taken\nback"] if bands else []), *(["quota\nroom"] if quotas else [])]
@@ -116,7 +116,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
 
 
 def as_json(found: Quotes, order: Order) -> dict[str, Any]:
-    """What `--json` prints. The keys do not change; dollars are decimal strings, shares are numbers."""
+    """Return the output of `--json`. The keys do not change; dollars are decimal strings, shares are numbers."""
     cheapest = cheapest_zones(found.quotes)
     quotes = ordered(found.quotes, order)
     return {

@@ -1,4 +1,4 @@
-"""How somebody gets what an ended run has made: its weights, the files of its script, its report."""
+"""Commands that get the results of an ended run: its weights, the files of its script, its report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 def how_to_get(program: str, name: str, reference: str, *, weights: bool, files: int) -> list[str]:
     """
-    A line for each result, with the command that gets it. A shell here starts spotrun by `program`, and spotrun finds
-    the run by `reference`. `name` is the run's name; it has weights or not, and so many stored files.
+    Return a line for each result, with the command that gets it. A shell here starts spotrun by `program`, and spotrun
+    finds the run by `reference`. `name` is the run's name; `weights` says whether it has any, and `files` is the number
+    of its stored files.
     """
     return [f"{what:8} {program} {command}" for what, command in _results(name, reference, weights, files)]
 

@@ -1,4 +1,4 @@
-"""What calling the runner of a run cost, where a function in the cloud attends to it: in words, and for programs."""
+"""The cost of calling a run's runner, if it is a function in the cloud: in words, and for programs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def in_words(found: RunnerCalls) -> str:
         f"{count_of(calls.reads, 'read')} of the store and {calls.writes:,} writes and lists",
     ]
     if calls.uncounted:
-        parts.append(f"and about {count_of(calls.uncounted, 'call')} that nobody counted")
+        parts.append(f"and about {count_of(calls.uncounted, 'call')} that were not counted")
     prices = f"by prices of {plain(found.prices_read)}"
     return f"Calling its runner: {dollars(found.usd)}, not in the total. {', '.join(parts)}; {prices}."
 
 
 def for_programs(found: RunnerCalls | None) -> dict[str, Any] | None:
-    """None if no function was called for this run."""
+    """Return the calls for programs; None if no function was called for this run."""
     if found is None:
         return None
     calls = found.calls

@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(prices: Sequence[Decimal | None]) -> str:
-    """A bar for each price, a space where there is none, and the range of prices beside them."""
+    """Return a bar for each price, a space where there is none, and the range of prices next to them."""
     known = [price for price in prices if price is not None]
     if not known:
         return ""
@@ -19,7 +19,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:
-    """The bars alone; empty if no price is known."""
+    """Return the bars alone; empty if no price is known."""
     known = [price for price in prices if price is not None]
     return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 

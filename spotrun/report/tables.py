@@ -1,4 +1,4 @@
-"""How figures are written for people, and how all tables look. No colour carries meaning, and no markup is read."""
+"""Formats figures for people, and sets the look of all tables. No colour carries meaning, and no markup is read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""No text column becomes narrower while there is another way."""
+"""Minimum width of a text column, while another column can be narrowed."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
-    """One line that is safe on a terminal: control and direction characters are made visible."""
+    """Return one line that is safe on a terminal: control and direction characters are made visible."""
     return shown(text, limit)
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """`$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`."""
+    """
+    Return `$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`.
+    """
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -36,12 +38,12 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 
 def decimals(amount_usd: Decimal) -> int:
-    """How many decimals an amount is shown with: four below ten dollars, two above, none above ten thousand."""
+    """Return the number of decimals of an amount: four below ten dollars, two above, none above ten thousand."""
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
 
 def short_duration(duration: timedelta) -> str:
-    """At most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    """Return at most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
     seconds = duration.total_seconds()
     if seconds < 0.05:
         return NOTHING
@@ -59,19 +61,24 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """The same, or `otherwise` for None. A duration of zero is `0s`."""
+    """Return the same, or `otherwise` for None. A duration of zero is `0s`."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
 
 
 def percent(share: float | None) -> str:
-    """A dash for none, and where ten times as much was lost as there was to save: that compares nothing."""
+    """
+    Return a share in percent; a dash for None, and for a loss of ten times what there was to save: such a figure
+    compares nothing.
+    """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:
-    """` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand beside others."""
+    """
+    Return ` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand next to others.
+    """
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
 
@@ -96,7 +103,7 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    Texts in columns, of which nothing is ever cut off.
+    Texts in columns, none of which is ever cut off.
 
     The columns in `texts` are aligned left, the others right. On a terminal that is too narrow, those texts fold. If
     that is not enough, further columns follow below, each time after the first `repeated` ones. A head may have several
@@ -128,7 +135,9 @@ class FiguresTable:
             self.rows[-1] = self.rows[-1]._replace(ends=True)
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
-        """Each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads."""
+        """
+        Yield each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads.
+        """
         if self.title:
             yield from ((line, "bold") for line in fold(self.title, width))
         for number, block in enumerate(self._blocks(width)):
@@ -161,7 +170,9 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """As many columns side by side as there is room for, at least one beside the repeated ones."""
+        """
+        Return groups of columns: as many side by side as there is room for, at least one next to the repeated ones.
+        """
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):
@@ -173,7 +184,7 @@ class FiguresTable:
         return groups
 
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
-        """The widths of these columns: texts give way first, and the widest first."""
+        """Return the widths of these columns: texts give way first, and the widest first."""
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:
             giving = [column for column in group if widths[column] > least[column]] or group
@@ -181,7 +192,7 @@ class FiguresTable:
         return widths
 
     def _lines_of(self, texts: Sequence[str], block: Block, *, bottom: bool = False) -> Iterator[str]:
-        """The lines of a row; with `bottom`, its texts stand on the last one."""
+        """Yield the lines of a row; with `bottom`, its texts stand on the last one."""
         cells = {
             column: [line for part in texts[column].split("\n") for line in fold(part, width)]
             for column, width in block.widths.items()
@@ -205,8 +216,8 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print it as it is, without reading markup and without cropping lines. It is folded where a terminal shows it, and
-    left whole for programs.
+    Print it as it is, without reading markup and without cropping lines. It is folded on a terminal, and left whole for
+    programs.
     """
     from rich.console import Console
 
@@ -215,7 +226,7 @@ def print_figures(what: RenderableType, console: Console | None = None) -> None:
 
 
 def print_table(table: FiguresTable) -> None:
-    """The same for a table alone, without styles: rich takes a while to load."""
+    """Print a table alone, without styles: rich takes a while to load."""
     for line, _ in table.lines(terminal_width()):
         print(line)
 
@@ -228,7 +239,7 @@ def figures_table(
     texts: Collection[int] = (0,),
     repeated: int = 1,
 ) -> FiguresTable:
-    """An empty table as narrow as its contents."""
+    """Return an empty table as narrow as its contents."""
     return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
 
 

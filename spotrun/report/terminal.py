@@ -1,4 +1,4 @@
-"""`spotrun report RUN` as text: what each epoch cost, where the time went, and what was saved."""
+"""`spotrun report RUN` as text: the cost of each epoch, where the time went, and the savings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
-"""On the terminal; the other formats show all."""
+"""Maximum rows on the terminal; the other formats show all."""
 
 
 def show(
@@ -78,8 +78,8 @@ def headline(summary: RunSummary) -> str:
 
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
-    Dollars for each epoch. One column is for all that it cost to keep and move checkpoints; of a gang the last one is
-    the part of its instances' cost that bought nothing but waiting.
+    Return the dollars of each epoch. One column is for all costs of keeping and moving checkpoints; of a gang the last
+    one is the part of its instances' cost that paid for waiting alone.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []
@@ -123,7 +123,7 @@ INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost"
 
 
 def interruption_table(summary: RunSummary) -> FiguresTable:
-    """What each interruption cost; the newest `INTERRUPTIONS_SHOWN`."""
+    """Return the cost of each interruption; the newest `INTERRUPTIONS_SHOWN`."""
     found = summary.interruptions
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
@@ -135,12 +135,12 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
 
 
 def lost_where(found: Interruption) -> str:
-    """Where it was, and which members of a gang were lost."""
+    """Return where the interruption was, and which members of a gang were lost."""
     return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 
 def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
-    """The figures named in `INTERRUPTION_FIGURES`. A command without checkpoints says nothing of its steps."""
+    """Return the figures named in `INTERRUPTION_FIGURES`. A command without checkpoints has none of its steps."""
     no_step = NOTHING if summary.plain else "not yet" if summary.state == "running" else "none"
     return [
         optional_duration(found.notice_lead, "none"),
@@ -152,7 +152,7 @@ def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
 
 
 def goodput(summary: RunSummary) -> str:
-    """The share of the paid time that was training."""
+    """Return the share of the paid time that was training."""
     total = summary.total
     trained = short_duration(total.size * total.productive)
     paid = f"Goodput {percent(total.goodput)}: {trained} of {short_duration(total.paid)} paid"
@@ -161,7 +161,7 @@ def goodput(summary: RunSummary) -> str:
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
-    """`cells` of each epoch, of the rest and of the total."""
+    """Return `cells` of each epoch, of the rest and of the total."""
     for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *figures])
@@ -173,7 +173,7 @@ def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]
 
 
 def setups(summary: RunSummary) -> str:
-    """How long the set-up took on each instance: the first runs it, later ones only unpack its files."""
+    """Return how long the set-up took on each instance: the first runs it, later ones only unpack its files."""
     each = (f"attempt {summary.ordinals[attempt]} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Setup: {', '.join(each)}."
 
@@ -194,13 +194,13 @@ def _no_comparison(summary: RunSummary) -> str:
 
 
 def _without_price(total: Account) -> str:
-    """Of nodes that cost nothing, what was had of them."""
+    """Return the hours that were used of nodes without a price."""
     hours = f"{total.paid / timedelta(hours=1):.2f} node-hours at no price"
     return f"{hours}, and {dollars(total.cost_usd)} for what is stored." if total.cost_usd else f"{hours}."
 
 
 def at_home(summary: RunSummary) -> str:
-    """What the machine of the user's own was used up and drew, on a line of its own: no bill has it."""
+    """Return the wear and power of the user's own machine, on a line of its own: no bill has it."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))
@@ -209,7 +209,7 @@ def at_home(summary: RunSummary) -> str:
 
 
 def verdict(summary: RunSummary) -> str:
-    """The main result in one sentence: what the run cost, and what it saved."""
+    """Return the main result in one sentence: what the run cost, and what it saved."""
     total = summary.total
     if total.paid and not (total.spot_usd or total.on_demand_usd or total.own_usd):
         return _without_price(total)

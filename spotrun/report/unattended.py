@@ -1,4 +1,4 @@
-"""What goes on of a run that nobody watches, and what to type: nothing that bills is left unsaid."""
+"""Describes a run without a runner, and what to type: nothing that bills is left unsaid."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """A run that has a runner, in one line. `run` is what commands find it by."""
+    """Return one line about a run that has a runner. Commands find the run by `run`."""
     if state.stop_requested:
-        return f"{run} was asked to stop, and {runner} sees to it. `spotrun down {run}` ends it now"
+        return f"{run} has to stop, and {runner} sees to it. `spotrun down {run}` ends it now"
     return (
         f"{run} goes on already ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
@@ -23,17 +23,17 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
 
 
 def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
-    """A runner that the cloud tells nothing, in one line; the way out is in `why`."""
+    """Return one line about a runner that gets no answer from the cloud; the way out is in `why`."""
     lasts = span(max(0.0, (now - since).total_seconds()))
     return f"its runner sees nothing of the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
 
 
 def left_alone(run: str, state: RunState) -> str:
-    """What becomes of the run, what of it is running, and what to type; in one line."""
+    """Return in one line the fate of the run, its running instances, and what to type."""
     if state.terminal is not None:
         what, advice = f"{run} has ended ({state.terminal.outcome})", f"`spotrun down {run}` makes sure of it"
     elif state.stop_requested:
-        what = f"{run} was asked to stop, and no runner sees to it"
+        what = f"{run} has to stop, and no runner sees to it"
         advice = f"`spotrun down {run}` ends it now"
     else:
         what = f"{run} has not ended, and no runner attends to it"
@@ -42,7 +42,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """By which command; with what joins it to the other way out."""
+    """Return the command that carries it on, with the words that join it to the other way out."""
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:

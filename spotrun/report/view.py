@@ -23,7 +23,7 @@ class View(AbstractContextManager["View[Update]"], Generic[Update]):
 
 
 class Screen(View[Update]):
-    """`transient`: the exit wipes it."""
+    """A view that redraws one screen. `transient`: the exit wipes it."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
         self._console = console
@@ -43,7 +43,7 @@ class Screen(View[Update]):
 
     @property
     def height(self) -> int:
-        """Its lines, likewise; what would follow them is not shown."""
+        """The lines of the terminal, likewise; lines beyond them are not shown."""
         return self._console.height
 
     def show(self, update: Update) -> None:

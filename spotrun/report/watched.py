@@ -1,4 +1,4 @@
-"""Events as whoever watches a run reads them: a refusal once, in a few words. `events` and `why` have it in full."""
+"""Events as people who watch a run read them: a refusal once, in a few words. `events` and `why` have it in full."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from spotrun.run.state import Launch, RunState
 
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
-    """Without retired checkpoints and stored files, which are frequent; `spotrun events` shows them."""
+    """
+    Return the entries without retired checkpoints and stored files, which are frequent; `spotrun events` shows them.
+    """
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
-    """One line for an event, as `event_line` has it; but what a cloud has said before is not said again."""
+    """Return one line for an event, as `event_line` has it; but an earlier message of a cloud is not repeated."""
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
         return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))
@@ -32,12 +34,12 @@ def _why(launch: Launch, state: RunState) -> str:
 
 
 def _words(launch: Launch) -> str:
-    """Why it was given up, without the names of the place that was asked."""
+    """Return why the launch was given up, without the names of its place."""
     offering = launch.intent.offering
     return "" if launch.closed is None else in_brief(launch.closed.detail, str(offering), offering.zone)
 
 
 def _told_by(event: RunFailed, state: RunState) -> int | None:
-    """The launch whose refusal ended the run."""
+    """Return the launch whose refusal ended the run."""
     closed = {each.closed.detail: number for number, each in state.launches.items() if each.closed is not None}
     return closed.get(event.detail) if event.detail else None

@@ -1,4 +1,4 @@
-"""All runs, kept up to date while somebody watches: a screen on a terminal, plain lines elsewhere."""
+"""All runs, kept up to date while a person watches: a screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.report.view import Screen, View
 
 
 def watching() -> View[Rows]:
-    """A screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a screen on a terminal, plain lines if the output goes to a file or a pipe."""
     return _Table() if sys.stdout.isatty() else _Changes()
 
 

@@ -34,9 +34,9 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of, to_the_second
 
 TICKS_WAITED = 5
-"""A runner looks again after each tick; only a gap of more ticks counts as a wait."""
+"""A runner decides again after each tick; only a gap of more ticks counts as a wait."""
 PAIRS_MAX = 3
-"""This many refusals in a row are each shown to people; more are shortened."""
+"""Maximum refusals in a row that are each shown to people; more are shortened."""
 REFUSED = "refused"
 """The kind of decision for a launch that the cloud refused."""
 
@@ -55,7 +55,7 @@ class Decision:
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
-    """The decisions, in the order of the ledger."""
+    """Return the decisions, in the order of the ledger."""
     last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the entries
     if not last:
         return []
@@ -69,7 +69,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """The same decisions, but with one line for all refused requests in a row except the first and the last."""
+    """Return the same decisions, but with one line for all refused requests in a row except the first and the last."""
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -86,7 +86,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 
 def _refused_in_a_row(made: list[Decision]) -> int:
-    """How many requests at the beginning were each followed by their refusal."""
+    """Return how many requests at the beginning were each followed by their refusal."""
     pairs = 0
     while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
         pairs += 1
@@ -94,20 +94,20 @@ def _refused_in_a_row(made: list[Decision]) -> int:
 
 
 def offering_text(offering: Offering) -> str:
-    """`spot in local-a (sim-v100)`, or `box at home`."""
+    """Return `spot in local-a (sim-v100)`, or `box at home`."""
     if offering.capacity_type is CapacityType.OWN:
         return str(offering)
     return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
 
 
 def _where(state: RunState, name: MemberName) -> str:
-    """An instance in words, with its name where there are several."""
+    """Return an instance in words, with its name where there are several."""
     where = offering_text(state.launches[name.launch].intent.offering)
     return f"member {name} on {where}" if state.of_gangs else where
 
 
 def _noticed(attempt: Attempt, notice: ev.NoticeSeen) -> MemberName:
-    """Whom the cloud takes."""
+    """Return the member that the cloud takes."""
     return attempt.names[0] if notice.member is UNSET else notice.member
 
 
@@ -215,11 +215,11 @@ class _Narrator:
         return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
 
     def _pause(self, before: RunState) -> str:
-        """What follows from one more standby that has failed."""
+        """Return the consequence of one more standby that has failed."""
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
             return ""
-        return f"; {failing.count} have failed in a row, so the next one is asked for at {failing.when}"
+        return f"; {failing.count} have failed in a row, so the next one is requested at {failing.when}"
 
     def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Narrated | None:
         if event.commit is None:
@@ -240,14 +240,14 @@ class _Narrator:
 
 
 def _wants_an_instance(state: RunState) -> bool:
-    """Whether nothing trains, or the training instance is leaving."""
+    """Return whether nothing trains, or the training instance is leaving."""
     if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 
 
 def _may_ask(state: RunState) -> bool:
-    """Whether an instance is wanted and no launch is in progress."""
+    """Return whether an instance is wanted and no launch is in progress."""
     return _wants_an_instance(state) and state.pending_launch is None
 
 
@@ -275,7 +275,7 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
-    """For each kind of refusal, the pools that refused so, and for how long such a pool rests."""
+    """Yield, for each kind of refusal, the pools that refused for that reason, and how long such a pool rests."""
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():
         if launch.intended_at >= since and (why := why_refused(launch)):
@@ -286,7 +286,7 @@ def _refusals(before: RunState, since: datetime) -> Iterator[str]:
 
 
 def _how_it_ended(before: RunState, event: ev.InstanceGone) -> str:
-    return "was ended by somebody else than spotrun" if before.ended_by_hand(event) else "ended"
+    return "was ended from outside spotrun" if before.ended_by_hand(event) else "ended"
 
 
 def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
@@ -300,7 +300,7 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
-    """The steps done again, and which instance took over, as far as the ledger says (yet)."""
+    """Return the steps done again, and which instance took over, as far as the ledger says (yet)."""
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
         return "; nothing has taken over yet" if end.terminal is None else ""
@@ -323,7 +323,9 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
-    """Of a command, which has no steps: what ran after the copy that the next one begins with."""
+    """
+    Return the lost time of a command, which has no steps: all that ran after the copy that the next one begins with.
+    """
     commit = None if number is None else end.commit(number)
     if commit is None:
         return "all of it had to be done again"

@@ -216,7 +216,7 @@ def in_what(unlike: Sequence[str]) -> str:
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:
-    """The clock of a run that begins now."""
+    """Return the clock of a run that begins now."""
     return cloud_of(spec).clock(spec)
 
 
@@ -232,14 +232,14 @@ def _try_out(store: Store) -> None:
 
 
 def region_of(store: Store) -> str:
-    """The region of a bucket, for the price of what leaves it; "" for a folder, or if the store does not say."""
+    """Return the region of a bucket, for the price of what leaves it; "" for a folder, or if the store does not say."""
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
 
 
 def benched_steps(runs: Store, spec: RunSpec, clock: ScaledClock) -> dict[str, float]:
     """
-    The seconds of a step by kind of the choice that a run of `spec` has, as the store of runs knows them.
+    Return the seconds of a step by kind of the choice that a run of `spec` has, as the store of runs knows them.
 
     Raises:
         StoreError: it cannot be read.
@@ -254,8 +254,8 @@ def newborn(
     spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
 ) -> RunState:
     """
-    The state in which a run of `spec` begins, with its bucket in `region` and what was `benched`; nothing is written
-    anywhere.
+    Return the state in which a run of `spec` begins, with its bucket in `region` and the speeds in `benched`; nothing
+    is written anywhere.
     """
     event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
@@ -298,7 +298,7 @@ def _storage_prices(spec: RunSpec, region: str) -> StoragePrices:
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
     """
-    The moment of a deadline, in UTC, for a run that is launched at `launched_at`.
+    Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
 
     A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
     machine.

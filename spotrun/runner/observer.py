@@ -28,12 +28,15 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
-"""A look that fails has asked several times already, and a cloud that throttles an account needs fewer calls."""
+"""
+Number of calls of the cloud that are left out after one that failed: a failed call has tried several times already, and
+a cloud that throttles an account needs fewer calls.
+"""
 
 
 class Observer:
     """
-    Sees what a decision needs. It remembers only what a later look would show again.
+    Observes what a decision needs. It remembers only facts that a later observation would show again.
 
     `message` is what the runner's sign of life says of the run. `has_seen_cloud` is true once the cloud has answered.
     `listed` are the instances that the cloud showed last.
@@ -70,21 +73,21 @@ class Observer:
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """Say that this runner attends to its run although it sees nothing: no other one has to take its place."""
+        """Write that this runner attends to its run although it sees nothing: no other one has to take its place."""
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 
     @property
     def remarks(self) -> list[str]:
-        """What goes wrong and stops no run; "" where nothing does."""
+        """Troubles that stop no run; "" where there is none."""
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
 
     def observe(self) -> World:
         """
-        The ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
+        Observe the ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
 
-        Without the second look, a launch that another runner intended and executed between our two reads would be
+        Without the second reading, a launch that another runner intended and executed between our two reads would be
         taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
         """
         state = self._ledger.refresh()
@@ -114,9 +117,10 @@ class Observer:
 
     def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
         """
-        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agents
-        go on writing: an end without an entry is seen when an agent falls silent, or at the next of those looks.
-        What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
+        Return the instances that the cloud shows. If a cloud rations its calls, the runner calls it only now and then
+        while the run is still and its agents go on writing: an end without an entry is seen when an agent falls silent,
+        or at the next of those calls. The answer to such a call can wait, so one that fails leaves the cloud alone for
+        a while.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
@@ -138,7 +142,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """The members that are not known to be gone, and are in the cloud's list no longer."""
+    """Return the members that are not known to be gone, and are in the cloud's list no longer."""
     listed = {instance.instance_id for instance in instances}
     alive = (member.recorded for member in state.members() if member.gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

@@ -75,7 +75,7 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
+        `market` is the record in which runs share what they saw of the market; without it a run knows only its own.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
         its own. `decide` says what to do next. `pace` is for one that is not called every few seconds. `last_words`
         are of instances that never got an agent: the entry of their end has them.
@@ -95,7 +95,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
+        """Attend until the run has ended and nothing of it is left running. `watch` receives each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -104,7 +104,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Tick, and go on for so much run time: what an agent writes meanwhile is acted on at once."""
+        """Tick for at least `seconds` of run time: entries that an agent writes meanwhile are acted on at once."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -116,7 +116,7 @@ class Runner:
             self._pause()
 
     def _pause(self) -> None:
-        """Until the next tick is due, or an agent or another runner has written to the ledger."""
+        """Wait until the next tick is due, or an agent or another runner has written to the ledger."""
         due_s, read = self._clock.monotonic() + tick_s(self._clock.scale), self._ledger.state.next_number
         while (left_s := due_s - self._clock.monotonic()) > 0:
             self._clock.sleep(min(look_s(self._clock.scale), left_s))
@@ -124,11 +124,11 @@ class Runner:
                 if self._ledger.refresh().next_number > read:
                     return
             except StoreUnavailable:
-                return  # the tick that follows says so
+                return  # the next tick reports it
 
     def ticks(self) -> Iterator[Tick]:
         """
-        One tick, and another at once after each that wrote: what was intended is asked for now, and if the cloud
+        Yield one tick, and another at once after each that wrote: an intended launch is requested now, and if the cloud
         refuses it, the next offering. During a notice every pause between two ticks is downtime.
         """
         for _ in range(TICKS_MAX):
@@ -139,14 +139,14 @@ class Runner:
 
     def tick(self) -> Tick:
         """
-        Observe, decide, act and record once. A cloud or store that cannot be seen just now is no reason to act
-        (promise I6).
+        Observe, decide, act and record once. A cloud or store that cannot be seen just now is no reason to act (promise
+        I6).
 
         Raises:
-            LedgerDamaged, KeyMissing: nobody may go on.
+            LedgerDamaged, KeyMissing: no runner may go on.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud has refused the credentials from the first look on; instances and agents go on
-                without a runner. Once it has answered, a refusal may pass.
+            AccessDenied: the cloud has refused the credentials from the first call on; instances and agents go on
+            without a runner. Once it has answered, a refusal may pass.
         """
         self._observer.statuses.forget()
         try:
@@ -167,7 +167,7 @@ class Runner:
         return tick
 
     def _see_and_act(self) -> tuple[World, list[Action], bool]:
-        """What was seen and done, and whether an entry was written."""
+        """Observe and act; return both, and whether an entry was written."""
         try:
             world = self._observer.observe()
             read = self._ledger.state.next_number
@@ -201,12 +201,12 @@ class Runner:
 
     def _refuse_gone(self) -> None:
         """
-        End what the cloud has of a run whose folder was moved or deleted: nothing that it trains can be stored any more
+        End the instances of a run whose folder was moved or deleted: nothing that it trains can be stored any more
         (protocol 4).
 
         Raises:
             RunGone: it was.
-            CloudUnavailable, StoreUnavailable: nobody knows, or something of it goes on; a later look tries again.
+            CloudUnavailable, StoreUnavailable: it is unknown, or something of it goes on; a later tick tries again.
         """
         if not self._ledger.is_gone():
             return
@@ -222,7 +222,7 @@ class Runner:
         for action in actions:
             if isinstance(action, Append):
                 if not self._append(action.event):
-                    return  # the run has moved on: decide anew
+                    return  # the run has moved on: decide again
             elif isinstance(action, Execute):
                 self._execute(action.launch)
             elif isinstance(action, Terminate):
@@ -249,14 +249,17 @@ class Runner:
         return entry is not None
 
     def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
-        """A guard ends what it names, so it is made only for what the cloud shows as this run's."""
+        """
+        Arm missing guards. A guard ends the instance that it names, so only instances that the cloud shows as this
+        run's get one.
+        """
         shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
             if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
                 self._append(ev.GuardArmed(launch=found.launch, member=found.member))
 
     def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime, int]:
-        """What its guard has to know."""
+        """Return the data for its guard."""
         return self._request(found.launch), found.instance_id, found.billed_from, ev.name_of(found).member
 
     def _execute(self, number: int) -> None:
@@ -273,10 +276,10 @@ class Runner:
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
         except IdentityPending:
-            raise  # nothing was asked for, and no other pool would help: it is made or known within minutes
+            raise  # nothing was requested, and no other pool would help: it is made or known within minutes
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
-                raise  # nobody knows whether it was launched: the next tick asks again with the same token
+                raise  # it is unknown whether it was launched: the next tick tries again with the same token
             detail = f"asked for in vain, and no instance of it is shown: {error.message}"
             self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:

@@ -14,9 +14,10 @@ from spotrun.run.state import RunState
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What the runner saw and did in one tick. `blind` says why it could see nothing, and did nothing; `remark` says what
-    goes wrong beside the run without stopping it; `wrote` says that the tick added an entry to the ledger.
-    `epochs_total` is how many epochs the training has, as far as an agent knew; only a run with a budget asks.
+    One tick: the runner's observation and its actions. `blind` says why it could see nothing, and did nothing; `remark`
+    reports a trouble that does not stop the run; `wrote` says that the tick added an entry to the ledger.
+    `epochs_total` is how many epochs the training has, as far as an agent knew; it is read only for a run with a
+    budget.
     """
 
     state: RunState

@@ -1,4 +1,4 @@
-"""Questions to the person at the terminal, and what is said on the error output."""
+"""Asks the person at the terminal, and writes to the error output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ YES_NO = ("yes", "no")
 
 def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     """
-    Ask, unless a flag gave the answer. `default` is what Enter means. The answer no ends the command with exit code 1.
-    `declined` is what is said where the answer is not yes.
+    Ask, unless a flag gave the answer. `default` is what Enter means. The answer no ends the command with exit code 1;
+    `declined` is printed unless the answer is yes.
 
     Raises:
-        SpecInvalid: nobody can answer.
+        SpecInvalid: there is no terminal to answer on.
     """
     if yes:
         return
@@ -41,7 +41,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
 
 def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
     """
-    One of `answers`, each of which may be cut short. Ask again until there is one; Enter alone means `default`.
+    Return one of `answers`, each of which may be cut short. Ask again until there is one; Enter alone means `default`.
 
     Raises:
         EOFError: the input has ended.
@@ -57,6 +57,6 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 
 
 def say(line: str) -> None:
-    """On the error output, which may have no reader any more."""
+    """Print a line on the error output, which may have no reader any more."""
     with contextlib.suppress(OSError):
         print(shown_lines(line), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What launch and resume share: they show the plan, and attend to a run in the foreground."""
+"""Attends to a run in the foreground, for launch and resume."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process attends to the run no longer. What is left of it has been said.
+        KeyboardInterrupt, Signalled: this process attends to the run no longer. It has printed what is left of the run.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
@@ -68,7 +68,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
 
 
 def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
-    """The last tick; None if the run was left to another runner."""
+    """Attend and return the last tick; None if the run was left to another runner."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
@@ -109,13 +109,13 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """Of a gang, the flag that shows what the member has printed on which it failed, if that is not the lead."""
+    """Return, for a gang, the flag that shows the output of the member that failed, if that is not the lead."""
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
 
 def launch_again(run: OpenRun, state: RunState) -> str:
-    """How to train what has changed since the run was launched, from the run's newest checkpoint if it has one."""
+    """Say how to train a change since the run's launch, from the run's newest checkpoint if it has one."""
     if not state.has_weights:
         return "to train a change, launch again"
     file = quote(f"{run.created.name}.ckpt")
@@ -126,7 +126,7 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """What to say if the script on this machine is not the one that the run was launched with; None if it may be."""
+    """Return a note if the script on this machine is not the one that the run was launched with; None if it may be."""
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:

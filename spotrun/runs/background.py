@@ -22,7 +22,7 @@ LOGS = Path("~/.spotrun/runners")
 STARTER_FD = "SPOTRUN_STARTER_FD"
 """The variable with the pipe on which the background runner reports that it attends."""
 ATTENDS_WITHIN_S = 60.0
-"""System time. A runner first reads the ledger and asks the cloud."""
+"""Maximum seconds of system time until a runner attends. It first reads the ledger and the cloud."""
 LOG_TAIL_BYTES = 500
 
 
@@ -91,13 +91,14 @@ def say_that_it_attends() -> None:
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
         return
-    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # it may have left
+    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # the starter may have left
         starter.write(b"1")
 
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Whoever shares the folder of a store could put a link there that leads into any file of this user, or a pipe.
+    Open a log to append. Another user of a store's folder could put a link there that leads into any file of this user,
+    or a pipe.
 
     Raises:
         OSError: it is one, or it cannot be written.
@@ -116,13 +117,13 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def log_of(run: OpenRun) -> Path:
-    """The log: in the run's folder if that is on this machine."""
+    """Return the log: in the run's folder if that is on this machine."""
     place = address.parse(run.uri)
     return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
 
 
 def log_named(name: str) -> Path:
-    """A log on this machine, of what is in a bucket."""
+    """Return the path of a log on this machine, for a run in a bucket."""
     folder = LOGS.expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{name}.log"

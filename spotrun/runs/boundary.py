@@ -1,5 +1,5 @@
 """
-How a command fails: each error becomes text on the error output, and an exit code.
+Turns each error of a command into text on the error output and an exit code.
 
 With `--json`, the standard output still has JSON: the answer, or if there is none, one line of this shape. A place that
 an error does not have is null.
@@ -21,9 +21,9 @@ from spotrun.runs.signals import heeding
 
 INTERRUPTED = 130
 LIKE = 0.75
-"""A flag is a mistake for another from this ratio on: --fllow for --follow, and not --json for --store."""
+"""Minimum ratio from which a flag is a mistake for another: --fllow for --follow, and not --json for --store."""
 answered = False
-"""Whether the command has printed its JSON. Then the standard output has no room for that of an error."""
+"""The command has printed its JSON. Then the standard output has no room for that of an error."""
 
 
 def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
@@ -61,7 +61,7 @@ def _failed(words: Sequence[str], error: SpotrunError) -> int:
 
 
 def _refused(words: Sequence[str], error: Any) -> int:
-    """A flag or argument that Typer refuses. `error` is one of its UsageErrors, which have no public name."""
+    """Report a flag or argument that Typer refuses. `error` is one of its UsageErrors, which have no public name."""
     if possible := getattr(error, "possibilities", None):
         error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
     error.show()
@@ -72,7 +72,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
-    """The exit code, after the program that asked for JSON was given its error."""
+    """Return the exit code, after printing the error as JSON if the command has `--json`."""
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:
         import json

@@ -1,4 +1,4 @@
-"""What a shell offers when a word is being typed: runs of the store, and files that may be jobs."""
+"""Completes a word in a shell: runs of the store, and files that may be jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ JOBS = (".yaml", ".yml", ".py")
 
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names and ids that begin so. None if the store cannot be read: a shell has no place for an error."""
+    """
+    Return names and ids that begin with `incomplete`; none if the store cannot be read: a shell has no place for an
+    error.
+    """
     from spotrun import address
     from spotrun.errors import StoreError
     from spotrun.store.opening import open_store
@@ -20,7 +23,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
     try:
         place = address.parse(folder)
         if isinstance(place, str) and not Path(place).expanduser().is_dir():
-            return []  # to open it would make it
+            return []  # opening the folder would create it
         ids = [name for name in open_store(folder).folders() if "-" in name]
     except StoreError:
         return []
@@ -29,7 +32,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def job_files(incomplete: str) -> list[str]:
-    """Files that may be jobs, and folders, whose names begin so."""
+    """Return files that may be jobs, and folders, whose names begin with `incomplete`."""
     folder, _, start = incomplete.rpartition("/")
     place = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
     try:

@@ -26,22 +26,22 @@ from spotrun.spec.image import CREDENTIALS, Image
 from spotrun.spec.model import ResourcesSpec, RunSpec
 
 INSTANCES = "x86_64"
-"""The processors of all that the clouds rent out to us."""
+"""The processors of all instances that the clouds rent out to us."""
 NOT_LOOKED_AT = "the image was not looked at"
 _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
 def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, list[str]]:
     """
-    The same, with the digest of its container image; and what to say of that.
+    Return the job with the digest of its container image; and notes on that.
 
     An image that this very machine has, and trains in, need be in no registry.
 
     Raises:
         SpecInvalid: there is no such image, or not for this user, or not for the processors of instances.
         NotInstalled: this machine would run it, or does so while it is free, and has no engine for that.
-        RegistryUnavailable: nobody knows which digest a tag has, or this machine, which would train in it, has neither
-            the image nor its registry.
+        RegistryUnavailable: the digest of a tag is unknown, or this machine, which would train in it, has neither the
+        image nor its registry.
     """
     image, here = spec.image, cloud_of(spec).here
     if image is None:
@@ -68,7 +68,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not _logs_in(spec, image):
             hint = f"instances on {spec.resources.cloud} have no identity there: name an image of another registry"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # instances have another identity than whoever launches them
+        # instances have another identity than the launching user
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -78,7 +78,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """The same for a job that is tried on this machine, wherever it would train. Raises as `with_image`."""
+    """Return the same for a job that is tried on this machine, wherever it would train. Raises as `with_image`."""
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
     return spec if found.image is None else spec.with_image(found.image)
@@ -97,12 +97,12 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials | None, str]:
     """
-    The user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own login
-    counts only if instances have one too.
+    Return the user at the registry; or why it cannot be read from here, where only instances may read it. A cloud's own
+    login counts only if instances have one too.
 
     Raises:
-        RegistryUnavailable: that, for a tag; or nobody knows.
-        NotForThisUser: nobody is logged in here.
+        RegistryUnavailable: the registry cannot be read from here, for a tag; or the reason is unknown.
+        NotForThisUser: no user is logged in here.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}
     image, here = spec.image, cloud_of(spec).here
@@ -122,5 +122,5 @@ def _login(spec: RunSpec, environment: Mapping[str, str]) -> tuple[Credentials |
 
 
 def _logs_in(spec: RunSpec, image: Image) -> bool:
-    """Whether instances have an identity of the cloud whose registry it is."""
+    """Return whether instances have an identity of the cloud whose registry it is."""
     return spec.resources.cloud == hosts.cloud_of(image.host)

@@ -1,4 +1,4 @@
-"""What `spotrun doctor` checks: the store and the ledgers, and this machine or a cloud."""
+"""The checks of `spotrun doctor`: the store and the ledgers, and this machine or a cloud."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Fi
 
 
 def _container(spec: RunSpec) -> Iterator[Finding]:
-    """Of a job with an image: the engine, where this machine trains, and the image."""
+    """Yield findings on the image of a job: the engine, if this machine trains, and the image."""
     if cloud_of(spec).here or spec.resources.home is not None:
         engine = list(findings_of("container engine", _engine))
         yield from engine
@@ -106,7 +106,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
     Raises:
-        StoreError: what ends the trial would end the questions too. The store is not called fine before both are over.
+        StoreError: an error that ends the trial would also end the questions. The store passes only after both.
     """
     opened = open_store(uri)
     yield from Trial(opened, system_clock()).findings()

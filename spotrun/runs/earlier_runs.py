@@ -18,18 +18,18 @@ from spotrun.store.port import Store
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
-"""This many runs of the name are looked at, the newest first."""
+"""Maximum runs of the name that are read, the newest first."""
 
 
 def earlier_run(spec: RunSpec) -> RunState | None:
-    """The newest run of that name that can be read, if there is one in its store."""
+    """Return the newest run of that name that can be read, if there is one in its store."""
     return ask_store(
         spec.checkpoint.uri, lambda store: next((run.ledger.refresh() for run in _runs(spec, store)), None)
     )
 
 
 def going_on(spec: RunSpec) -> list[str]:
-    """What to say of each run of that name that trains or may be billed, the newest first."""
+    """Return a note on each run of that name that trains or may be billed, the newest first."""
 
     def said(store: Store) -> list[str]:
         runs = [run for run in _runs(spec, store)[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
@@ -44,13 +44,13 @@ def going_on(spec: RunSpec) -> list[str]:
 
 
 def _runs(spec: RunSpec, store: Store) -> list[OpenRun]:
-    """The runs of that name that can be read, the newest first."""
+    """Return the runs of that name that can be read, the newest first."""
     runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
     return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
 
 
 def ask_store(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
-    """The answer of a store; None if it cannot be read, because only the launch needs it."""
+    """Return the answer of a store; None if it cannot be read, because only the launch needs it."""
     if absent(folder):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Looks at the market of a job before it runs, and refuses a job that no offering suits. Nothing is written."""
+"""Reads the market of a job before it runs, and refuses a job that no offering suits. Nothing is written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Market(NamedTuple):
 
     @property
     def least_usd(self) -> Decimal | None:
-        """The smallest budget with which the run begins; None if no budget lets it."""
+        """The minimum budget with which the run begins; None if no budget lets it."""
         return least_budget_usd(self.unborn, self.spec, self.world)
 
     def first_choice(self) -> Offering:
@@ -78,9 +78,10 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Why the run may ask for none of the offerings, and what there is instead.
+        Return why the run may request none of the offerings, and what there is instead.
 
-        A limit that all of them exceed is the job's mistake, as a budget is that is too small: no cloud was asked.
+        A limit that all of them exceed is the job's mistake, as is a budget that is too small: the cloud was not
+        called.
         """
         if self.world.offerings:
             found = too_dear(self.world.offerings, self.spec.resources)
@@ -147,7 +148,7 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """Return what a job asks for that its cloud never rents out, or None."""
+    """Return the error of a job whose resources its cloud never rents out, or None."""
     offered = _offered_for(spec)
     found = _not_named(spec, offered) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "
@@ -157,7 +158,7 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
     """
     Raises:
-        SpecInvalid: one of the types that the job lists is not among what was offered, nor among all that there is.
+        SpecInvalid: one of the types that the job lists is neither among these offerings nor among all of the cloud.
     """
     if _not_named(spec, offered) is None:
         return
@@ -168,12 +169,12 @@ def _require_types(spec: RunSpec, offered: Sequence[Offering]) -> None:
 
 
 def _not_named(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
-    """Return what is wrong with one of several types or kinds, each of which the job names for itself."""
+    """Return the problem with one of several types or kinds, each of which the job names for itself."""
     return _not_listed(spec, offered) or not_in_choice(offered, spec.resources)
 
 
 def _not_listed(spec: RunSpec, offered: Sequence[Offering]) -> Unreadable | None:
-    """Check the types that the section of the job's cloud lists, unless `resources` names the one to look at."""
+    """Check the types that the section of the job's cloud lists, unless `resources` names the type to check."""
     cloud = cloud_of(spec)
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
     return not_listed(offered, (cloud.name, "instance_types"), types)

@@ -1,4 +1,4 @@
-"""Which spotrun this is: its version, the commit that it was made from if that is known, and the extras that it has."""
+"""The installed spotrun: its version, the commit that it was made from if that is known, and its extras."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spotrun.version import __version__
 
 PACKAGE = Path(spotrun.__file__).parent
 COMMIT_FILE = "commit.txt"
-"""In the package of what `make dist` has built."""
+"""The name of a file in the package that `make dist` has built."""
 GIT_WITHIN_S = 5.0
 SHORT = 12
 
 
 def told() -> str:
-    """Lines for people who report a mistake."""
+    """Return lines for people who report a mistake."""
     commit = commit_of(PACKAGE)
     known = "" if commit is None else f" (commit {commit})"
     return f"spotrun {__version__}{known}\nextras: {', '.join(extras()) or 'none'}"
@@ -27,8 +27,8 @@ def told() -> str:
 
 def commit_of(package: Path) -> str | None:
     """
-    The commit that the code of this package is, by what was written into it, by what pip was told, or by git where it
-    is in a checkout. Then `-dirty` says that files differ from the commit.
+    Return the commit of this package's code, from the file written into it, from pip's record, or from git in a
+    checkout. There `-dirty` says that files differ from the commit.
     """
     return _built_in(package) or _told_to_pip() or _checked_out(package.parent)
 
@@ -41,7 +41,7 @@ def _built_in(package: Path) -> str | None:
 
 
 def _told_to_pip() -> str | None:
-    """See https://packaging.python.org/specifications/direct-url."""
+    """Return the commit in pip's record: https://packaging.python.org/specifications/direct-url."""
     try:
         text = distribution("spotrun").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -64,7 +64,7 @@ def _checked_out(folder: Path) -> str | None:
 
 
 def extras() -> list[str]:
-    """The extras all of whose packages are installed, in versions that spotrun takes."""
+    """Return the extras all of whose packages are installed, in versions that spotrun accepts."""
     try:
         named = distribution("spotrun").metadata.get_all("Provides-Extra") or []
     except PackageNotFoundError:

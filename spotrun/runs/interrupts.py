@@ -1,5 +1,5 @@
 """
-What becomes of a run whose runner is told to go. There is always a line about what goes on, and what to type.
+Handles Ctrl-C and signals to a runner. A line always says what goes on, and what to type.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
@@ -32,14 +32,14 @@ from spotrun.runs.open_run import OpenRun, who
 from spotrun.runs.signals import Signalled, undisturbed
 
 STOP_WITHIN_S = 60.0
-"""System time. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
+"""Maximum seconds of system time for a stop. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
 ANSWER_WITHIN_S = 20.0
-"""System time. Nobody attends to the run while the question stands, so it does not stand for long."""
+"""Maximum seconds of system time for an answer. No runner attends to the run while the question stands."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """Those of one runner. `background`: it has no terminal, and is the one that took over."""
+    """The interrupts of one runner. `background`: it has no terminal, and is the one that took over."""
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run
@@ -48,7 +48,7 @@ class Interrupts:
 
     def answer(self, caught: Interrupt) -> bool:
         """
-        True to go on attending; False if a background runner has taken over.
+        Return True to go on attending; False if a background runner has taken over.
 
         Raises:
             KeyboardInterrupt, Signalled: this process does not attend to the run any more.
@@ -73,7 +73,7 @@ class Interrupts:
         return self._stop(caught)
 
     def done(self) -> None:
-        """Nothing is waited for any more."""
+        """Stop the timer, as nothing is waited for any more."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _hung_up(self) -> bool:
@@ -117,7 +117,7 @@ class Interrupts:
         raise caught
 
     def _note(self, line: str) -> None:
-        """Say it in the log of the background runner too, because nobody may see this terminal any more."""
+        """Print a line, and write it to the log of the background runner, because the terminal may be gone."""
         say(line)
         with contextlib.suppress(OSError), open_to_append(log_of(self._run)) as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n".encode())
@@ -125,7 +125,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """If Ctrl-C or a signal ends the block, say what is left of the run."""
+    """Print what is left of the run if Ctrl-C or a signal ends the block."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -134,7 +134,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """Of the run, once this process is gone; and what to type."""
+    """Say what is left of the run once this process is gone; and what to type."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)
@@ -142,7 +142,7 @@ def what_is_left(run: OpenRun) -> str:
 
 
 def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
-    """The runner that goes on without this process, as far as the store can be read now."""
+    """Return the runner that goes on without this process, as far as the store can be read now."""
     try:
         return other_runner(run.store, run.clock)
     except StoreError:
@@ -150,7 +150,7 @@ def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
 
 
 def last_act(run: OpenRun) -> str:
-    """What spotrun does for a run that has to stop, before its instances end."""
+    """Return what spotrun does for a run that has to stop, before its instances end."""
     state = run.ledger.state
     no_room = shortage(run.store, state)
     if state.current is None:
@@ -163,7 +163,10 @@ def last_act(run: OpenRun) -> str:
 
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
-    """Ask a run to stop, in the name of this user or for them; False if it has ended or was asked before."""
+    """
+    Request that a run stops, in the name of this user or of `by`; False if it has ended or the request was there
+    before.
+    """
     event = StopRequested(by=by or who())
     try:
         entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
@@ -173,7 +176,10 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 
 
 def stop_or_detach(what: str = "the run") -> str | None:
-    """None without an answer. A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
+    """
+    Return the answer; None without one. A second Ctrl-C means stop. If the input has ended, there is no user to decide:
+    detach.
+    """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:
         return choose(f"Stop {what}, or detach and let it go on? [s/d]: ", ("stop", "detach"))

@@ -1,4 +1,6 @@
-"""Checks of a job that need no market: its script, its work folder, its bucket, and what this machine lacks."""
+"""
+Checks of a job that need no market: its script, its work folder, its bucket, and anything that this machine lacks.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from spotrun.store.opening import open_store
 from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
-"""What a script names whose training has checkpoints, and can be compared by `verify-resume`."""
+"""Names in scripts whose training has checkpoints, and can be compared by `verify-resume`."""
 
 
 def check_job(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> list[str]:
@@ -82,7 +84,7 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
 
 def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     """
-    What to say of files of the work folder that do not travel: the first ones, or all of them.
+    Return a note on files of the work folder that do not travel: the first ones, or all of them.
 
     Raises:
         SpecInvalid: the script is one of them, or a file of rules cannot be read.
@@ -94,7 +96,7 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 
 def without_checkpoints(spec: RunSpec) -> str | None:
-    """What to say of a job that may have no checkpoints: only trainings by a framework and named state have any."""
+    """Return a note on a job that may have no checkpoints: only trainings by a framework and named state have any."""
     if spec.train.state or _names(spec, SAVED):
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
@@ -113,7 +115,7 @@ def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
 
 
 def about_home(spec: RunSpec) -> str | None:
-    """What an hour on the user's own machine costs, and why; None for a job without one."""
+    """Return the hourly cost of the user's own machine, and why; None for a job without one."""
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
@@ -122,7 +124,9 @@ def about_home(spec: RunSpec) -> str | None:
 
 
 def alone_at_home(spec: RunSpec) -> str | None:
-    """What a forecast leaves out: the same work on the user's own machine. None for a job without one."""
+    """
+    Return the part that a forecast leaves out: the same work on the user's own machine. None for a job without one.
+    """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:
         return None
@@ -157,7 +161,7 @@ def require_framework(spec: RunSpec) -> None:
 
 
 def _imports_of(script: Path) -> set[str]:
-    """The packages that a script cannot begin without; none where it is no Python that we can read."""
+    """Return the packages that a script cannot begin without; none where it is no Python that we can read."""
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -169,8 +173,8 @@ def _imports_of(script: Path) -> set[str]:
 
 def unseen(spec: RunSpec) -> Iterator[str]:
     """
-    Look, without changing anything, for what a launch needs beside its offerings: the bucket, and the identity that the
-    job names. Told is what could not be looked at.
+    Check, without changing anything, the other needs of a launch besides its offerings: the bucket, and the identity
+    that the job names. Yield a note on each that could not be checked.
 
     Raises:
         StoreError, CloudError: it is not there, or is not for this user; with the key of the job.
@@ -183,7 +187,7 @@ def unseen(spec: RunSpec) -> Iterator[str]:
 
 
 def _look_at_bucket(spec: RunSpec) -> None:
-    """A folder that is not there is made by the launch."""
+    """Check the bucket. The launch creates a folder that is not there."""
     uri = spec.checkpoint.uri
     if isinstance(address.parse(uri), address.BucketAddress):
         try:

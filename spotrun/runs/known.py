@@ -2,8 +2,8 @@
 The runs that this user may carry on without a question: those created or confirmed here.
 
 To carry a run on is to execute what its folder says: `notify.command` in a shell of the user, on the local cloud the
-job itself, elsewhere at the user's expense. Whoever may write beside the runs of a store can make a folder that looks
-like one. So the digest of entry 0, which never changes, is remembered where only the user writes.
+job itself, elsewhere at the user's expense. A user with write access to the store can make a folder that looks like a
+run. So the digest of entry 0, which never changes, is remembered where only the user writes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def require_known(run: OpenRun, yes: bool) -> None:
     Ask whether a run from elsewhere is the user's; remember a yes.
 
     Raises:
-        SpecInvalid: nobody can answer.
+        SpecInvalid: there is no terminal to answer on.
         typer.Exit: the answer was no.
     """
     if is_known(run):
@@ -103,7 +103,7 @@ def require_known(run: OpenRun, yes: bool) -> None:
 
 
 def _executed(run: OpenRun) -> Iterator[str]:
-    """What is done in the user's name for whoever carries the run on."""
+    """Yield the actions in this user's name that follow if the user carries the run on."""
     if run.cloud.here:
         train = run.spec.train
         yield f"run its {train.title} on this machine, with your rights"

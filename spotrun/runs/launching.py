@@ -40,7 +40,7 @@ class Launch:
 
     def show(self, others: Sequence[str] = (), *, dry_run: bool = False) -> None:
         """
-        Prepare the job, and print what it asks for. `others` are notes on runs of its name that go on.
+        Prepare the job, and print its request. `others` are notes on runs of its name that go on.
 
         Raises:
             SpotrunError: it cannot run; nothing was written.

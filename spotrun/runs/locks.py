@@ -1,4 +1,4 @@
-"""Locks of this machine: what only one process may do at a time."""
+"""Locks of this machine, for work that only one process may do at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.errors import SpotrunError
 
 LOCKS = Path("~/.spotrun/locks")
-"""The locks of what is in a bucket."""
+"""The locks of runs and nights in a bucket."""
 
 
 def lock_of(name: str) -> Path:
@@ -20,7 +20,7 @@ def lock_of(name: str) -> Path:
 @contextlib.contextmanager
 def alone(path: Path, busy: SpotrunError) -> Iterator[None]:
     """
-    Holds the lock. The kernel frees it however this process ends.
+    Hold the lock. The kernel frees it however this process ends.
 
     Raises:
         SpotrunError: another process of this machine holds it, which is `busy`; or it cannot be made.

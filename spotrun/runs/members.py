@@ -41,7 +41,7 @@ def member_named(run: OpenRun, state: RunState, text: str) -> MemberName:
 
 def instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    The id of a member's instance.
+    Return the id of a member's instance.
 
     Raises:
         RunNotFound: there is no such member, or it has no instance yet.
@@ -51,7 +51,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    The same of a member whose instance has not ended, by the ledger.
+    Return the same of a member whose instance has not ended, by the ledger.
 
     Raises:
         RunNotFound: there is no such member, it has no instance yet, or that has ended.

@@ -58,7 +58,7 @@ def attend_tonight(
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Holds the lock of the nights of this name in this store. The kernel frees it however this process ends.
+    Hold the lock of the nights of this name in this store. The kernel frees it however this process ends.
 
     Raises:
         NightUnderWay: another process of this machine holds it.
@@ -68,7 +68,7 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
 
 
 def _lock_path(spec: RunSpec) -> Path:
-    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
+    """Return a path in the store itself if that is a folder, so that all users who share it share the lock."""
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
@@ -77,7 +77,7 @@ def _lock_path(spec: RunSpec) -> Path:
 
 def _unfinished(run: OpenRun) -> bool:
     """
-    Whether the night can be continued.
+    Return whether the night can be continued.
 
     Raises:
         NightUnderWay: a runner elsewhere attends to it.

@@ -1,4 +1,4 @@
-"""Telling those whom a job names of its run, while a command attends to it."""
+"""Sends the news of a run to the receivers that its job names, while a command attends to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spotrun.runs.open_run import OpenRun
 @contextlib.contextmanager
 def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
-    Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told.
+    Send news to the receivers that the job names; and print here each piece that they did not receive.
 
     Of a run that is not known here nobody is told: its job may name any command. `ours`: it is known, or was compared.
     """

@@ -1,4 +1,4 @@
-"""The runs of a store: how they are found by name, and opened with the cloud and clock that they are attended with."""
+"""Finds the runs of a store by name, and opens them with the cloud and clock that they are attended with."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from spotrun.store.retrying import persist
 from spotrun.units import shown
 
 OPENERS = 8
-"""How many runs of a store are opened at the same time: each one waits for the store."""
+"""Maximum runs of a store that are opened at the same time: each one waits for the store."""
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
-"""What else lies beside the runs of a store."""
+"""Other folders next to the runs of a store."""
 LISTED_MAX = 10
-"""If a reference may mean several runs, this many are listed."""
+"""Maximum runs that are listed if a reference may mean several."""
 
 
 class OpenRun:
-    """A run that exists, with everything that it takes to look at it or to attend to it."""
+    """A run that exists, with everything that a command needs to read it or to attend to it."""
 
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
@@ -76,13 +76,13 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """What other commands find it by, as a shell reads it."""
+        """The run's reference for other commands, as a shell reads it."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        The state by all entries; or by those before the first damaged one, with that damage. So what the run has stored
-        can be looked at, which changes nothing. The caller raises the damage in the end.
+        Return the state by all entries; or by those before the first damaged one, with that damage. So a command can
+        show the stored part of the run, which changes nothing. The caller raises the damage in the end.
         """
         try:
             return self.ledger.refresh(), None
@@ -112,7 +112,7 @@ class OpenRun:
         return self.runner_at(ALL_THE_TIME)
 
     def runner_at(self, pace: Pace) -> Runner:
-        """A runner of its own for whoever attends to the run at another pace."""
+        """Return a runner of its own that attends to the run at another pace."""
         return Runner(
             self.ledger,
             self.store,
@@ -131,8 +131,8 @@ class OpenRun:
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Raises:
-        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. Whoever can write beside the
-            runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
+        RunMisnamed: the folder is another's, or was renamed, or no job may have its name. A user who can write next to
+        the runs of a store can make a folder that calls itself by the uid of any of them, or looks like its name.
     """
     run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
@@ -143,23 +143,23 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
 
 
 def default_store() -> str:
-    """The store of runs, unless a flag or a specification names one."""
+    """Return the store of runs, unless a flag or a specification names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
 def reference(run_id: str, uri: str) -> str:
     """
-    What other commands find a run by, typed in a shell at the same place: its id, or its address if it is in another
-    store.
+    Return how other commands find a run, typed in a shell at the same place: by its id, or by its address if it is in
+    another store.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
-    """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
+    """Return the person at this terminal, for the ledger. In a container a user may have a number and no name."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # the latter from Python 3.13 on
+    except (KeyError, OSError):  # OSError from Python 3.13 on
         name = f"uid-{os.getuid()}"
     return f"{name}@{socket.gethostname()}"
 
@@ -170,8 +170,8 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    The run that a person means: a full address, an id, a name (then the newest of that name), or the beginning of one
-    of them that fits no other.
+    Return the run that a person means: a full address, an id, a name (then the newest of that name), or the beginning
+    of one of them that fits no other.
 
     Raises:
         RunNotFound: there is no such run, or several are meant. The message says where spotrun looked.
@@ -185,7 +185,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    The newest runs of that name, at most `count`, oldest first.
+    Return the newest runs of that name, at most `count`, oldest first.
 
     Raises:
         RunNotFound: there is none, or several names are meant.
@@ -195,7 +195,7 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
 
 def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     """
-    The newest run of exactly this name.
+    Return the newest run of exactly this name.
 
     Raises:
         StoreError: the only runs of this name cannot be read.
@@ -209,7 +209,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Whether a runner has recently shown a sign of life, and is not known to have died since."""
+    """Return whether a runner has recently shown a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -221,7 +221,7 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Every run of that id or name, or of the only one that begins so; oldest first, at least one."""
+    """Return every run of that id or name, or of the only one that begins with it; oldest first, at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
     _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
@@ -255,7 +255,7 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Every run of the only name that begins so, or the only run whose id does.
+    Return every run of the only name that begins with it, or the only run whose id does.
 
     Raises:
         RunNotFound: several do.
@@ -284,17 +284,17 @@ class Unreadable(NamedTuple):
     uri: str
     error: StoreError
     words: tuple[str, ...]
-    """What a person may call it. A folder is called NAME-UID."""
+    """The names that a person may give for it. A folder is called NAME-UID."""
 
 
 def runs_in(folder: str) -> list[OpenRun]:
-    """Every run in a store that can be opened, in no order."""
+    """Return every run in a store that can be opened, in no order."""
     return look_in(folder)[0]
 
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
+    Return every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
 
     Raises:
         StoreError: the folders cannot be listed.
@@ -305,7 +305,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """The runs in these folders of a store, and those whose first entry cannot be read."""
+    """Return the runs in these folders of a store, and those whose first entry cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])
@@ -313,7 +313,7 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """The runs that lie in one folder each, and the folders of those that lie in several."""
+    """Return the runs that lie in one folder each, and the folders of those that lie in several."""
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)
@@ -343,7 +343,7 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
-    """A run that cannot be read is not reported as missing."""
+    """Raise for runs that cannot be read: they are not reported as missing."""
     for each in meant:
         raise each.error
 
@@ -362,7 +362,7 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Whether it is a folder of this machine that does not exist; to open it would make it."""
+    """Return whether it is a folder of this machine that does not exist; opening it would create it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
@@ -370,7 +370,7 @@ def absent(folder: str) -> bool:
 def require_store(folder: str) -> None:
     """
     Raises:
-        StoreError: it is a folder of this machine that does not exist. A bucket is asked when it is read.
+        StoreError: it is a folder of this machine that does not exist. A bucket answers when it is read.
     """
     if not absent(folder):
         return

@@ -1,4 +1,6 @@
-"""Prepares a run: gathers what has to be known before it begins, and shows it. Nothing is written or rented."""
+"""
+Prepares a run: gathers everything that has to be known before it begins, and shows it. Nothing is written or rented.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,10 @@ class Prepared(NamedTuple):
 
 def prepare(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> Prepared:
     """
-    Gather what has to be known before a run of `spec` begins.
+    Gather everything that has to be known before a run of `spec` begins.
 
     `later`: it begins on another machine at another time, so the tag of its image and the secrets of this machine are
-    not looked at. `all_left_behind` names each file that does not travel, and not only the first ones.
+    not checked. `all_left_behind` names each file that does not travel, and not only the first ones.
 
     Raises:
         SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
@@ -121,7 +123,7 @@ def _refuse_hopeless(spec: RunSpec, world: World) -> None:
 
 
 def _who_bills(spec: RunSpec) -> str:
-    """For a simulated cloud."""
+    """Say who bills a run on a simulated cloud."""
     if not billed(spec):
         return "Nobody is billed."
     return f"Nobody bills the instances; the objects in {address.parse(spec.checkpoint.uri)} may cost money."

@@ -1,4 +1,4 @@
-"""What a shell here starts spotrun by."""
+"""The word that starts spotrun in a shell here."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 def program() -> str:
     """
-    `spotrun`, or the path of the one beside this Python if a shell would not find any: `.venv/bin/spotrun`. A runner in
-    the background works in `/`, and whoever reads its log does not.
+    Return `spotrun`, or the path of the one next to this Python if a shell would not find any: `.venv/bin/spotrun`. In
+    `/`, where a runner in the background works, the path is absolute: a reader of its log is elsewhere.
     """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():

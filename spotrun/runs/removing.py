@@ -1,4 +1,4 @@
-"""What `rm` and `prune` share: which ended runs may go, what stays of them elsewhere, and the question before."""
+"""Removes ended runs, for `rm` and `prune`: which may go, what stays of them elsewhere, and the question before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Removable(NamedTuple):
     objects: int
     size_bytes: int
     disks: int
-    """How many ended instances have left a disk on this machine."""
+    """Number of ended instances that have left a disk on this machine."""
 
     def __str__(self) -> str:
         held = f"{count_of(self.objects, 'object')}, {gigabytes(self.size_bytes)}"
@@ -46,7 +46,7 @@ class Removable(NamedTuple):
 def removable(run: OpenRun) -> Removable:
     """
     Raises:
-        StillThere: it goes on, somebody attends to it, or an instance of it may still be there.
+        StillThere: it goes on, a runner attends to it, or an instance of it may still be there.
         StoreError: it cannot be read.
         CloudError: the cloud does not say whether an instance of it lives.
     """
@@ -107,7 +107,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 
 def _stays(found: Removable) -> Iterator[str]:
-    """What the run leaves elsewhere, each with what takes it away."""
+    """Yield what the run leaves elsewhere, each with the command that removes it."""
     run = found.run
     try:
         if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():

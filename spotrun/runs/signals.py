@@ -14,7 +14,7 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 class Signalled(SystemExit):
     """
-    A signal. If nobody handles it, the process ends with 128 plus its number, as a shell reports it.
+    A signal. If no handler catches it, the process ends with 128 plus its number, as a shell reports it.
 
     Ctrl-C stays a KeyboardInterrupt.
     """
@@ -37,7 +37,7 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Drop what arrives meanwhile, Ctrl-C too: a second one must not prevent what the first one asked for."""
+    """Drop signals that arrive meanwhile, Ctrl-C too: a second one must not prevent what the first one requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
     # No SIG_IGN: a process that is started meanwhile would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
@@ -70,7 +70,7 @@ def _leave_terminal() -> None:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """Whether it was a terminal. One that is gone is still a character device."""
+    """Return whether the descriptor was a terminal. One that is gone is still a character device."""
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
     except OSError:  # it is closed

@@ -1,4 +1,4 @@
-"""Sweeps by their name: their runs, and what is done to all of them."""
+"""Sweeps by their name: their runs, and the commands that apply to all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamedSweep:
 
     @property
     def typed(self) -> str:
-        """What other commands find it by, as a shell reads it."""
+        """The sweep's reference for other commands, as a shell reads it."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
@@ -43,7 +43,7 @@ class NamedSweep:
         return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}
 
     def is_over(self, begun: Sequence[OpenRun]) -> bool:
-        """Whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
+        """Return whether nothing of it goes on, and no trial is to begin. `begun` are its runs."""
         ended = all(run.ledger.refresh().terminal is not None for run in begun)
         return ended and (len(begun) >= self.record.trials or self.record.stopped_by != "")
 
@@ -96,7 +96,7 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Those that have begun, which they do in the order of their numbers."""
+        """Return the runs that have begun, which they do in the order of their numbers."""
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)
@@ -107,11 +107,11 @@ class NamedSweep:
         self.record = record
 
     def request_stop(self) -> None:
-        """From now on no trial begins, also by the process that attends to the sweep."""
+        """Record that from now on no trial begins; the process that attends to the sweep follows it too."""
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Ask each run to stop that goes on. Returns these."""
+        """Request each run that goes on to stop, and return these."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)
@@ -119,7 +119,7 @@ class NamedSweep:
 
     @property
     def with_all(self) -> str:
-        """By whom the runs were asked to stop that go on with the sweep."""
+        """Return the name under which the runs that go on with the sweep were stopped."""
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
     @property
@@ -127,7 +127,7 @@ class NamedSweep:
         return f" with all of the sweep {self.record.name}"
 
     def go_on(self) -> None:
-        """Take back that the whole sweep was asked to stop, from each run that was asked with it."""
+        """Take back the stop of the whole sweep, from each run that it stopped."""
         for run in self.runs():
             run.ledger.refresh()
             if stopped_by(run).endswith(self._with_all):
@@ -136,13 +136,13 @@ class NamedSweep:
 
 
 def reopening(state: RunState) -> ResumeRequested | None:
-    """What carries on a run that was stopped, or is about to."""
+    """Return the event that carries on a run that was stopped, or is about to; None for any other run."""
     ended = state.terminal is not None and state.terminal.outcome == "stopped"
     return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
 
 
 def stopped_by(run: OpenRun) -> str:
-    """Who asked it last to stop, if it has stopped or is about to; "" if nobody has."""
+    """Return the author of the last stop request, if the run has stopped or is about to; "" if there is none."""
     state, asked = run.ledger.state, ""
     for entry in run.ledger.entries:
         if isinstance(entry.event, StopRequested):
@@ -155,10 +155,10 @@ def stopped_by(run: OpenRun) -> str:
 
 def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     """
-    The sweep of exactly that name in a store.
+    Return the sweep of exactly that name in a store.
 
     Raises:
-        StoreError: the store cannot be read, or what is there is no sweep.
+        StoreError: the store cannot be read, or the object of that name is no sweep.
     """
     folder = store or default_store()
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):

@@ -15,7 +15,7 @@ from spotrun.runs.unreadable import end_listed
 
 DOWN_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
-"""System time."""
+"""Seconds of system time between two rounds."""
 
 
 def take_down(opened: OpenRun) -> None:
@@ -28,7 +28,7 @@ def take_down(opened: OpenRun) -> None:
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
-        ended = end_instances(opened)  # nobody can append, and nobody should pay for that
+        ended = end_instances(opened)  # no runner can append, and no user should pay for that
         print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
         for remark in opened.driver.remarks:
             print(remark)
@@ -53,7 +53,7 @@ def take_down(opened: OpenRun) -> None:
 
 
 def _ask_to_stop(opened: OpenRun) -> None:
-    """If nobody gets a word in because its own instances write all the time, they end first."""
+    """Request a stop. If the run's own instances write without a pause, so that the request fails, end them first."""
     try:
         request_stop(opened)
     except LedgerFlooded as flood:
@@ -64,10 +64,10 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End its instances: why that has to be tried again, "" if it has not.
+    End its instances. Return why that has to be tried again, "" if it has not.
 
     Raises:
-        LoginNeeded: the next look would fail too, and who waits here cannot log in.
+        LoginNeeded: the next try would fail too, and the waiting user cannot log in.
     """
     try:
         end_instances(run)
@@ -80,7 +80,7 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    Of a region that fails the runner's tick says so, if the run has something there.
+    End the run's living instances. If a region fails, the runner's tick reports it, if the run has something there.
 
     Returns:
         The ids of those that lived.
@@ -88,7 +88,7 @@ def end_instances(run: OpenRun) -> list[str]:
     try:
         driver = run.driver
     except SpecInvalid:
-        end_listed(run.store, run.created.uid)  # of a job that this spotrun cannot read
+        end_listed(run.store, run.created.uid)  # the run's job cannot be read by this spotrun
         raise
     living = [each.instance_id for each in driver.instances(run.created.uid, must_see=()) if each.alive]
     for instance_id in living:

@@ -1,6 +1,6 @@
 """
-What `spotrun down` does for a run whose beginning cannot be read: each of its instances has its uid as a tag, and what
-can still be read of its ledger says in which clouds and regions they may be.
+Ends the instances of a run whose beginning cannot be read, for `spotrun down`: each of its instances has its uid as a
+tag, and the readable rest of its ledger names the clouds and regions in which they may be.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    The folder that is meant. Its name ends in the uid; if that of another folder does so too, nobody knows whose it is:
-    None.
+    Return the folder that the reference means. Its name ends in the uid; if that of another folder does so too, its
+    owner is unknown: None.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -55,7 +55,7 @@ def nameless(reference: str, store: str | None) -> Nameless | None:
 
 
 def end_nameless(reference: str, store: str | None, yes: bool) -> None:
-    """End the instances of the run in the folder that is meant; nothing, if nobody knows whose it is."""
+    """End the instances of the run in the folder that the reference means; none, if its owner is unknown."""
     found = nameless(reference, store)
     if found is not None:
         confirm(yes, f"End the instances of {found.name} now?", default=True, declined="nothing was ended")
@@ -63,7 +63,9 @@ def end_nameless(reference: str, store: str | None, yes: bool) -> None:
 
 
 def end_listed(store: Store, run_uid: str) -> None:
-    """End what the clouds list under this uid, wherever the run's ledger says that it has asked for an instance."""
+    """
+    End the instances that the clouds list under this uid, in every place where the run's ledger has requested one.
+    """
     places = sorted(set(_places(store)))
     if not places:
         print(
@@ -89,7 +91,7 @@ def _account(place: Place) -> Account:
     try:
         return cloud.account([place.region])
     except SpecInvalid:
-        return cloud.account([])  # one without regions, or a region that there is not
+        return cloud.account([])  # one without regions, or a region that does not exist
 
 
 def _places(store: Store) -> Iterator[Place]:

@@ -1,1 +1,1 @@
-"""What the user wants: a job file and flags become one immutable `RunSpec`, or every problem with its line."""
+"""The user's wish: a job file and flags become one immutable `RunSpec`, or a list of every problem with its line."""

@@ -1,8 +1,8 @@
 """
-The arguments of a script: how a job gives one, and what the script itself calls them.
+The arguments of a script: how a job gives one, and the names that the script itself uses.
 
-What is asked for by a plain name, `batch_size`, is `--batch-size` and `--batch_size` and, before an equals sign,
-`batch_size` and `data.batch_size`, as Hydra has it.
+A user who names `batch_size` may mean `--batch-size` or `--batch_size` or, before an equals sign, `batch_size` or
+`data.batch_size`, as in Hydra.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import NamedTuple
 from spotrun.spec.model import RunSpec
 
 FILES_MAX = 200
-"""Of the work folder; a script that has more of its own is rare."""
+"""Maximum files of the work folder that are read; a script that has more of its own is rare."""
 OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
-"""Libraries that make arguments of what a script does not name itself."""
+"""Libraries that create arguments which a script does not name itself."""
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """The arguments with another value for that name; None if they do not have it."""
+    """Return the arguments with another value for that name; None if they do not have it."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")
@@ -44,13 +44,13 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
-    """Whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
+    """Return whether a word of the arguments is that parameter: --lr, -b, or lr and +lr before an equals sign."""
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
 
 
 def _is_flag(word: str) -> bool:
-    """-1e-3 is a value."""
+    """Return whether the word is a flag; -1e-3 is a value."""
     return word.startswith("-") and as_number(word) == word
 
 
@@ -59,7 +59,7 @@ def plain(name: str) -> str:
 
 
 def as_number(value: str) -> str:
-    """The same for 1e-3 and 0.001."""
+    """Return the number as one plain text, the same for 1e-3 and 0.001; any other text as it is."""
     try:
         return repr(float(value))
     except ValueError:
@@ -68,8 +68,8 @@ def as_number(value: str) -> str:
 
 class Named(NamedTuple):
     """
-    What Python files name: flags like "--lr" in add_argument; parameters and fields, of which some libraries make
-    flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
+    Names that Python files define: flags like "--lr" in add_argument; parameters and fields, which some libraries turn
+    into flags. `is_open`: the script's arguments come from one of these libraries, or from a class that is elsewhere.
     """
 
     flags: frozenset[str]
@@ -91,12 +91,12 @@ class Named(NamedTuple):
         return cls(frozenset(flags), frozenset(words), is_open)
 
     def flag_for(self, name: str) -> str | None:
-        """The longest way to write it."""
+        """Return the longest way to write the flag."""
         return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
 
 
 def _nodes(text: str) -> Iterator[ast.AST]:
-    """Nothing of what this Python cannot read."""
+    """Yield the nodes of a Python text; none if it cannot be parsed."""
     try:
         yield from ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):
@@ -104,7 +104,7 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 
 def _texts(workdir: Path) -> Iterator[str]:
-    """The Python files that a script of the work folder may import from there."""
+    """Yield the texts of the Python files that a script of the work folder may import from there."""
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
     for path in islice(found, FILES_MAX):
         with suppress(OSError):
@@ -113,8 +113,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    What the script of a job names `itself`, and what the files beside it do; none of both for a command. A file is read
-    when somebody asks, and once.
+    The names that the script of a job defines `itself`, and those of the other files in its folder; none of both for a
+    command. A file is read on first use, and once.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -138,5 +138,5 @@ class Script:
         return Named.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
-        """How an argument of that name is written on its command line; None if no file names it."""
+        """Return how an argument of that name is written on the command line; None if no file names it."""
         return self.itself.flag_for(name) or self.beside.flag_for(name)

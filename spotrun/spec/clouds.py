@@ -1,9 +1,9 @@
 """
-The clouds that a job can name, and what a specification asks of one.
+The clouds that a job can name, and the rules of a specification for each.
 
 A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. It is found by its name: ours is `CLOUD` in
-`spotrun.clouds.NAME.cloud`, and others are entry points of the group `spotrun.clouds`. So whoever reads a job imports
-the cloud that it names, and no other.
+`spotrun.clouds.NAME.cloud`, and others are entry points of the group `spotrun.clouds`. So a program that reads a job
+imports the cloud that it names, and no other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Spec = TypeVar("_Spec", contravariant=True)
 
 
 class CloudRules(Protocol[_Spec]):
-    """What a job may say on a cloud, and what is expected there before anything was rented."""
+    """The rules of a cloud: values that a job may have there, and what to expect before anything was rented."""
 
     name: str
     here: bool
@@ -39,30 +39,30 @@ class CloudRules(Protocol[_Spec]):
     shares_folders: bool = False
     """Instances see the folders of this machine although they are other ones."""
     notice: timedelta
-    """How long before an interruption the cloud gives notice, when it gives one."""
+    """The time between a notice and its interruption, when the cloud gives notice."""
     members_max: int = 1
-    """So many instances train together at most."""
+    """Maximum instances that train together."""
     instead_of_envs: str
-    """Where a secret belongs that stands among `envs`."""
+    """The place for a secret that stands among `envs`."""
 
     @abstractmethod
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
-        """What a job on this cloud may not say; `at` is the key."""
+        """Yield what a job on this cloud must not contain; `at` is the key."""
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
-        """Where a secret is looked up if the job gives only its name."""
+        """Return the place of a secret if the job gives only its name."""
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
-        """How long a launched instance usually takes to boot, until one was measured."""
+        """Return how long a launched instance usually takes to boot, until one was measured."""
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
-        """Whether spot instances may be taken at all."""
+        """Return whether the cloud may take spot instances at all."""
 
     def longest_life(self, spec: _Spec, offering: Offering) -> timedelta | None:
-        """What the cloud lets no instance of an offering outlive; None if it sets no limit."""
+        """Return the maximum life of an instance of this offering; None if the cloud sets no limit."""
         return None
 
 
@@ -89,7 +89,7 @@ def find_cloud(name: str) -> Any:
 
 
 def _brought(entry: EntryPoint) -> Any:
-    """The cloud of an entry point, if it is one."""
+    """Return the cloud of an entry point, if it is one."""
     try:
         cloud = entry.load()
     except (Exception, SystemExit) as error:
@@ -115,12 +115,15 @@ def _package(entry: EntryPoint) -> str:
 
 
 def known_clouds() -> tuple[str, ...]:
-    """The names of all clouds that are installed, ours first."""
+    """Return the names of all clouds that are installed, ours first."""
     return (*BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - {*BUILT_IN}))
 
 
 def _read(value: object, info: ValidationInfo) -> str:
-    """A run may have been begun where more clouds are installed than here. What it did can be read all the same."""
+    """
+    Read a cloud's name. A run may have begun where more clouds are installed than here; its events can be read all the
+    same.
+    """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)
     known = known_clouds()
@@ -137,7 +140,7 @@ def _read(value: object, info: ValidationInfo) -> str:
 
 
 class _Schema:
-    """For editors: the clouds that are installed here."""
+    """The schema of a cloud's name for editors: the clouds that are installed here."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return {"enum": list(known_clouds())}

@@ -56,7 +56,7 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """True also if the run does not have the figure: a limit on something that never came is a failure."""
+        """Return True also if the run does not have the figure: a limit on something that never came is a failure."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
@@ -76,7 +76,7 @@ class Condition:
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """The comparisons of the first alternative that holds; empty if none does."""
+        """Return the comparisons of the first alternative that holds; empty if none does."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 

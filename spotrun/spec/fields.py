@@ -32,7 +32,7 @@ def _deadline_text(value: timedelta | time | datetime) -> Any:
 
 
 def duration_text(value: Any) -> Any:
-    """A duration in seconds (`600s`); anything else as its text, and None as None."""
+    """Return a duration in seconds (`600s`); anything else as its text, and None as None."""
     return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
 
 
@@ -85,7 +85,7 @@ CloudName = Annotated[
     PlainValidator(matching(values.CLOUD_NAME_PATTERN, "use letters, digits, dots and dashes")),
     _pattern(values.CLOUD_NAME_PATTERN),
 ]
-"""What a cloud calls something: an instance type, a region, a zone, an image."""
+"""A cloud's own name for something: an instance type, a region, a zone, an image."""
 ContainerImage = Annotated[
     str, PlainValidator(read_image), _pattern(image.PATTERN, "docker:pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime")
 ]

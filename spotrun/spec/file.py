@@ -1,6 +1,6 @@
 """
 Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
-script stands for a file that names nothing but it.
+script stands for a file that names only the script.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def load_spec(
     arguments: Sequence[str] = (),
 ) -> RunSpec:
     """
-    The resolved spec of a job file, or of a Python script as if a job file beside it named only that script. It has
-    all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to
-    its own folder.
+    Return the resolved spec of a job file, or of a Python script as if a job file next to it named only that script. It
+    has all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative
+    to its own folder.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
@@ -110,7 +110,7 @@ def load_spec(
 
 def check_job(path: Path, text: str) -> None:
     """
-    See whether `text` would be a job if it were the file at `path`.
+    Check whether `text` would be a job if it were the file at `path`.
 
     Raises:
         SpecFileInvalid: lists every problem.
@@ -142,7 +142,7 @@ def _resolved(
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
-    """The job of a draft, which is changed; None if the draft has problems then."""
+    """Return the job of a draft, which is changed; None if the draft has problems then."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_places(draft)
@@ -185,7 +185,7 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
 
 @dataclass
 class Draft:
-    """A spec in the making: what the file says, and what was found wrong with it so far."""
+    """A spec in the making: the content of the file, and the problems found so far."""
 
     path: Path
     document: Document
@@ -193,11 +193,11 @@ class Draft:
     spelled: dict[Key, Key] = field(default_factory=dict)
     """The key that the user wrote, by the key that it became."""
     taken: dict[Key, str] = field(default_factory=dict)
-    """What became of a key of SkyPilot's."""
+    """The result for a key of SkyPilot's."""
     ours: dict[str, Any] = field(default_factory=dict)
     """The file in our words, once `resolve` has begun."""
     of_sky: bool = False
-    """Whether the file has words that only SkyPilot has."""
+    """The file has words that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,11 +208,11 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """True if the text could not be read to its end, so that its data are not what the user wrote."""
+        """Return True if the text could not be read to its end, so that its data are not what the user wrote."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """The mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
+        """Return the mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -231,7 +231,7 @@ class Draft:
         self.document.unreadable -= dropped
 
     def placed(self) -> tuple[PlacedProblem, ...]:
-        """In the order of the file, flags last."""
+        """Return the problems in the order of the file, those of flags last."""
         placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
         return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
@@ -243,7 +243,7 @@ class Draft:
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
     def _as_spelled(self, key: Key) -> Key:
-        """Twice, as what a shorthand became may have been a part of another one."""
+        """Map a key twice, as the result of a shorthand may have been a part of another one."""
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
             key = key if above is None else self.spelled[above] + key[len(above) :]
@@ -251,7 +251,9 @@ class Draft:
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
-    """The problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it."""
+    """
+    Return the problem `at` its place; where that is not known, on the line of its key, or of the nearest key above it.
+    """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
     file = shown(path, 200)
@@ -269,7 +271,7 @@ SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
-"""What people name instead of a job, by its suffix: what it is, and what to do."""
+"""Files that people name instead of a job, by suffix: what each is, and what to do."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
 
 
@@ -302,7 +304,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Each reason why it cannot be read is a problem of its own."""
+    """Read the file's text. Each reason why it cannot be read is a problem of its own."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -366,7 +368,7 @@ def _take_sky(draft: Draft) -> None:
 
 
 def _take_run(draft: Draft) -> None:
-    """`run:` at the top becomes train.run. Beside it `train` may have what goes with a command."""
+    """`run:` at the top becomes train.run. `train` may have keys that go with a command next to it."""
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
         if not isinstance(train, dict) or set(train) - {"state"}:
@@ -381,7 +383,7 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """A machine of one's own and a cloud become resources.home beside what the cloud's entry says."""
+    """A machine of one's own and a cloud become resources.home next to the keys of the cloud's entry."""
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
@@ -463,7 +465,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace the file's value by each flag's; the file's is then neither used nor checked."""
+    """Replace the file's value by each flag's; the file's value is then neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -478,7 +480,7 @@ def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
 
 
 def flag_of(path: str, value: object) -> str:
-    """How the user wrote the override: `--spot` for the policy spot, `--env LR`, `--max-price`."""
+    """Return the override as the user wrote it: `--spot` for the policy spot, `--env LR`, `--max-price`."""
     if path == "resources.spot_policy":
         return f"--{shown(value)}"
     if path.startswith("envs."):
@@ -521,7 +523,7 @@ def _name_this_machine(draft: Draft) -> None:
 
 
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
-    """The absolute path that the user means; None if the models will say what is wrong with it."""
+    """Return the absolute path that the user means; None if the models will say what is wrong with it."""
     try:
         text = os.path.expanduser(clean_text(value))
     except Unreadable:
@@ -578,7 +580,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
 
 
 def _count_of_files(folder: Path, most: int) -> int:
-    """Below it; no more than one beyond `most` is counted."""
+    """Count the files below a folder; at most one more than `most` is counted."""
     found = 0
     for _, _, names in os.walk(folder):
         found += len(names)

@@ -15,12 +15,12 @@ from spotrun.units import Unreadable, shown
 
 PREFIX = "docker:"
 USERNAME, PASSWORD, SERVER = (f"SKYPILOT_DOCKER_{name}" for name in ("USERNAME", "PASSWORD", "SERVER"))
-"""The variables that say who may pull from a private registry. SkyPilot has given them their names."""
+"""The variables that name the user who may pull from a private registry. Their names are SkyPilot's."""
 CREDENTIALS = (USERNAME, PASSWORD, SERVER)
 HUB = "docker.io"
-"""Where an image is whose name has no host."""
+"""The host of an image whose name has no host."""
 _OFFICIAL = "library"
-"""Whose images on that host need no name of an owner."""
+"""The owner of images on that host whose names have no owner."""
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _PATH = rf"{_COMPONENT}(?:/{_COMPONENT})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -34,7 +34,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Image(NamedTuple):
-    """`host` is the one that its name begins with, or that of Docker Hub. One of `tag` and `digest` is there."""
+    """`host` is the one that the name begins with, or that of Docker Hub. At least one of `tag` and `digest` is set."""
 
     host: str
     path: str
@@ -47,26 +47,26 @@ class Image(NamedTuple):
 
     @property
     def pinned(self) -> str:
-        """What an engine pulls: never by a tag."""
+        """The name that an engine pulls: by digest, never by a tag."""
         assert self.digest
         return f"{self.name}@{self.digest}"
 
     @property
     def is_local(self) -> bool:
-        """Whether its registry is on this very machine. Nobody gives that one a certificate."""
+        """True if the registry is on this very machine. Such a registry has no certificate."""
         return self.host.partition(":")[0] in LOOPBACK
 
     def with_digest(self, digest: str) -> Image:
         return self._replace(digest=digest)
 
     def __str__(self) -> str:
-        """As `resources.image_id` has it."""
+        """Return the image as `resources.image_id` has it."""
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
         return f"{PREFIX}{self.name}{tag}{digest}"
 
 
 def read_image(value: object) -> str:
-    """The text of an image that can be read by `image_of`. Raises Unreadable."""
+    """Read the text of an image that can be read by `image_of`. Raises Unreadable."""
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()
@@ -76,7 +76,7 @@ def read_image(value: object) -> str:
 
 def image_of(text: str, server: str = "") -> Image:
     """
-    The image of that text. A name without a host is on `server`, if there is one.
+    Return the image of that text. A name without a host is on `server`, if there is one.
 
     Raises:
         Unreadable: it names none.
@@ -107,14 +107,14 @@ def image_of(text: str, server: str = "") -> Image:
 
 
 def _split(named: str) -> tuple[str, str]:
-    """Its host, which has a dot, a port or the name localhost, and the rest."""
+    """Return the host, which has a dot, a port or the name localhost, and the rest."""
     first, slash, rest = named.partition("/")
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
     return (first, rest) if is_host else ("", named)
 
 
 def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
-    """Why nobody could log in to the registry with what a job says; None if it says nothing wrong."""
+    """Return why the job's values cannot log in to the registry; None if they are not wrong."""
     if PASSWORD in envs:
         reason = "is a password, and envs are written into the ledger"
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))

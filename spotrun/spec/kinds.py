@@ -1,4 +1,4 @@
-"""Which kinds of instances a job takes: one by its accelerators, or a choice of several."""
+"""The kinds of instances that a job accepts: one by its accelerators, or a choice of several."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NamedType:
 
 
 Kind = Accelerators | NamedType
-"""What an instance has to have, or to be. Instances of one kind are taken to train equally fast."""
+"""A kind of instance, by hardware or by name. Instances of one kind are assumed to train equally fast."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class AnyOf:
 
 def read_kinds(value: object) -> Accelerators | AnyOf:
     """
-    One kind, or a choice: `{any_of: […]}`, and what SkyPilot writes for it, a list or a mapping of several names. A
-    choice of one kind of accelerators is that kind.
+    Read one kind, or a choice: `{any_of: […]}`, and what SkyPilot writes for it, a list or a mapping of several
+    names. A choice of one kind of accelerators is that kind.
     """
     if isinstance(value, AnyOf):
         return value
@@ -65,7 +65,7 @@ Entries = list[tuple[tuple[str | int, ...], object]]
 
 
 def entries_of(value: object) -> Entries | None:
-    """The kinds of a choice as they were written; None if only one kind is."""
+    """Return the kinds of a choice as they were written; None if only one kind is."""
     match value:
         case {"any_of": chosen, **others}:
             if others:
@@ -81,7 +81,7 @@ def entries_of(value: object) -> Entries | None:
 
 
 def _of_mapping(value: dict[object, object]) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """`{V100: 1, T4: 2}`; and `{V100:1, T4:2}`, which YAML reads as names without values."""
+    """Yield the kinds of `{V100: 1, T4: 2}`; and `{V100:1, T4:2}`, which YAML reads as names without values."""
     for name, count in value.items():
         yield (str(name),), name if count is None else {name: count}
 

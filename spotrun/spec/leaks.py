@@ -1,5 +1,5 @@
 """
-Refuses secrets in `envs` of a job: everybody who may read the ledger could read them for ever.
+Refuses secrets in `envs` of a job: all readers of the ledger could read them forever.
 
 A value counts as a secret by its shape, whatever its name. It also counts by its name, unless the value is a short
 word, a number or a path.
@@ -23,7 +23,7 @@ MESSAGE = "looks like a secret, and envs are written into the ledger as they are
 
 
 def plain_secrets(envs: Mapping[str, str], instead: str) -> Iterator[Problem]:
-    """A problem for each variable that holds a secret, with the advice `instead`. No problem quotes a value."""
+    """Yield a problem for each variable that holds a secret, with the advice `instead`. No problem quotes a value."""
     for name, value in envs.items():
         if _is_secret(name, value):
             yield Problem(("envs", name), MESSAGE, instead)

@@ -25,7 +25,7 @@ _AFTER = re.compile(r"after (.+)")
 
 
 class Action(StrEnum):
-    """What a step does to the market."""
+    """An effect of a step on the market."""
 
     INTERRUPT = "interrupt"
     """The cloud takes the spot instance; others are available."""
@@ -34,23 +34,25 @@ class Action(StrEnum):
     REBALANCE = "rebalance"
     """The cloud only recommends leaving the spot instance, as EC2 may before it takes one."""
     CUT_OFF = "cut-off"
-    """A member of a gang reaches the store, and the other members no longer."""
+    """One member of a gang still reaches the store; the other members no longer do."""
     SPOT_RETURNS = "spot-returns"
 
     @property
     def meets_one(self) -> bool:
-        """Whether it happens to the instance that trains, or members of its gang, rather than to the whole market."""
+        """
+        True if it happens to the instance that trains, or to members of its gang, rather than to the whole market.
+        """
         return self in (Action.INTERRUPT, Action.REBALANCE, Action.CUT_OFF)
 
     @property
     def takes_any(self) -> bool:
-        """Whether the cloud takes an instance."""
+        """True if the cloud takes an instance."""
         return self in (Action.INTERRUPT, Action.NO_SPOT)
 
 
 @dataclass(frozen=True)
 class EpochAt:
-    """When `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number 1."""
+    """Triggers when `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number 1."""
 
     epoch: int
     fraction: float
@@ -61,7 +63,7 @@ class EpochAt:
 
 @dataclass(frozen=True)
 class UploadAt:
-    """When `fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
+    """Triggers when `fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
 
     fraction: float
 
@@ -71,7 +73,9 @@ class UploadAt:
 
 @dataclass(frozen=True)
 class After:
-    """When `duration` of run time has passed since the previous step; for the first step, since the run began."""
+    """
+    Triggers when `duration` of run time has passed since the previous step; for the first step, since the run began.
+    """
 
     duration: timedelta
 

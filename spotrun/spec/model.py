@@ -1,5 +1,5 @@
 """
-RunSpec: what the user wants, resolved and immutable.
+RunSpec: the user's wish, resolved and immutable.
 
 `spotrun.spec.file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` carries it through
 the run's folder. The models hold one spelling of each wish: `load_spec` has already replaced the shorthands of the
@@ -48,16 +48,21 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 
 WAIT_MAX = timedelta(minutes=10)
-"""A launch may be asked for as long (protocol 8). What waits longer in a queue belongs to nobody's plan."""
+"""
+Maximum time that a launch may be requested for (protocol 8). A job that waits longer in a queue is in no runner's plan.
+"""
 MAX_TIME_LEAST = timedelta(minutes=10)
-"""A shorter life does not pay for the start of an instance."""
+"""Minimum `max_time`: a shorter life does not pay for the start of an instance."""
 STATE_DIR = "spotrun-state"
-"""In the work folder."""
+"""The name of a folder in the work folder."""
 _EVERY = ("checkpoint", "every")
 
 
 class TrainSpec(Model):
-    """What to run: a Python script or module with arguments, or a shell command; and what it keeps in files."""
+    """
+    The program to run: a Python script or module with arguments, or a shell command; and the files in which it keeps
+    state.
+    """
 
     script: fields.ScriptPath | None = Field(
         default=None, description="The Python script, relative to workdir: train.py. It needs no change for spotrun."
@@ -110,29 +115,29 @@ class TrainSpec(Model):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Where the job says what is run."""
+        """The path of the key that names the program."""
         return "train", next(name for name in ("script", "module", "run") if getattr(self, name) is not None)
 
     @property
     def title(self) -> str:
-        """Whom a sentence speaks of: `train.py`."""
+        """The name of the program in a sentence: `train.py`."""
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
-        """The file of `workdir` that is run; None for a command, and for a module that is installed."""
+        """Return the file of `workdir` that is run; None for a command, and for a module that is installed."""
         if self.module is None:
             return self.script
         return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
 
 
 def files_of_module(name: str) -> tuple[str, str]:
-    """Where Python looks for what `python -m` runs."""
+    """Return the paths at which Python looks for the module that `python -m` runs."""
     path = name.replace(".", "/")
     return f"{path}.py", f"{path}/__main__.py"
 
 
 class ResourcesSpec(Model):
-    """Where to train, and which instances spotrun may rent."""
+    """The cloud to train on, and the instances that spotrun may rent."""
 
     cloud: KnownCloud = Field(
         default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
@@ -175,7 +180,7 @@ class ResourcesSpec(Model):
 
     @property
     def is_choice(self) -> bool:
-        """Whether instances of several kinds may train."""
+        """True if instances of several kinds may train."""
         return len(self.kinds) > 1
 
     @property
@@ -187,7 +192,7 @@ class ResourcesSpec(Model):
 
 
 class KeepBestSpec(Model):
-    """Which checkpoints to keep for their score."""
+    """The checkpoints to keep for their score."""
 
     metric: fields.Text = Field(description="The name of a metric that the script logs: val_loss.")
     mode: fields.Extremum = Field(
@@ -197,7 +202,7 @@ class KeepBestSpec(Model):
 
 
 class CheckpointFilesSpec(Model):
-    """Which files of the work folder belong to each checkpoint. A training that resumes finds exactly these."""
+    """The files of the work folder that belong to each checkpoint. A training that resumes finds exactly these."""
 
     max_gb: fields.Gigabytes = Field(
         default=20.0,
@@ -212,7 +217,7 @@ class CheckpointFilesSpec(Model):
 
 
 class CheckpointSpec(Model):
-    """Where checkpoints go, how often, and how many spotrun keeps."""
+    """The store of checkpoints, how often to make one, and how many spotrun keeps."""
 
     uri: fields.StoreAddress = Field(
         default=DEFAULT_STORE,
@@ -248,7 +253,7 @@ class CheckpointSpec(Model):
 
 
 class OutputsSpec(Model):
-    """Which files of the script spotrun stores, for `spotrun fetch`. A list is short for `files`."""
+    """The files of the script that spotrun stores, for `spotrun fetch`. A list is short for `files`."""
 
     files: tuple[fields.FilePattern, ...] = Field(
         default=("**",),
@@ -264,7 +269,7 @@ class OutputsSpec(Model):
 
 
 class DataSpec(Model):
-    """The data that a training reads beside its checkpoint, from the region of checkpoint.uri."""
+    """The data that a training reads besides its checkpoint, from the region of checkpoint.uri."""
 
     gb: fields.Gigabytes = Field(
         default=0.0,
@@ -274,7 +279,7 @@ class DataSpec(Model):
 
 
 class PolicySpec(Model):
-    """When to leave spot, when to come back, and when a silent trainer counts as hung."""
+    """Rules for leaving spot and coming back, and for when a silent trainer counts as hung."""
 
     deadline: fields.Deadline | None = Field(
         default=None,
@@ -310,7 +315,7 @@ class PolicySpec(Model):
 
 
 class BudgetSpec(Model):
-    """What the run may cost."""
+    """Limits on the cost of the run."""
 
     max_usd: fields.Usd | None = Field(
         default=None, description="Stop before the run costs more than this many US dollars: 40."
@@ -327,7 +332,7 @@ class BudgetSpec(Model):
 
 
 class ReportSpec(Model):
-    """How to judge a finished run."""
+    """Rules that judge a finished run."""
 
     fail_if: fields.FailureCondition | None = Field(
         default=None,
@@ -383,7 +388,7 @@ class NotifySpec(Model):
 
 
 class RetrySpec(Model):
-    """What to do when the script itself fails. spotrun always retries interruptions and missing capacity."""
+    """Retries after a failure of the script itself. spotrun always retries interruptions and missing capacity."""
 
     on_events: tuple[fields.RetryEvent, ...] = Field(
         default=("error",), description="After which events to start the script again. error: it ended with an error."
@@ -562,13 +567,13 @@ class GcpSpec(Model):
 
 class PartitionSpec(Model):
     """
-    One partition of a Slurm cluster, and what a node of it is. Without `accelerators`, `cpus` and `memory` an instance
-    has a whole node.
+    One partition of a Slurm cluster, and its nodes. Without `accelerators`, `cpus` and `memory` an instance has a whole
+    node.
     """
 
     name: fields.CloudName = Field(description="The name that `sinfo` shows.")
     capacity: fields.CapacityKind = Field(
-        description="spot: jobs of other partitions or users may take its nodes. on_demand: nobody takes them."
+        description="spot: jobs of other partitions or users may take its nodes. on_demand: no other job takes them."
     )
     usd_per_node_hour: fields.NodeUsd = Field(
         description="What a node costs, in US dollars per hour: 0.40. Where it costs nothing: 0."
@@ -611,7 +616,7 @@ class SlurmSpec(Model):
     )
     wait: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="How long a job may wait in a queue. Then the partition counts as full and the next one is asked. "
+        description="How long a job may wait in a queue. Then the partition counts as full and spotrun tries the next. "
         "At most 10m.",
     )
     scratch: fields.NodeFolder = Field(
@@ -645,7 +650,7 @@ class RunSpec(Model):
         description="The folder to upload and to train in, relative to this file. Default: this file's folder. "
         "What .gitignore and .spotrunignore name stays behind."
     )
-    train: TrainSpec = Field(description="What to run: script and args, or run.")
+    train: TrainSpec = Field(description="The program to run: script and args, or run.")
     setup: fields.Command | None = Field(
         default=None,
         description="A shell command that runs on each instance before training: pip install -r requirements.txt.",
@@ -669,7 +674,7 @@ class RunSpec(Model):
         "NAME of the environment that you launch from, or {NAME: env:OTHER}.",
     )
     resources: ResourcesSpec = Field(
-        default=ResourcesSpec(), description="Where to train, and which instances spotrun may rent."
+        default=ResourcesSpec(), description="The cloud to train on, and the instances that spotrun may rent."
     )
     hardware: Mapping[fields.CloudName, HardwareSpec] = Field(
         default={},
@@ -683,8 +688,8 @@ class RunSpec(Model):
     max_duration: fields.PositiveDuration | None = Field(
         default=None, description="Stop the run after this long, whatever it is doing: 12h."
     )
-    budget: BudgetSpec = Field(default=BudgetSpec(), description="What the run may cost.")
-    report: ReportSpec = Field(default=ReportSpec(), description="How to judge a finished run.")
+    budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits on the cost of the run.")
+    report: ReportSpec = Field(default=ReportSpec(), description="Rules that judge a finished run.")
     notify: tuple[NotifySpec, ...] = Field(
         default=(), max_length=8, description="Webhooks and commands that receive news about the run."
     )
@@ -699,7 +704,7 @@ class RunSpec(Model):
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:
-        """What a job may say on its cloud, and what to expect there."""
+        """The rules of a job on its cloud, and what to expect there."""
         found: CloudRules[RunSpec] = find_cloud(self.resources.cloud)
         return found
 
@@ -720,7 +725,7 @@ class RunSpec(Model):
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """Where a runner without an environment of the user's finds the address of each webhook, by its variable."""
+        """Return the place of each webhook's address, by its variable, for a runner without the user's environment."""
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 
@@ -731,7 +736,7 @@ class RunSpec(Model):
         return None if text is None else image_of(text, self.envs.get(SERVER, ""))
 
     def with_image(self, image: Image) -> RunSpec:
-        """The same job in this very image."""
+        """Return the same job with exactly this image."""
         resources = self.resources.model_copy(update={"image_id": str(image)})
         return self.model_copy(update={"resources": resources})
 
@@ -827,14 +832,14 @@ class RunSpec(Model):
         return self
 
     def _longest(self) -> timedelta | None:
-        """The most time that a launch from now on has until its deadline; None if there is no deadline."""
+        """Return the most time that a launch from now on has until its deadline; None if there is no deadline."""
         deadline = self.policy.deadline
         if isinstance(deadline, datetime):
             return deadline.astimezone(UTC) - datetime.now(UTC)
         return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
     def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
-        """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
+        """Return the resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
         resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json", exclude_defaults=not with_defaults))
         return resolved
 

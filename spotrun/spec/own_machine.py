@@ -1,4 +1,4 @@
-"""A machine of one's own: what it cost, and so what an hour of it costs."""
+"""A machine of one's own: its cost, and the price of an hour that follows from it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""The least that has to be known of a machine, as a user would write it."""
+"""The minimum that has to be known of a machine, as a user would write it."""
 PLACES = Decimal("1e-6")
-"""An hourly price is rounded to so many dollars."""
+"""An hourly price is rounded to this many dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
 _TIMES = {
     name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
@@ -28,7 +28,7 @@ _TIMES = {
 
 
 def this_host() -> str:
-    """As `host` names this machine."""
+    """Return the name of this machine, as `host` has it."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()).strip(".-") or "localhost"
 
 
@@ -49,7 +49,7 @@ def read_positive(value: object) -> Decimal:
 
 
 def _number_in(value: object) -> str:
-    """YAML takes `1e9` and what is in quotes for text, and knows neither `1M` nor `$3`."""
+    """Return how to write the number. YAML reads `1e9` and quoted values as text, and knows neither `1M` nor `$3`."""
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return "write it like 3 or 0.5"
@@ -74,7 +74,7 @@ _HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _
 
 class Machine(Model):
     """
-    A machine of one's own, which is paid for over so many `months` and computes on `days_per_month` of them.
+    A machine of one's own that is paid for over `months` months and computes on `days_per_month` days of each.
     `maintenance_usd` is for all of the months.
     """
 
@@ -98,12 +98,12 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """What is paid whether it computes or not."""
+        """Dollars a month that are paid whether it computes or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property
     def power_usd_per_hour(self) -> Decimal:
-        """While it computes. A machine that stands still is switched off."""
+        """Dollars an hour while it computes. A machine that does not compute is switched off."""
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
@@ -117,7 +117,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine of one's own that trains: what it cost, and what it has."""
+    """A machine of one's own that trains: its cost, and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The GPUs that it has, by name and number: RTX4090:1."
@@ -137,12 +137,12 @@ class HardwareSpec(Machine):
 
     @property
     def price_usd_per_hour(self) -> Decimal:
-        """What an hour of it costs, as it is used up and draws power."""
+        """Dollars an hour of use: the machine wears out and draws power."""
         return self.usd_per_hour().quantize(PLACES)
 
     @property
     def price_in_words(self) -> str:
-        """Where the price of an hour comes from."""
+        """The parts that the price of an hour comes from."""
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:

@@ -21,9 +21,9 @@ from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
-"""So many are judged once, as a folder is looked at again and again."""
+"""Maximum paths whose result is cached, as a folder is scanned again and again."""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
-"""A bracket that fnmatch would take for itself, as none ends it."""
+"""A bracket that fnmatch would treat as special although no bracket closes it."""
 
 
 def read_pattern(value: object) -> str:
@@ -46,7 +46,10 @@ def read_pattern(value: object) -> str:
 
 
 def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a path, relative to the folder and with slashes, is chosen. Without patterns nothing is."""
+    """
+    Return a function that says whether a path, relative to the folder and with slashes, is chosen. Without patterns it
+    chooses none.
+    """
     rules = [(not pattern.startswith("!"), _fits(pattern.removeprefix("!"))) for pattern in patterns]
     otherwise = bool(rules) and not rules[0][0]
 
@@ -57,7 +60,7 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _fits(pattern: str) -> Callable[[str], bool]:
-    """A name with brackets in it fits itself too."""
+    """Return a test for one pattern. A name with brackets in it also fits itself."""
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     inside = plain.endswith("/") or parts[-1:] == ["**"]
@@ -73,7 +76,10 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
-    """Whether the pattern fits the first names of a path, and leaves at least so many: a folder has all below it."""
+    """
+    Return whether the pattern fits the first names of a path and leaves at least `left` more: a folder includes all
+    below it.
+    """
     if not parts:
         return len(names) >= left
     if parts[0] == "**":

@@ -3,7 +3,8 @@ A choice of places in a job: a machine of one's own, and a cloud for the rest.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-It becomes what the cloud's entry says, with the machine as `home`. The order says nothing: at home is tried first.
+It becomes the keys of the cloud's entry, with the machine as `home`. The order has no meaning: the machine is tried
+first.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ _FORM = "write it like [{cloud: local, hardware: box}, {cloud: aws}]"
 
 
 class Places(NamedTuple):
-    """What stands below `resources` in place of `any_of`, and where each key of it was written."""
+    """The keys that replace `any_of` below `resources`, and the place where each was written."""
 
     keys: dict[str, Any]
     written_at: dict[str, Key]
 
 
 def has_machine(choice: object) -> bool:
-    """Whether one of its entries is a machine of one's own. Else it is of places and kinds of one cloud."""
+    """
+    Return whether one entry is a machine of one's own. If not, the choice is between places and kinds of one cloud.
+    """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 
@@ -58,7 +61,7 @@ def read_places(resources: Mapping[str, Any]) -> Places:
     found.written_at[HOME] = (*machine_at, HARDWARE)
     for key in found.keys:
         if key in resources:
-            raise Unreadable(f"{key} stands beside {ANY_OF} too", "keep one of them", at=found.written_at[key])
+            raise Unreadable(f"{key} stands next to {ANY_OF} too", "keep one of them", at=found.written_at[key])
     return found
 
 

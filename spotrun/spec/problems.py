@@ -1,6 +1,4 @@
-"""
-What is wrong with a spec: each problem with its key, and with what to write instead.
-"""
+"""Problems of a spec: each has its key, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -97,7 +95,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
 """Keys of other tools that have no counterpart here: why not, and what to do instead."""
 ANY_NAME = "*"
 OWN = "x-"
-"""How keys begin that are the user's own: spotrun does not look at them."""
+"""Prefix of keys that are the user's own: spotrun ignores them."""
 
 Key = tuple[str | int, ...]
 
@@ -115,20 +113,20 @@ class Problem:
 
 
 def sentence(*parts: str | None) -> str:
-    """`where: key: message; suggestion`, without the parts that are empty. The suggestion is the last part."""
+    """Return `where: key: message; suggestion`, without the parts that are empty. The suggestion is the last part."""
     *before, suggestion = parts
     told = ": ".join(part for part in before if part)
     return f"{told}; {suggestion}" if suggestion else told
 
 
 def dotted(key: Key) -> str:
-    """`local.script[0].when`, safe to show."""
+    """Return `local.script[0].when`, safe to show."""
     written = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in key)
     return written.removeprefix(".")
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Every failure that pydantic found in a `model`, as a problem in plain words."""
+    """Return every failure that pydantic found in a `model`, as a problem in plain words."""
     return [_problem(dict(detail), model) for detail in error.errors(include_url=False)]
 
 
@@ -172,7 +170,7 @@ def _number_in(value: object) -> str:
 
 
 def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
-    """A problem for a key that is not built yet, belongs elsewhere, is misspelt, or is unknown."""
+    """Return a problem for a key that is not built yet, belongs elsewhere, is misspelt, or is unknown."""
     section = _section(key[:-1], model)
     name = str(key[-1])[:60]
     known = list(keys_of(model))
@@ -186,7 +184,10 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 
 def _section(key: Key, model: type[BaseModel]) -> str:
-    """Where `keys_of(model)` has what lies below `key`: without the indices of lists, and with * for a name."""
+    """
+    Return the path under which `keys_of(model)` has the keys below `key`: without the indices of lists, and with * for
+    a name.
+    """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
     for part in key:
@@ -197,7 +198,7 @@ def _section(key: Key, model: type[BaseModel]) -> str:
 
 
 def _meant(section: str, name: str, known: list[str]) -> str:
-    """The key that the user probably meant: from another tool, similar here, or the same in another section."""
+    """Return the key that the user probably meant: from another tool, similar here, or the same in another section."""
     if ELSEWHERE.get(name) in known:
         return f"did you mean {ELSEWHERE[name]}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
@@ -211,7 +212,7 @@ def _meant(section: str, name: str, known: list[str]) -> str:
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """`resources.max_price` and so on, without the indices of lists, and with * for a name of the user's."""
+    """Yield `resources.max_price` and so on, without the indices of lists, and with * for a name of the user's."""
     for name, field in model.model_fields.items():
         yield above + name
         named = f"{ANY_NAME}." if get_origin(field.annotation) is Mapping else ""

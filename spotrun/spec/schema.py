@@ -29,7 +29,7 @@ class _ForEditors(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file: the models, and the shorthands of a file."""
+    """Return the JSON Schema of a spec file: the models, and the shorthands of a file."""
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}

@@ -1,4 +1,4 @@
-"""What all sections of a file have in common."""
+"""The base of all sections of a file."""
 
 from __future__ import annotations
 

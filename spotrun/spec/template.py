@@ -12,21 +12,23 @@ from spotrun.spec.values import name_from
 
 REQUIREMENTS = "requirements.txt"
 SCHEMA_FILE = ".spotrun.schema.json"
-"""Beside a job, for the editor: the schema of its keys. No address on the web has it."""
+"""The file next to a job, for the editor: the schema of its keys. It is at no address on the web."""
 
 
 def schema_line(place: str) -> str:
-    """What tells an editor with a server for YAML by which schema it completes and checks the file."""
+    """
+    Return the line that names the schema for an editor with a YAML server, which completes and checks the file by it.
+    """
     return f"# yaml-language-server: $schema={place}\n"
 
 
 def schema_text() -> str:
-    """The JSON Schema of a job file, as a file."""
+    """Return the JSON Schema of a job file, as a file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
-    """The text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
+    """Return the text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
     train = f"  script: {written(script.name)}\n"
     if arguments:
         train += f"  args: [{', '.join(map(written, arguments))}]\n"
@@ -51,7 +53,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
 
 
 def written(text: str) -> str:
-    """A text as YAML: as it is where that means the text to everybody, else in double quotes."""
+    """Return a text as YAML: bare where every reader takes it for that text, else in double quotes."""
     plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     return text if plain and not word else json.dumps(text, ensure_ascii=False)

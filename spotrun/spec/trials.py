@@ -5,7 +5,7 @@ A parameter goes where the job or its script has its name, the first of these th
 
     args has --lr 0.1, --lr=0.1 or lr=0.1          its value is replaced
     envs has lr                                    its value is replaced
-    the script, or a file beside it, names "--lr"  --lr VALUE is added
+    the script, or a file next to it, names "--lr"  --lr VALUE is added
     the script is Hydra's                          lr=VALUE is added
     its arguments are not known here               --lr VALUE is added
 
@@ -39,7 +39,7 @@ Grid = dict[str, tuple[str, ...]]
 
 def read_grid(texts: Sequence[str]) -> Grid:
     """
-    The grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
+    Read the grid that `--grid lr=1e-3,3e-4 --grid width=64,128` means.
 
     Raises:
         SpecInvalid: a parameter has no name, no value, the same one twice, or is there twice; or there are too many.
@@ -77,7 +77,7 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
 
 
 def _at_commas(text: str, listed: str) -> list[str]:
-    """The parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
+    """Return the parts of a list. A comma in brackets belongs to its value: `[64,64],[128]` are two."""
     parts, open_brackets = [""], list[str]()
     for letter in listed:
         if letter in BRACKETS:
@@ -98,7 +98,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     """
-    The job with these parameters.
+    Return the job with these parameters.
 
     Raises:
         SpecInvalid: neither the job nor its script has one of them.
@@ -131,7 +131,7 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 
 
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
-    """The words that give a script an argument which the job does not give it."""
+    """Return the words that give a script an argument which the job does not give it."""
     if (flag := script.flag_for(name)) is not None:
         return _flag_with(flag, value)
     if script.is_hydra:
@@ -147,12 +147,12 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
-    """A value that begins with a dash would be read as the next flag."""
+    """Return a flag with its value. A value that begins with a dash would be read as the next flag."""
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
-    """What the name may stand for; a mistake in its case is the likeliest."""
+    """Return the names that may be meant; a mistake in its case is the likeliest."""
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
@@ -164,7 +164,7 @@ def trial_spec(
     spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
 ) -> RunSpec:
     """
-    The job of the trial of that name, which may spend so much and has so long.
+    Return the job of the trial of that name, which may spend `budget_usd` and train for `time_left`.
 
     A deadline of the sweep is the run's too, where a job may have one; and it ends the run in any case.
     """
@@ -180,5 +180,5 @@ def trial_spec(
 
 
 def may_have_deadline(spec: RunSpec) -> bool:
-    """Spot alone keeps none."""
+    """Return whether a job may have a deadline; spot alone meets none."""
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -53,7 +53,10 @@ COMPARED_NAMES = (
 )
 """Strategies that only simulations know (`spotrun.forecast.baselines`). Old ledgers have runs by them."""
 WORD_MAX_BYTES = (128 << 10) - 1
-"""What Linux takes as one argument or variable of a program (MAX_ARG_STRLEN in execve(2)), without the end of it."""
+"""
+Maximum bytes of one argument or variable of a program on Linux (MAX_ARG_STRLEN in execve(2)), without its final null
+byte.
+"""
 STORED = "stored"
 """The context in which a spec that a ledger holds is read."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
@@ -94,7 +97,7 @@ def is_plain(value: object) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """The value in the words of YAML: `a list`, `the number 3`."""
+    """Return the value in the words of YAML: `a list`, `the number 3`."""
     if isinstance(value, bool):
         return f"the boolean {str(value).lower()}"
     if isinstance(value, int | float | Decimal):
@@ -145,14 +148,14 @@ def read_name(value: object) -> str:
 
 
 def name_from(text: str) -> str:
-    """The nearest allowed name: `ResNet_50.v2` gives `resnet-50-v2`."""
+    """Return the nearest allowed name: `ResNet_50.v2` gives `resnet-50-v2`."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "run"
 
 
 PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
-"""As many as a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
+"""Maximum files that a list of stored files may name (spotrun/folder/stored_files.py), which knows nothing of jobs."""
 
 
 def read_script(value: object) -> str:
@@ -180,8 +183,8 @@ def read_module(value: object) -> str:
 
 def read_state_path(value: object) -> str:
     """
-    A folder, with a `/` at its end if it was written so, or a file; as a path in the work folder. After a `!`, the
-    pattern of what is not state.
+    Read a folder, with a `/` at its end if it was written so, or a file; as a path in the work folder. After a `!`,
+    the pattern of what is not state.
     """
     text = clean_text(value)
     if text.startswith("!"):
@@ -252,7 +255,7 @@ def read_secrets(value: object) -> dict[str, str]:
 
 
 def _as_mapping(items: Sequence[object]) -> str:
-    """How names and places in one list are written. What is no reference may be the secret itself."""
+    """Return how to write names and places as a mapping. A value that is no reference may be the secret itself."""
     places: dict[str, str] = {}
     for item in items:
         for name, place in item.items() if isinstance(item, dict) else [(item, None)]:
@@ -349,7 +352,7 @@ def _steps(count: object) -> str:
 
 
 def read_share(value: object) -> Decimal:
-    """A share of a whole, above 0 and at most 1: `0.8`."""
+    """Read a share of a whole, above 0 and at most 1: `0.8`."""
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(SHARE_PATTERN, text, re.ASCII) or not 0 < Decimal(text) <= 1:
         percent = re.fullmatch(r"(\d{1,2})\s*%", text, re.ASCII)
@@ -366,7 +369,7 @@ def read_positive_duration(value: object) -> timedelta:
 
 
 def read_deadline(value: object) -> timedelta | time | datetime:
-    """A duration, a time of day, or a moment: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
+    """Read a duration, a time of day, or a moment: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
     if isinstance(value, time | datetime):
         return value
     text = str(value).strip() if isinstance(value, str | int) else ""
@@ -397,7 +400,7 @@ MOMENT = "2026-12-01T07:00"
 
 
 def _no_deadline(text: str, because: Unreadable) -> Unreadable:
-    """What to write instead of something that is neither a duration, nor a time of day, nor a moment."""
+    """Say what to write instead of a text that is neither a duration, nor a time of day, nor a moment."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
     if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
@@ -416,7 +419,9 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
 
 
 def read_notify_command(value: object) -> str:
-    """A shell command. The run's folder keeps it for all to read, so it may name a secret's variable, not hold it."""
+    """
+    Read a shell command. The run's folder keeps it for all to read, so it may name a secret's variable, not hold it.
+    """
     text = clean_text(value, lines=True)
     if holds_credential(text):
         raise Unreadable(
@@ -441,7 +446,7 @@ INSTANCE_TYPE_PATTERN = r"[a-z][a-z0-9]*[.-][a-z0-9.-]{0,60}[a-z0-9]"
 
 
 def read_baseline(value: object) -> str:
-    """`on-demand`, the name of an instance type, or US dollars per hour."""
+    """Read `on-demand`, the name of an instance type, or US dollars per hour."""
     if isinstance(value, str) and (value == ON_DEMAND or is_instance_type(value)):
         return value
     try:
@@ -455,11 +460,11 @@ def is_instance_type(baseline: str) -> bool:
 
 
 def read_webhook(value: object) -> str:
-    """`$NAME`. No message quotes the value, because it may be the address itself."""
+    """Read `$NAME`. No message quotes the value, because it may be the address itself."""
     text = clean_text(value)
     if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
         raise Unreadable(
-            "an address that lets anybody write is a secret, and does not belong in a file",
+            "an address that allows anyone to write is a secret, and does not belong in a file",
             "export it as a variable and write its name, like $SLACK_WEBHOOK",
         )
     return text
@@ -477,7 +482,7 @@ def read_time_scale(value: object) -> float:
 
 
 def read_node_usd(value: object) -> Decimal:
-    """The price of a node, which may be nothing."""
+    """Read the price of a node, which may be nothing."""
     if isinstance(value, int | float | Decimal | str) and _is_zero(value):
         return Decimal(0)
     if str(value).startswith("-"):

@@ -1,4 +1,4 @@
-"""The arguments that a bench varies: batch size, precision and number of devices, whatever a script calls them."""
+"""The arguments that a bench varies: batch size, precision and number of devices, under any name that a script uses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spotrun.spec.model import RunSpec, TrainSpec
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""What scripts call these arguments, the commonest first; `-` and `_` are the same."""
+"""Names that scripts use for these arguments, the commonest first; `-` and `_` are the same."""
 GONE = "\0"
 """A value that no argument has."""
 
 
 def unvaried(spec: RunSpec) -> RunSpec:
-    """The job without its batch size, precision and number of devices, as far as its arguments say them."""
+    """Return the job without its batch size, precision and number of devices, as far as its arguments say them."""
     train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
     if train.run is not None:
         changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
@@ -35,7 +35,9 @@ def unvaried(spec: RunSpec) -> RunSpec:
 def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
-    """The same with `value` for what is called by one of `names`, or as the user has `named` it."""
+    """
+    Return the same with `value` for the argument that has one of `names`, or the name that the user gave (`named`).
+    """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
         return _in_command(train, train.run, flag, wanted, value)
@@ -53,7 +55,7 @@ def with_argument(
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """Those that the job may give, and as Hydra has them, `data.batch_size`."""
+    """Yield those that the job may give, and as Hydra writes them, `data.batch_size`."""
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
@@ -77,7 +79,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
 
 
 def _written(names: Sequence[str]) -> str:
-    """A pattern of them and their values in a command of a shell."""
+    """Return a pattern of these names and their values in a shell command."""
     words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
     return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 

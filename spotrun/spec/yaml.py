@@ -1,7 +1,7 @@
 """
 Reads YAML into plain data, the line of each key, and the problems of the text itself. Writes plain data as YAML.
 
-It reads only the YAML that means the same to everybody. It refuses, with the line: duplicate keys, tags, several
+It reads only the YAML that means the same to every reader. It refuses, with the line: duplicate keys, tags, several
 documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not unfold
 to more than NODES_MAX values. The merge key (`<<: *defaults`) fills in what its mapping does not say itself.
 """
@@ -33,12 +33,12 @@ _FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 _NO_VALUE = "has no value"
 NULLS = ("", "~", "null", "Null", "NULL")
-"""What YAML takes for no value."""
+"""Texts that YAML reads as no value."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Counted from 1, as editors do."""
+    """A place in a file, counted from 1, as editors do."""
 
     line: int
     column: int
@@ -50,7 +50,7 @@ TOP = Position(1, 1)
 @dataclass
 class Document:
     """
-    What a file says: `data`, the `positions` of its keys and list items, and the `problems` of its text.
+    The content of a file: `data`, the `positions` of its keys and list items, and the `problems` of its text.
 
     `data` holds the values at the `unreadable` keys as text, so that everything else can still be checked.
     """
@@ -61,7 +61,7 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Whether a problem of the data only follows from a value that could not be read."""
+        """Return whether a problem of the data only follows from a value that could not be read."""
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
@@ -90,8 +90,8 @@ class _Stop(Exception):
 
 def read_yaml(text: str, begin: str = BEGIN) -> Document:
     """
-    The document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is what a
-    file of this kind may begin with.
+    Read the document that `text` holds. It never raises; what is wrong with the text is in `problems`. `begin` is
+    what a file of this kind may begin with.
     """
     document = Document()
     try:
@@ -255,7 +255,9 @@ class _Constructor:
         return read
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
-        """The pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins."""
+        """
+        Return the pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins.
+        """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
             if count:
@@ -305,7 +307,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Why this number is refused, and what to write instead."""
+    """Return why this number is refused, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

@@ -1,1 +1,1 @@
-"""Train straight, train interrupted, compare."""
+"""Trains straight, trains interrupted, and compares."""

@@ -1,8 +1,8 @@
 """
-Run a command once in peace and once through kills, and compare the files that it leaves.
+Runs a command once without kills and once through kills, and compares the files that it leaves.
 
-A command has no steps that could be compared one by one. If a file differs, it is run in peace once more: where two
-runs in peace differ as well, the command is not deterministic, and nothing can tell how exactly it goes on.
+A command has no steps that could be compared one by one. If a file differs, the command runs without kills once more:
+if two such runs differ as well, the command is not deterministic, and no comparison can tell how exactly it resumes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
 from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
-"""Of a command that is killed nowhere: so often its state is to be saved."""
+"""Minimum commits in a run of a command without kills: it sets the interval between them."""
 COMMIT_MIN_S = 1.0
 
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result. The runs are `identical` if something was compared and nothing of it differs. `deterministic`: no file
-    is known that differs in two runs in peace.
+    is known that differs in two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command went on with a checkpoint of its state.
     `redone_s` is the work that it did again, in system time. `likely_cause` is that of the first difference.
@@ -60,7 +60,7 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_command(spec: RunSpec, straight: Rehearsed) -> bool:
-    """Nothing that could be traced has trained, and the job keeps files as its state."""
+    """Return whether nothing that could be traced has trained, and the job keeps files as its state."""
     if straight.has_trace:
         return False
     kept = any(path.startswith(f"{spec.train.state_dir}/") for path in straight.work.paths)
@@ -88,7 +88,7 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """For each kill, how long after a commit it comes, in system time."""
+    """Return for each kill how long after a commit it comes, in system time."""
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 
@@ -151,7 +151,7 @@ def compare(
 
 
 def resumed(state: RunState) -> int:
-    """How many attempts after the first went on with a checkpoint."""
+    """Return how many attempts after the first went on with a checkpoint."""
     begun = [attempt.trainers[0].commit for attempt in state.attempts.values() if attempt.trainers]
     return sum(commit is not None for commit in begun[1:])
 
@@ -168,8 +168,8 @@ def likely_cause(spec: RunSpec, found: Difference, resumes: int) -> str:
         return "it is no part of the state, so no checkpoint has it: name it in train: {state: […]}"
     if not resumes:
         return (
-            "the command began anew after each kill, on another machine: it goes by the clock, by the process or by "
-            "what it found there"
+            "the command began again after each kill, on another machine: it depends on the clock, the process or "
+            "the files that it found there"
         )
     return (
         "the command went on with the files of its state, and not as it would have: what it has counted, drawn or "

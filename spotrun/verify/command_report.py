@@ -14,7 +14,7 @@ from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, 
 
 
 def text(seen: CommandVerification) -> str:
-    """The result in a few lines."""
+    """Return the result in a few lines."""
     parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried), *uncompared(seen)]
     parts += [_kills(seen)]
     if not seen.deterministic:
@@ -29,7 +29,7 @@ def text(seen: CommandVerification) -> str:
 
 NOT_DETERMINISTIC = (
     "note: the command is not deterministic: two runs of it that nothing interrupts leave different files. Of these "
-    "files nobody can say whether a resume is exact, and what an interruption costs is the time that is done again"
+    "files spotrun cannot say whether a resume is exact, and an interruption costs the time that is done again"
 )
 
 

@@ -19,27 +19,30 @@ from spotrun.spec.model import (
 from spotrun.units import Steps
 
 TIME_SCALE = 60.0
-"""For interrupted trainings: commits are half a minute of run time apart, which then takes half a second."""
+"""
+The clock's speed for interrupted trainings: commits are half a minute of run time apart, which then takes half a
+second.
+"""
 HANG_AFTER = timedelta(minutes=5)
-"""System time without progress."""
+"""Maximum system time without progress."""
 SELDOM = Steps(1_000_000_000)
 SELDOM_OF_COMMANDS = timedelta(days=30)
 RESTARTS_MAX = 1000
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
-    """The job without interruptions: on demand, in real time, with hardly a checkpoint."""
+    """Return the job without interruptions: on demand, in real time, with hardly a checkpoint."""
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """The job as it trains when instances are lost: on spot, with a checkpoint each `every` steps."""
+    """Return the job as it trains when instances are lost: on spot, with a checkpoint each `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
-    """A command in the same, with a checkpoint each `every_s` of system time if its state rests."""
+    """Return a command on spot, with a checkpoint each `every_s` seconds of system time if its state is at rest."""
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
 
@@ -51,7 +54,7 @@ def _calm(
     *,
     time_scale: float,
 ) -> RunSpec:
-    """The same training in a calm market, and with no limit that could end it."""
+    """Return the same training in a calm market, and with no limit that could end it."""
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),

@@ -1,4 +1,4 @@
-"""When a verification kills what, and what a kill was worth."""
+"""Plans what a verification kills and when, and records what a kill was worth."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""What the kills hit, in turns: everything on the machine at once, or only the training."""
+"""Targets of the kills, in turns: everything on the machine at once, or only the training."""
 DURABLE_STEPS = 10
-"""After the best value of a metric, so that a checkpoint that knows of it is durable."""
+"""Steps after the best value of a metric, by which a checkpoint with that value is durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    When to kill. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`, and one of them is moved to
-    where the best epoch has ended.
+    The kills to make. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`, and one of them is
+    moved to the end of the best epoch.
 
     `within` limits each training, in system time.
     """
@@ -40,17 +40,17 @@ class Killed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kill(Killed, frozen=True, kw_only=True):
-    """And the step from which the next trainer continued; 0 is the beginning."""
+    """A kill and the step from which the next trainer continued; 0 is the beginning."""
 
     resumed_from: int
 
 
 def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]:
     """
-    The kills of a training of `steps` steps, in order. At the steps `improved` callbacks saw a new best value.
+    Return the kills of a training of `steps` steps, in order. At the steps `improved` callbacks saw a new best value.
 
-    Unless the user names the steps, one kill takes the instance soon after the last of them that has steps behind it.
-    What the script keeps of its best epoch is then on the next instance only if a checkpoint has brought it there.
+    Unless the user names the steps, one kill takes the instance soon after the last of `improved` that has steps behind
+    it. The next instance then has the script's files of its best epoch only if a checkpoint brought them there.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)
@@ -72,7 +72,7 @@ def _after_best(steps: int, improved: Sequence[int]) -> int | None:
 
 def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
-    The steps to kill a training of `steps` steps at, in order.
+    Return the steps to kill a training of `steps` steps at, in order.
 
     Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
     """
@@ -88,7 +88,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """An interval at which each kill loses some steps, but only a few."""
+    """Return an interval at which each kill loses some steps, but only a few."""
     return Steps(max(2, min(25, steps // 20)))
 
 

@@ -1,4 +1,4 @@
-"""What two rehearsals have left in their work folders: of which files it is compared, and what differs."""
+"""Compares the files that two rehearsals have left in their work folders."""
 
 from __future__ import annotations
 

@@ -39,14 +39,12 @@ LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""Of both trainings: as one run has one of each in all its attempts."""
+"""The start time of both trainings: one run has the same in all its attempts."""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    How far a rehearsal has come; `step` is None for a command. `held_up` says why nothing trains, if the runner knows.
-    """
+    """Progress of a rehearsal; `step` is None for a command. `held_up` says why nothing trains, if the runner knows."""
 
     name: str
     step: int | None
@@ -62,8 +60,8 @@ Watch = Callable[[RehearsalProgress], None]
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """
     A training that reached its end: the traces of its ranks, and the files that it has left. `refused` has the reason
-    for each that no checkpoint carries, and `not_carried` what the run named as changed and in no checkpoint. `state`
-    is what became of the run.
+    for each file that no checkpoint carries, and `not_carried` names what changed and is in no checkpoint. `state` is
+    the state of the run.
     """
 
     ranks: dict[int, Trace]
@@ -76,7 +74,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trace(self) -> bool:
-        """A Trainer or a Loop came to its end."""
+        """True if a Trainer or a Loop came to its end."""
         return bool(self.trace.ended)
 
     @property
@@ -192,7 +190,7 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """What the script has written where it came to its end, and why some of it cannot be compared."""
+        """Return the files that the script has written at its end, and why some of them cannot be compared."""
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -226,8 +224,8 @@ def require_steps(rehearsed: Rehearsed, name: str) -> None:
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
     """
-    Why a training did not come to its end. Where it was killed before, the straight one had come to its end. What
-    spotrun refuses has advice of its own.
+    Return the error of a training that did not come to its end. If it was killed before, the straight one had come to
+    its end. A refusal by spotrun has advice of its own.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -245,4 +243,4 @@ def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> Ru
 
 
 ADVICE = "; try: "
-"""What a script does wrong by itself is told without any."""
+"""The separator between a message and its advice; an error of the script itself has none."""

@@ -24,16 +24,16 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""System time between two lines about the same training, if nothing was killed."""
+"""Seconds of system time between two lines about the same training, if nothing was killed."""
 
 
 def view() -> View[RehearsalProgress]:
-    """One changing line on a terminal, plain lines elsewhere; on stderr, because stdout is for the result."""
+    """Return one changing line on a terminal, plain lines elsewhere; on stderr, because stdout is for the result."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
 class PlainView(View[RehearsalProgress]):
-    """A line when a training begins, at each kill, and now and then between."""
+    """Prints a line when a training begins, at each kill, and now and then between."""
 
     def __init__(self) -> None:
         self._printed: tuple[str, int] | None = None
@@ -69,7 +69,7 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 
 def text(seen: Verification) -> str:
-    """The result in a few lines."""
+    """Return the result in a few lines."""
     parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried)]
     parts += [*_scope(seen), *_kills(seen), _times(seen)]
     if seen.identical:
@@ -97,7 +97,7 @@ def verdict(seen: Verification) -> str:
 
 
 def as_json(seen: Verification) -> dict[str, Any]:
-    """Epochs, batches and steps count from 1, as in all that spotrun prints."""
+    """Return the result as JSON. Epochs, batches and steps count from 1, as in all that spotrun prints."""
     told: dict[str, Any] = msgspec.to_builtins(seen)
     told.pop("differences")
     return told | told_differences(seen.differences, told.pop("likely_cause"))
@@ -119,13 +119,13 @@ def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(found: Difference) -> str:
-    """The first difference in a sentence."""
+    """Return the first difference in a sentence."""
     values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
     return f"the first difference is in {_place(found)}: {values}"
 
 
 def _place(found: Difference) -> str:
-    """What differs and where it is. Epochs and batches count from 1 for people."""
+    """Return what differs, and its place. Epochs and batches count from 1 for people."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = "" if found.where is None else f" ({found.where})"
     if found.rank is not None:
@@ -136,7 +136,7 @@ def _place(found: Difference) -> str:
 
 
 def others(found: Differences) -> list[str]:
-    """The differences after the first one: some by name, the rest counted. What comes later may follow from it."""
+    """Return the differences after the first one: some by name, the rest counted. Later ones may follow from it."""
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
         return []
@@ -155,7 +155,7 @@ def named_by_the_run(not_carried: Sequence[Uncarried]) -> list[str]:
 
 
 def _scope(seen: Verification) -> list[str]:
-    """Of what the two are identical, and what is left."""
+    """Return what was compared, and what was not."""
     compared = ", ".join(count_of(each.count, *_COUNTED[each.what]) for each in seen.compared if each.what in _COUNTED)
     return [f"  the same in: {compared}", *uncompared(seen)] if seen.identical else uncompared(seen)
 

@@ -1,4 +1,4 @@
-"""Train once without interruption, once with kills, and compare."""
+"""Trains once without interruption, once with kills, and compares."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result. `steps` are optimizer steps; `batches_redone` counts batches that were trained more than once.
 
-    `compared` says of what the two trainings are `identical`, and `not_compared` names what may differ all the same.
-    `not_carried` is what the interrupted run named as changed and in no checkpoint, and `written_outside` has the files
-    that were written outside of the work folder: neither has to matter. `likely_cause` is that of the first difference.
-    `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0, every
-    trainer began from the start, and no resume was compared.
+    `compared` names the parts in which the two trainings are `identical`, and `not_compared` those that may still
+    differ. `not_carried` is what the interrupted run named as changed and in no checkpoint, and `written_outside` has
+    the files that were written outside of the work folder: neither has to matter. `likely_cause` is that of the first
+    difference. `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0,
+    every trainer began from the start, and no resume was compared.
     """
 
     identical: bool

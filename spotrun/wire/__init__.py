@@ -1,1 +1,1 @@
-"""What agent and trainer have between them. The standard library alone: a trainer's Python may have nothing of ours."""
+"""The code that agent and trainer share, of the standard library alone: a trainer's Python may have nothing of ours."""

@@ -1,4 +1,4 @@
-"""Values as JSON, and back: what msgspec does where it is installed, the standard library does where it is not."""
+"""Writes values as JSON, and reads them: msgspec does it where it is installed, else the standard library."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ WHOLE_MAX = 2**63
 
 
 class Encoded(bytes):
-    """JSON already: it is put as it is into a dict that is encoded."""
+    """JSON already: it is put unchanged into a dict that is encoded."""
 
 
 def encode(value: Json) -> bytes:
-    """JSON in UTF-8; bytes as base64, a NamedTuple as a list. Both ways write the same values, msgspec sooner."""
+    """
+    Return JSON in UTF-8; bytes as base64, a NamedTuple as a list. Both ways write the same values, msgspec faster.
+    """
     if not HAS_MSGSPEC:
         return _encode_plainly(value)
     try:
@@ -55,8 +57,8 @@ def _as_plain(value: object) -> Json:
 
 def typed(kind: type[T], value: Json) -> T:
     """
-    What was read from JSON, as a `kind`: a dataclass of plain values, tuples, dicts and unions. A field that
-    it does not know is left out.
+    Return a value that was read from JSON, as a `kind`: a dataclass of plain values, tuples, dicts and unions. A field
+    that `kind` does not know is left out.
 
     Raises:
         ValueError: it is something else.

@@ -1,8 +1,8 @@
 """
 Unix sockets at a path of any length.
 
-Linux takes 107 bytes for the address of a socket (unix(7)), and the folder of an instance may have a longer name. So it
-is reached by a descriptor of its folder.
+Linux allows 107 bytes for the address of a socket (unix(7)), and the folder of an instance may have a longer name. So
+it is reached by a descriptor of its folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import contextmanager
 BACKLOG = 64
 FOR_ITS_USER_ALONE = 0o600
 _TIME = struct.Struct("@ll")
-"""Seconds and microseconds; none is for ever (socket(7))."""
+"""Seconds and microseconds; zero waits forever (socket(7))."""
 
 
 def listen(path: str) -> socket.socket:
     """
-    A socket at `path`, where nothing may be yet. Nobody can connect before its mode is set.
+    Return a socket at `path`, where nothing may be yet. No process can connect before its mode is set.
 
     Raises:
         OSError: there is something at that path, or the file system has no sockets.
@@ -39,10 +39,7 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str, within_s: float) -> socket.socket:
-    """
-    Raises:
-        OSError: nobody listens at `path`, or this user may not connect.
-    """
+    """Raises: \n    OSError: no process listens at `path`, or this user may not connect."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Not `settimeout`: while many others connect, that would fail at once (EAGAIN of connect(2)).

@@ -37,7 +37,7 @@ def test_a_login_that_aws_refuses_is_told_at_once_with_what_was_not_ended(
     account.refuse("DescribeInstances", code, 400, times=50)
     said = spotrun("down", "demo", "-y")
     assert said.code == CloudError.exit_code
-    assert f"{run.id} was asked to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said.err
+    assert f"{run.id} has to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said.err
     assert f"`spotrun down {run.id}` ends it now" in said.err
     assert said.err.index("Still running") < said.err.index("error: ") < said.err.index(code) < said.err.index("try: ")
     assert len(account.calls) <= 2, "nobody is waited for"
@@ -70,4 +70,4 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
 
 def test_a_stop_that_nobody_sees_to_says_so(run: OpenRun, spotrun: Spotrun) -> None:
     said = spotrun("stop", "demo").out
-    assert f"{run.id} was asked to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said
+    assert f"{run.id} has to stop, and no runner sees to it. Still running, as far as is known: i-1 (" in said

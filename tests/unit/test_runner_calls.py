@@ -172,7 +172,7 @@ def test_each_form_of_the_report_has_what_calling_its_runner_cost() -> None:
     text = io.StringIO()
     terminal.show(summary, Console(file=text, width=400), calls=found)
     line = next(line for line in text.getvalue().splitlines() if line.startswith("Calling its runner: $0.00"))
-    for words in ("480 calls of the function", "1m40s of 256 MB", "1,300 reads", "3 calls that nobody counted"):
+    for words in ("480 calls of the function", "1m40s of 256 MB", "1,300 reads", "3 calls that were not counted"):
         assert words in line
     assert line.strip() in page(history.state, history.entries, history.now, calls=found).replace("&#x27;", "'")
     told = whole_report(summary, (), found)["runner_calls"]

@@ -96,7 +96,7 @@ SAID: dict[str, Taken | Refused] = {
     "any-of-gpus": taken(
         resources__accelerators={"any_of": ["L4:1", "A10G:1", "p3.2xlarge"]}, resources__region="us-east-1"
     ),
-    "any-of-clouds": refused((5, "resources.any_of[1].infra", "this is gcp beside aws; keep one cloud")),
+    "any-of-clouds": refused((5, "resources.any_of[1].infra", "this is gcp next to aws; keep one cloud")),
     "any-of-pairs": refused((2, "resources.any_of", "would also rent aws us-west-2 A100:8 on demand, which no")),
     "spot-before-on-demand": taken(resources__spot_policy="auto", resources__region="us-east-2"),
     "regions-in-order": refused((3, "resources.ordered", "in no other order; write any_of in place of ordered")),

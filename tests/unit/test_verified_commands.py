@@ -109,8 +109,8 @@ def test_a_difference_is_named_with_its_likely_cause(tmp_path: Path) -> None:
     assert "likely cause: the command went on with the files of its state, and not as it would have" in text(seen)
     seen = compared(tmp_path / "c", calm, {"out_n": "6", "beside": "5"}, calm, resumes=False)
     assert "1 of them from the start" in text(seen)
-    assert "likely cause: the command began anew after each kill" in text(seen)
-    assert as_json(seen)["first_difference"]["likely_cause"].startswith("the command began anew")
+    assert "likely cause: the command began again after each kill" in text(seen)
+    assert as_json(seen)["first_difference"]["likely_cause"].startswith("the command began again")
 
 
 def test_a_command_is_what_keeps_files_and_has_no_trace(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_an_end_by_hand_is_told_as_that_and_what_follows_is_no_first_launch() ->
     launch = history.running()
     history.after(60).gone(launch, by=EndedBy.USER)
     intend(history)
-    assert sentence(history, "loss").startswith("spot in local-a (sim-gpu) was ended by somebody else than spotrun (")
+    assert sentence(history, "loss").startswith("spot in local-a (sim-gpu) was ended from outside spotrun (")
     assert ": replacement: " in sentence(history, "spot")
 
 
@@ -144,9 +144,7 @@ def test_an_end_by_hand_before_it_trained_is_told_too() -> None:
     history.after(60).gone(launch, by=EndedBy.USER)
     intend(history)
     where = "spot in local-a (sim-gpu)"
-    assert sentence(history, "give-up").startswith(
-        f"{where} was ended by somebody else than spotrun before it took over"
-    )
+    assert sentence(history, "give-up").startswith(f"{where} was ended from outside spotrun before it took over")
     assert ": replacement: " in sentence(history, "spot")
 
 
@@ -250,7 +248,7 @@ def test_standbys_that_fail_are_told_with_what_follows_for_the_next_one() -> Non
     first, second, third = (each.sentence for each in told(history) if each.kind == "give-up")
     assert first == second == "the standby, spot in local-a (sim-gpu), ended before it took over (the cloud's record)"
     again = f"{history.now + timedelta(minutes=10):%a %H:%M:%S} UTC"
-    assert third == f"{first}; 3 have failed in a row, so the next one is asked for at {again}"
+    assert third == f"{first}; 3 have failed in a row, so the next one is requested at {again}"
     assert next_decision(history.state, spec(), history.now) == (
         f"3 standbys in a row failed (the newest: instance i-{launch}, the cloud's record; `spotrun logs` has what "
         f"they said): training goes on, and the next one is asked for at {again}"

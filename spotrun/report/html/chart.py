@@ -1,4 +1,4 @@
-"""A run as a drawing: what each moment was spent on, and which instance was there, in which zone."""
+"""A run as a drawing: the use of each moment, and which instance was there, in which zone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Scale:
 
 
 def chart(state: RunState, now: datetime) -> Markup:
-    """A row for the run, one for commits and notices, one for any overlap, and one for each zone and capacity type."""
+    """
+    Draw a row for the run, one for commits and notices, one for any overlap, and one for each zone and capacity type.
+    """
     scale = Scale(state.created_at, account_end(state, now))
     lanes = _lanes(state, scale.end)
     drawn = list(lanes.items())[:LANES_MAX]
@@ -57,7 +59,7 @@ def chart(state: RunState, now: datetime) -> Markup:
 
 
 def overlaps(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The times with more than one instance."""
+    """Return the times with more than one instance."""
     found: list[Stretch] = []
     latest: datetime | None = None
     for start, end in sorted(stretches):
@@ -78,7 +80,7 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
-    """The time for which the instance was billed; None before the meter runs."""
+    """Return the time for which the instance was billed; None before the meter runs."""
     if launch.billed_from is None:
         return None
     return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end

@@ -21,8 +21,8 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    The last `RUNS_MAX` runs in the given order; ratios are to the first of all. `with_trend`: the runs have one name,
-    oldest first.
+    Return the last `RUNS_MAX` runs in the given order; ratios are to the first of all. `with_trend`: the runs have one
+    name, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -47,7 +47,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[Compared]) -> Markup:
-    """Two bars for each run: what was paid, by capacity type, and what all on demand would have cost."""
+    """Draw two bars for each run: what was paid, by capacity type, and what all on demand would have cost."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []
@@ -70,7 +70,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
 
 
 def _times(runs: Sequence[Compared]) -> Markup:
-    """A bar for each run: training, and downtime by cause."""
+    """Draw a bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
     for run in runs:
@@ -85,7 +85,7 @@ def _times(runs: Sequence[Compared]) -> Markup:
 
 
 def _table(runs: Sequence[Compared]) -> Markup:
-    """A row for each run; the column heads sort them."""
+    """Draw a row for each run; the column heads sort them."""
     own = any(run.summary.total.at_home for run in runs)
     names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
     names = (*names, *listings.OTHERS)

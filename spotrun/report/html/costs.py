@@ -18,13 +18,13 @@ NAMES_MAX, NARROW_NAMES_MAX = 20, 10
 
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
-    """A bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
+    """Draw a bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = 100 / max(len(shown), 1)
     width = min(step * 0.8, 8)
     bars = [_stack(epoch, index * step, width, most) for index, epoch in enumerate(shown)]
-    every = 1 + len(shown) // NAMES_MAX  # as many numbers as there is room for
+    every = 1 + len(shown) // NAMES_MAX  # as many numbers as fit
     named = list(enumerate(shown))[::every]
     crowded = len(named) > NARROW_NAMES_MAX
     names = [
@@ -51,7 +51,7 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
 
 
 def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
-    """What had been paid by each moment, and what all on demand would have cost by then."""
+    """Draw the dollars that were paid by each moment, and what all on demand would have cost by then."""
     paid = [float(bill.cost_usd) for _, bill in series]
     compared = [float(bill.counterfactual_usd) for _, bill in series]
     most = max([*paid, *compared]) or 1.0
@@ -71,7 +71,7 @@ def _line(amounts: list[float], most: float, class_: str) -> Markup:
 
 
 def downtime(summary: RunSummary) -> Markup:
-    """A bar for each cause, beginning where the previous one ended; the last one is the sum."""
+    """Draw a bar for each cause, beginning where the previous one ended; the last one is the sum."""
     total = summary.total
     whole = total.downtime.total_seconds() or 1.0
     rows, before = [], 0.0

@@ -1,7 +1,7 @@
 """
 Drawings that fit the screen: marks stand at percents of the width, and texts keep their size.
 
-A drawing has rows. Where there is room, the name of a row stands left of its marks, on a narrow screen above them.
+A drawing has rows. If there is room, the name of a row stands left of its marks, on a narrow screen above them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from spotrun.report.html.markup import Markup, element, join
 ROW = 18
 """The height of a row of bars, in pixels."""
 TOP, HEIGHT = 20, 220
-"""Of a plot, in pixels from its upper edge: where the largest value stands, and where the smallest one does."""
+"""The largest and the smallest value of a plot, in pixels from its upper edge."""
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """A drawing. People who do not see it hear `said` instead."""
+    """Return a drawing. A screen reader reads `said` instead."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
 def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Markup:
-    """A row of marks between its name and the figure that they come to."""
+    """Draw a row of marks between its name and the figure that they come to."""
     figure = [element("span", value, class_="value")] if value else []
     return element("div", element("span", name, class_="name"), *figure, strip(height, *marks), class_="lane")
 
@@ -50,12 +50,15 @@ def axis(texts: Sequence[str]) -> Markup:
 
 
 def strip(height: float, *marks: Markup) -> Markup:
-    """A row without a name."""
+    """Draw a row without a name."""
     return element("svg", *marks, width="100%", height=f"{height:g}", class_="marks")
 
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """`x` and `width` are percents, `y` and `height` pixels. What has a width is at least a pixel wide."""
+    """
+    Return a bar. `x` and `width` are percents, `y` and `height` pixels. A width above zero is drawn at least a pixel
+    wide.
+    """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 
@@ -70,7 +73,7 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """A moment: as many pixels wide on each screen."""
+    """Draw a moment: as many pixels wide on each screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 
@@ -81,12 +84,12 @@ def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = Fa
 
 
 def level(part: float) -> float:
-    """The `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
+    """Return the `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
     return HEIGHT - part * (HEIGHT - TOP)
 
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """A line in a plot. A point is a percent of the width and a part of the height (`level`)."""
+    """Draw a line in a plot. A point is a percent of the width and a part of the height (`level`)."""
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # longer than any text may be
     box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}
@@ -94,7 +97,7 @@ def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """A point of a plot, placed like those of a `curve`."""
+    """Draw a point of a plot, placed like those of a `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 

@@ -22,7 +22,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 ROWS_MAX = 500
-"""The newest rows of each table: the file must stay small enough to mail."""
+"""Maximum rows of each table, the newest: the file must stay small enough to mail."""
 RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
@@ -32,7 +32,7 @@ WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """A row for each epoch. A cell's `data-value` is the exact figure."""
+    """Draw a row for each epoch. A cell's `data-value` is the exact figure."""
     *shown, rest, total = money(summary)
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
@@ -44,7 +44,7 @@ def epochs(summary: RunSummary) -> Markup:
 
 
 def glance(summary: RunSummary) -> Markup:
-    """The figures that people look for first."""
+    """Return the figures that people look for first."""
     total, hour = summary.total, dollars(summary.total.usd_per_productive_hour)
     epochs = {"epochs": count(len(summary.epochs)), "per epoch": dollars(summary.usd_per_epoch)}
     found = {
@@ -62,7 +62,7 @@ def glance(summary: RunSummary) -> Markup:
 
 
 def interruptions(summary: RunSummary) -> Markup:
-    """What each interruption cost. Unlike on the terminal, a head is one line."""
+    """Return the cost of each interruption. Unlike on the terminal, a head is one line."""
     found = summary.interruptions
     rows = [
         row(
@@ -106,7 +106,7 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
-    """Folded away: they would be most of the page."""
+    """Return the events, folded away: they would be most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")
@@ -124,12 +124,12 @@ def _account(name: str, a: Account, shown: Money) -> Markup:
 
 
 def costs(*, own: bool) -> tuple[str, ...]:
-    """The names of the columns of dollars; `own`: with that of a machine of the user's own."""
+    """Return the names of the columns of dollars; `own`: with that of a machine of the user's own."""
     return (*RENTED, *(("own machine",) if own else ()), *KEPT)
 
 
 def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
-    """The figures named in `costs` and `OTHERS`."""
+    """Return the figures named in `costs` and `OTHERS`."""
     used, used_text = ((a.own_usd,), (shown.own,)) if own else ((), ())
     exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, *used, a.storage_usd, a.requests_usd, a.egress_usd)
     paid = (shown.cost, shown.spot, shown.on_demand, *used_text, shown.storage, shown.requests, shown.egress)

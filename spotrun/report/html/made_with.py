@@ -1,4 +1,4 @@
-"""What a run was made with: its job, the commit of its work folder, and the versions of the programs."""
+"""The origin of a run: its job, the commit of its work folder, and the versions of the programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
 
 
 def made_with(state: RunState) -> Markup:
-    """The versions as a table, and the job without what spotrun adds by itself."""
+    """Return the versions as a table, and the job without what spotrun adds by itself."""
     return join(_versions(state), _job(state))
 
 
@@ -49,7 +49,9 @@ def _job(state: RunState) -> Markup:
 
 
 def job_yaml(stored: dict[str, Any]) -> str:
-    """The job as a file would say it, without defaults and without secrets; "" if this spotrun cannot read it."""
+    """
+    Return the job as a file would have it, without defaults and without secrets; "" if this spotrun cannot read it.
+    """
     try:
         spec = RunSpec.from_dict(stored)
     except SpecInvalid:

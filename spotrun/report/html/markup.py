@@ -1,4 +1,4 @@
-"""The only place where text becomes markup: everything that was not built here is escaped."""
+"""The only place where text becomes markup: all other text is escaped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def join(*parts: Content) -> Markup:
 
 def element(name: str, *content: Content, **attributes: object) -> Markup:
     """
-    `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing one is dropped (`class_`).
+    Return `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing one is dropped
+    (`class_`).
     """
     written = "".join(f' {_dashed(key)}="{_quoted(value)}"' for key, value in attributes.items())
     return Markup(f"<{name}{written}>{join(*content).text}</{name}>")
@@ -51,7 +52,7 @@ def section(title: str, *content: Content) -> Markup:
 
 
 def figure(text: str, value: object) -> Markup:
-    """A cell. Its `data-value` is the exact figure, by which the buttons in the heads sort."""
+    """Return a cell. Its `data-value` is the exact figure, by which the buttons in the heads sort."""
     return element("td", text, data_value="-Infinity" if value is None else value)
 
 

@@ -1,4 +1,4 @@
-"""A metric of the training over the dollars paid and over time: what an improvement costs."""
+"""A metric of the training over the dollars paid and over time: the price of an improvement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    The metric after each surviving epoch, over all dollars paid by then.
+    Return the metric after each surviving epoch, over all dollars paid by then.
 
     Raises:
         SpecInvalid: no epoch has logged it; the message names the known metrics.
@@ -40,7 +40,7 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
 
 
 def training_loss(state: RunState) -> str | None:
-    """The metric of surviving commits that looks most like the training's loss; None if none does."""
+    """Return the metric of surviving commits that looks most like the training's loss; None if none does."""
     names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
     return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
 
@@ -52,7 +52,10 @@ def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
 
 
 def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
-    """The metric at each surviving commit, over the time since the run's creation; clocks never make it go back."""
+    """
+    Return the metric at each surviving commit, over the time since the run's creation, which never goes back, whatever
+    the clocks say.
+    """
     found: list[Point] = []
     at, end = state.created_at, account_end(state, now)
     for commit in _surviving(state):
@@ -67,17 +70,19 @@ def _surviving(state: RunState) -> list[Commit]:
 
 
 def over_time(metric: str, found: list[Point]) -> Markup:
-    """A line through the values at commits."""
+    """Draw a line through the values at commits."""
     return _drawn(metric, found, "time", lambda seconds: short_duration(timedelta(seconds=seconds)) if seconds else "0")
 
 
 def over_dollars(metric: str, found: list[Point]) -> Markup:
-    """A line through the values after epochs."""
+    """Draw a line through the values after epochs."""
     return _drawn(metric, found, "dollars", _usd)
 
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
-    """A line through at most `POINTS_MAX` points, the last one among them; it names the smallest and largest value."""
+    """
+    Draw a line through at most `POINTS_MAX` points, the last one among them; it names the smallest and largest value.
+    """
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)

@@ -1,4 +1,4 @@
-"""What an hour of each instance cost while the run went on, beside its price on demand."""
+"""The hourly price of each instance while the run went on, next to its price on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Billed = tuple[Launch, list[Charge]]
 
 
 def price_curve(state: RunState, now: datetime) -> Markup:
-    """A bar for each price of the newest `INSTANCES_MAX` billed instances; its area is dollars."""
+    """Draw a bar for each price of the newest `INSTANCES_MAX` billed instances; its area is dollars."""
     end = account_end(state, now)
     scale = Scale(state.created_at, end)
     paid = [(launch, charges(launch, state.created.billing, end)) for launch in state.launches.values()]
@@ -56,7 +56,10 @@ def _is_own(launch: Launch) -> bool:
 
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
-    """The highest first, so that an instance beside a dearer one is seen. What is too narrow to see is drawn once."""
+    """
+    Yield the bars, the highest first, so that an instance next to a more expensive one is seen. Bars too narrow to see
+    are drawn once.
+    """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),
         key=lambda each: each[0].usd_per_hour,
@@ -74,7 +77,7 @@ def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[M
 
 
 def _on_demand(shown: Sequence[Billed], scale: Scale) -> Iterator[tuple[float, Decimal]]:
-    """What the newest instance's type cost on demand: a step wherever that changes."""
+    """Yield the points of the on-demand price of the newest instance's type: a step wherever it changes."""
     before: Decimal | None = None
     for launch, charged in sorted(shown, key=lambda each: each[1][0].since):
         price = launch.intent.on_demand_usd_per_hour

@@ -22,9 +22,9 @@ CANDIDATES_MAX = 20
 REGIONS_OF = tuple(path.removesuffix(".regions") for path in keys_of(RunSpec) if path.endswith(".regions"))
 """The clouds whose sections have `regions`."""
 ELSEWHERE = ("k8s", "kubernetes", "ssh")
-"""What follows their names is no region, and may have slashes."""
+"""The text after these names is no region, and may have slashes."""
 OWN = ("infra", "cloud", "region", "zone", "accelerators", "instance_type", "use_spot")
-"""What may differ between candidates."""
+"""Keys that may differ between candidates."""
 PARTS = ("cloud", "region", "zone")
 _ANY = "*"
 _Item = TypeVar("_Item", bound=Hashable)
@@ -33,7 +33,7 @@ At = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Place:
-    """None is any."""
+    """A place that a candidate names; None in a field is any."""
 
     cloud: str | None = None
     region: str | None = None
@@ -45,7 +45,7 @@ class Place:
 
 def read_place(value: object) -> Place:
     """
-    `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
+    Read `aws`, `aws/us-east-1`, `aws/us-east-1/us-east-1a`, with a * for any.
 
     Raises:
         Unreadable: it is none of these.
@@ -100,7 +100,8 @@ class Candidates:
     @classmethod
     def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
         """
-        `above` are the resources beside the list, which hold for each candidate that does not say otherwise.
+        Read the candidates. `above` are the resources next to the list, which hold for each candidate that does not say
+        otherwise.
 
         Raises:
             Unreadable: with the key below that of the list.
@@ -115,14 +116,14 @@ class Candidates:
                 raise Unreadable(f"must be a mapping, not {kind_of(item)}", "write it like {infra: aws}", at=(at,))
             for name in item:
                 if name not in OWN:
-                    advice = "write it above, beside the list, or remove it"
+                    advice = "write it above, next to the list, or remove it"
                     raise Unreadable("holds for all candidates or for none", advice, at=(at, name))
         return cls(value, [_candidate(item, above, at) for at, item in enumerate(value)], in_order)
 
     def wishes(self) -> list[Wish]:
         """
         Raises:
-            Unreadable: this choice cannot be said in our words.
+            Unreadable: our words cannot express this choice.
         """
         self._require_one_cloud()
         self._require_no_order()
@@ -133,7 +134,7 @@ class Candidates:
         for at, each in enumerate(self.each):
             first, other = self.each[0].place.cloud or "any", each.place.cloud or "any"
             if other != first:
-                reason = f"a run stays on one cloud, and this is {shown(other)} beside {shown(first)}"
+                reason = f"a run stays on one cloud, and this is {shown(other)} next to {shown(first)}"
                 raise Unreadable(reason, "keep one cloud, or write a job for each", at=self._key(at, "infra", "cloud"))
 
     def _require_no_order(self) -> None:
@@ -143,7 +144,7 @@ class Candidates:
             raise Unreadable("spotrun rents what costs least, in no other order", "write any_of in place of ordered")
 
     def _require_all_pairs(self) -> None:
-        """Else something would be rented that no candidate allows."""
+        """Refuse a list that lacks a pair: otherwise spotrun would rent something that no candidate allows."""
         allowed = {(each.place, each.kind, bool(each.spot)) for each in self.each}
         places, kinds = _distinct(each.place for each in self.each), _distinct(each.kind for each in self.each)
         for place, kind, spot in itertools.product(places, kinds, self._spots):
@@ -175,7 +176,7 @@ class Candidates:
         return Wish("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
 
     def _key(self, at: int, *names: str) -> At:
-        """The candidate's key of one of these names, or the candidate."""
+        """Return the candidate's key of one of these names, or the candidate."""
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
     def _of_kinds(self) -> list[Wish]:
@@ -194,7 +195,7 @@ class Candidates:
         return [] if name is None else [Wish("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
 
     def _name_of_kind(self, at: int) -> str | None:
-        """The key of the candidate that names its kind; None if that stands above the list."""
+        """Return the key of the candidate that names its kind; None if that stands above the list."""
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 
     @property
@@ -231,7 +232,9 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> Place:
 
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
-    """What the candidate itself names; None if that stands above the list. A type has its accelerators anyway."""
+    """
+    Return the kind that the candidate itself names; None if it stands above the list. A type implies its accelerators.
+    """
     if "instance_type" in item:
         return _text(item["instance_type"])
     if "accelerators" not in item:
@@ -243,7 +246,7 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 
 def _kind_above(above: dict[str, Any]) -> str | None:
-    """It may be a choice, or be no kind at all, which is found where it stands."""
+    """Return the kind above the list. It may be a choice, or no kind at all, which is reported at its own key."""
     return _text(above.get("instance_type", above.get("accelerators")))
 
 

@@ -34,14 +34,14 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Keys that ask for nothing, which is what happens here."""
+    """Take the keys that request nothing, which is what happens here."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
 
 
 def _take_envs(found: Translation) -> None:
-    """A variable without a value is asked for at the launch. A secret without one is named, which is all we want."""
+    """Refuse a variable without a value: the launch has to give it. A secret needs no value here, only its name."""
     for section in ("envs", "secrets"):
         values = found.data.get(section)
         if not isinstance(values, dict):
@@ -51,7 +51,7 @@ def _take_envs(found: Translation) -> None:
             if key in found.unreadable and values[name] in NULLS:
                 found.cleared.append(key)
                 values[name] = ""
-                if section == "envs" and name != PASSWORD:  # of which the model says where it belongs
+                if section == "envs" and name != PASSWORD:  # the model says where a password belongs
                     found.refuse(key, "has no value", _value_for(name))
 
 
@@ -87,7 +87,7 @@ def _take_config(found: Translation) -> None:
 
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
-    """What SkyPilot and spotrun make of keys that a file leaves out; `data` is in our words, as the file says it."""
+    """Yield how SkyPilot and spotrun differ on keys that a file leaves out; `data` is in our words, as in the file."""
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:

@@ -1,4 +1,4 @@
-"""What becomes of each key of a file in the words of SkyPilot, and the job that it is then."""
+"""Reads a file in the words of SkyPilot: the result for each of its keys, and the job that follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ IN_PARTS = "resources"
 
 @dataclass(frozen=True)
 class Row:
-    """One key, in the order of the file: what it is taken as, or why not. `line` is None if the file lacks the key."""
+    """
+    One key, in the order of the file: its translation, or why it was refused. `line` is None if the file lacks the key.
+    """
 
     line: int | None
     key: str
@@ -62,7 +64,7 @@ class Reading:
         return "cloud" in self.job.get("resources", {})
 
     def text(self) -> str:
-        """The job as a file, which has the same meaning wherever it lies beside this one."""
+        """Return the job as a file, which has the same meaning wherever it lies next to this one."""
         assert self.spec is not None
         job = {"name": self.spec.name, **self.job}
         if isinstance(secrets := job.get("secrets"), dict) and not any(secrets.values()):
@@ -79,7 +81,7 @@ def _is_count(value: object) -> bool:
 
 def read_sky(path: Path, default_store: str) -> Reading:
     """
-    Read a file of SkyPilot's. Problems are rows, so that one reading shows them beside what was taken.
+    Read a file of SkyPilot's. Problems are rows, so that one reading shows them next to the keys that were accepted.
 
     Raises:
         SpecFileInvalid: there is no such file, or it is no text.
@@ -94,7 +96,7 @@ def read_sky(path: Path, default_store: str) -> Reading:
 
 
 def same_job(path: Path, text: str, default_store: str) -> RunSpec | None:
-    """The job that `text` is as the file at `path`; None if it is none."""
+    """Return the job that `text` is as the file at `path`; None if it is none."""
     return resolve(Draft(path, read_yaml(text)), {}, default_store, ())
 
 

@@ -17,17 +17,17 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 DISK_LEAST, DISK_MOST = 10, 16_000
-"""GiB: what all clouds allow."""
+"""Minimum and maximum GiB that all clouds allow."""
 DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
-"""The sections that say how large a disk is."""
+"""The sections that have the size of a disk."""
 OURS = ("accelerators", "memory")
-"""Names that both have."""
+"""Names that both tools have."""
 RECOVERS = "spotrun always recovers from an interruption"
 ENDS = "spotrun ends each instance as soon as its run is over"
 _RESOURCES = "resources"
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(?:([kmgtp])i?b?)?(\+?)", re.ASCII | re.IGNORECASE)
 _TAGS_OF_SKYPILOT = "skypilot:"
-"""So begin the names that SkyPilot gives to machine images of its own."""
+"""Prefix of the names that SkyPilot gives to its own machine images."""
 _BEFORE_A_NAME = re.compile(r"docker:(//)?|docker-image://", re.IGNORECASE)
 _KIB_IN: dict[str, int] = {unit: 1024**power for power, unit in enumerate("kmgtp")}
 
@@ -52,7 +52,7 @@ def _all_of(given: dict[str, str]) -> str:
 
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """SkyPilot's other name of accelerators. A number alone is of another tool."""
+    """SkyPilot's other name of accelerators. A number alone is another tool's form."""
     if isinstance(resources["gpus"], int):
         return
     value = resources.pop("gpus")
@@ -124,7 +124,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
 
 
 def _container_of(value: str) -> str | None:
-    """The container image that a text names without `docker:` before it; None if it names none."""
+    """Return the container image that a text names without `docker:` before it; None if it names none."""
     if value.startswith(_TAGS_OF_SKYPILOT):
         return None
     try:
@@ -154,7 +154,7 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """What SkyPilot does to an idle cluster, each run of ours does to its instances."""
+    """Refuse or accept `autostop`: every run of ours already ends its instances, as SkyPilot ends an idle cluster."""
     value = resources.pop("autostop")
     settings = value if isinstance(value, dict) else {}
     if value is False or (isinstance(value, int) and value < 0):
@@ -197,7 +197,10 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
-    """Ours is to ask wherever the job may run, and last where an instance has just been taken."""
+    """
+    Accept a strategy that is like ours: to try every place where the job may run, and last the one where an instance
+    was just taken.
+    """
     name = str(value).upper()
     if name == "FAILOVER":
         advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
@@ -218,11 +221,14 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
         found.refuse((*key, *error.at), error.message, error.suggestion)
         return
     words = [said for wish in wishes if (said := _fulfil(found, key, wish))]
-    found.say(key, *words or ("the resources beside it",))
+    found.say(key, *words or ("the resources next to it",))
 
 
 def _fulfil(found: Translation, key: Key, wish: Wish) -> str | None:
-    """What becomes of a part of the candidates at `key`. They say more than the resources beside them."""
+    """
+    Apply one part of the candidates at `key` and return its words. It is more specific than the resources next to the
+    list.
+    """
     holder = found.section(wish.section)
     if holder is None:
         return None
@@ -253,7 +259,7 @@ _KEYS: dict[str, _Take] = {
     "any_of": _take_candidates,
     "ordered": _take_candidates,
 }
-"""Candidates come last: they are read beside what all have in common, in our words."""
+"""Candidates come last: they are read next to the keys that all have in common, in our words."""
 
 
 def take_resources(found: Translation) -> None:
@@ -268,7 +274,9 @@ def take_resources(found: Translation) -> None:
 
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
-    """Whether YAML could read all that is at `key`. If it could not, that is the problem, and ours do without it."""
+    """
+    Return whether YAML could read all that is at `key`. If not, that is the problem, and our model ignores the key.
+    """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:
         del resources[str(key[-1])]

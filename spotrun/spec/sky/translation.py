@@ -1,4 +1,4 @@
-"""What a file in the words of SkyPilot becomes."""
+"""The result of translating a file in the words of SkyPilot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Translation:
     cleared: list[Key] = field(default_factory=list)
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """The mapping at `name`, made if the file has none; None if it is no mapping."""
+        """Return the mapping at `name`, made if the file has none; None if it is no mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
