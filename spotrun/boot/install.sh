@@ -10,11 +10,12 @@
 exec {ends}<> <(:)
 tell() {
     local told="" now
-    while true; do
+    until read -rt 10 -u "${ends}"; do # a start that is soon over uploads nothing
         now="$(cksum <"${log}")"
-        [[ "${now}" == "${told}" ]] || upload_log || true
-        told="${now}"
-        ! read -rt 2 -u "${ends}" || return 0
+        if [[ "${now}" != "${told}" ]] && upload_log; then
+            told="${now}"
+            touch "${log}.told"
+        fi
     done
 }
 teller=""

@@ -44,6 +44,8 @@ region="$("${ask[@]}" -H "X-aws-ec2-metadata-token: ${token}" "${metadata}/meta-
 export SPOTRUN_INSTANCE_ID AWS_DEFAULT_REGION="${AWS_DEFAULT_REGION:-${region}}"
 
 end_telling
-delete_log >&3 2>&1 || true # nothing has failed so far
+if [[ -e "${log}.told" ]]; then
+    delete_log >&3 2>&1 & # nothing has failed so far, and the agent need not wait for it
+fi
 cd "${SPOTRUN_INSTANCE_DIR}"
 "${own}" -P -m spotrun.agent.bootstrap
