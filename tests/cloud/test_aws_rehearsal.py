@@ -50,7 +50,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
 def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Aws) -> None:
     sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
     sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
-    runner = sandbox.start("launch", sandbox.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
+    runner = sandbox.start("launch", sandbox.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.4'"), "-y")
 
     first = sandbox.trains_on(runner)
     assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}

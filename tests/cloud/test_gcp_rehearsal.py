@@ -46,7 +46,7 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
     for zone in (A, B):
         sandbox.project.stock_out(zone, TYPE, SPOT)
-    runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
+    runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.4'"), "-y")
 
     first = sandbox.trains_on(runner)
     assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
