@@ -15,14 +15,15 @@ from spotrun.exactness.difference import Difference, DifferenceKind, difference,
 from spotrun.exactness.trace import BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""Where in a training something comes: a batch, and what comes after it."""
+"""A place in a training: a batch, and a number for what comes after it."""
 OF_BATCH, OF_VALIDATION = 0, 1
 _NUMBER = re.compile(r"\[\d+\]")
 
 
 def differences(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Iterator[Difference]:
     """
-    All of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own trace.
+    Yield all of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own
+    trace.
 
     Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of the passes over
     one batch, the first one that differs in something counts.
@@ -45,7 +46,7 @@ def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Differ
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """One sha256 over named digests."""
+    """Return one sha256 over named digests."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
@@ -155,8 +156,8 @@ def _of_end(wanted: Ended, done: Ended, varying: frozenset[str]) -> Iterator[Dif
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Their places, without those that vary by themselves and those that one of the two could not look into: these are
-    named as not compared.
+    Return their places, without those that vary by themselves and those that one of the two could not inspect: these
+    are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -169,18 +170,18 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -
 
 
 def family(place: str) -> str:
-    """The place without numbers of items: what one item of a list holds, others hold too."""
+    """Return the place without numbers of items: what one item of a list holds, others hold too."""
     return _NUMBER.sub("[]", place)
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> frozenset[str]:
-    """Families of places that differed before anything was interrupted: a time, a name of the process."""
+    """Return families of places that differed before anything was interrupted: a time, a name of the process."""
     return _varying({moment: noted.places for moment, noted in straight.noted().items()},
                     {moment: noted.places for moment, noted in interrupted.noted().items()})  # fmt: skip
 
 
 def varying_files(straight: Trace, interrupted: Trace) -> frozenset[str]:
-    """Files that differed, or were there in one of the two only, before anything was interrupted."""
+    """Return files that differed, or existed in only one of the two, before anything was interrupted."""
     return _varying({moment: noted.files for moment, noted in straight.noted().items()},
                     {moment: noted.files for moment, noted in interrupted.noted().items()}, named=str)  # fmt: skip
 
@@ -200,8 +201,8 @@ def _varying(
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Each process of the interrupted training must have given what the straight one gave, as far as it came; the last
-    one all of it. Only the last one was at its end: what another had in its variables is what an error left there.
+    Compare results. Each process of the interrupted training must have given the results of the straight one, as far as
+    it came; the last one all of them. Only the last one was at its end: an error left the variables of the others.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

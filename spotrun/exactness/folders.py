@@ -1,4 +1,4 @@
-"""Two work folders after their trainings: the first file that differs, and where in it."""
+"""Compares two work folders after their trainings: finds the first file that differs, and where in it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from spotrun.exactness.pickled import Parts
 from spotrun.exactness.same_everywhere import Clean
 
 NOTED_MAX_BYTES = 1 << 20
-"""At an early moment only files that are smaller are looked into."""
+"""Maximum bytes of a file that is read at an early moment."""
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of programs that name each run, and write down when it was."""
+"""Folders of programs that name each run, and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
 """Folders that TensorBoard's writers name by the time at which they begin and by the machine: Nov25_09-59-23_host."""
 NOTED_MAX = 2_000
-"""Files."""
+"""Maximum number of files that are noted."""
 MARK = ".spotrun"
-"""Of a run's own, in a folder of logs."""
+"""Name of a run's own file, in a folder of logs."""
 ABSENT, THERE = "absent", "there"
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """`where` in file `path` the two differ; "" if one of them is absent, or the file has no parts."""
+    """A difference at `where` in file `path`; "" if one of them is absent, or the file has no parts."""
 
     path: str
     where: str
@@ -49,7 +49,7 @@ class Folder:
         return bool(self.files_of(name))
 
     def files_of(self, name: str) -> list[Path]:
-        """Those that count as one: the event files of a folder, which each process names by its time."""
+        """Return those that count as one: the event files of a folder, which each process names by its time."""
         if not name.endswith(EVENTS):
             path = self.root / name
             return [path] if path.is_file() or path.is_symlink() else []
@@ -65,12 +65,12 @@ class Folder:
 
 
 def parts_of_link(path: Path, clean: Clean) -> Parts:
-    """Where it leads. What is there is compared under its own name."""
+    """Yield where it leads. Its target is compared under its own name."""
     yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Under which files are compared, without those of a database's own, and without times in names of folders."""
+    """Return the names to compare files under, without a database's own files and times in names of folders."""
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -80,7 +80,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Whose file it is, if its owner gives each run another name."""
+    """Return the tracker whose file it is, if that tracker gives each run another name; else None."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 
@@ -93,7 +93,7 @@ def first_difference(
 def differences(
     straight: Folder, interrupted: Folder, names: Collection[str], clean: Clean
 ) -> Iterator[FileDifference]:
-    """The first one of each file that has any."""
+    """Yield the first difference of each file that has any."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:
@@ -112,7 +112,7 @@ def _texts(one: tuple[str, str] | None, other: tuple[str, str] | None) -> tuple[
 
 
 def note(root: Path, clean: Clean) -> dict[str, str]:
-    """Digests of texts that are small, by name; of other files only that they are there."""
+    """Return digests of small texts, by name; of other files only that they exist."""
     found = {}
     for name in names_of(islice(_paths(root), NOTED_MAX)):
         path = root / name
@@ -125,7 +125,7 @@ def note(root: Path, clean: Clean) -> dict[str, str]:
 
 
 def _paths(root: Path) -> Iterator[str]:
-    """Without those of hidden folders and caches."""
+    """Yield paths, without those of hidden folders and caches."""
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
         own = sorted(name for name in files if name != MARK)

@@ -1,4 +1,4 @@
-"""Texts without what is another on each instance and at each time."""
+"""Removes from texts what differs on each instance and at each time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""Gives the text that is the same for two trainings that differ in nothing else."""
+"""Returns a text that is the same for two trainings that differ in nothing else."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -15,12 +15,12 @@ _TIME = re.compile(
 )
 """A date with a time of day, or a time of day."""
 TIMES = ("_runtime", "_per_second", "_preparation_time")
-"""How names of metrics end in which transformers logs how long something took."""
+"""Suffixes of metrics in which transformers logs durations."""
 _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
-    """Paths below the folders in `folder`, of which each instance has one, begin with `<instance>`."""
+    """Return a function that begins paths below the folders in `folder`, one for each instance, with `<instance>`."""
     roots = {folder, os.path.realpath(folder)} - {""}
     if not roots:
         return lambda text: text
@@ -30,5 +30,5 @@ def without_instances(folder: str) -> Clean:
 
 
 def without_times(text: str) -> str:
-    """For lines of logs."""
+    """Replace times in a line of a log."""
     return _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text))
