@@ -1,1 +1,1 @@
-"""The bytes of a checkpoint: how they are laid out, sent, verified, restored and retired."""
+"""Bytes of a checkpoint: their layout, upload, verification, restore and retirement."""

@@ -1,8 +1,8 @@
 """
-Copies out of an accelerator's memory (CUDA): behind what is being computed, and beside what is computed next.
+Copies out of an accelerator's memory (CUDA): after what it computes now, and in parallel with what it computes next.
 
-A copy into pinned memory is done by the device itself, on a stream of its own, while its other streams compute; nothing
-of that holds the interpreter. On a machine without CUDA there are no devices, and nothing here does anything.
+The device itself copies into pinned memory, on a stream of its own, while its other streams compute; no copy holds the
+interpreter. On a machine without CUDA there are no devices, and nothing here does anything.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torch import Tensor
 
 
 class Lanes:
-    """The streams of the devices that have memory of their own; a stream for copies on each."""
+    """The streams of the devices that have memory of their own, and a stream for copies on each."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
-        """Those that hold any of `tensors`."""
+        """Return the devices that hold any of `tensors`."""
         return {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
-        """This moment, in the order of what the calling thread asks `device` to compute."""
+        """Mark this moment, in the order of the calling thread's work on `device`."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
-        """What is asked for within goes to another stream, after `mark`; the block's end waits until it is done."""
+        """Run the block's work on another stream, after `mark`; the block's end waits until it is done."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -42,12 +42,12 @@ class Lanes:
         stream.synchronize()
 
     def wait(self, device: torch.device) -> None:
-        """Waits until all is done that the calling thread has asked for."""
+        """Wait until all work that the calling thread has queued is done."""
         torch.cuda.current_stream(device).synchronize()
 
 
 class Moment:
-    """On each of the devices that hold `tensors`: what they hold now is what is read `beside`, later on."""
+    """A moment on each device that holds `tensors`: a read within its context, later on, sees what they hold now."""
 
     def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
         self._lanes = lanes
@@ -55,7 +55,7 @@ class Moment:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """In any thread. Copies that are started within are done at the end of the block."""
+        """Read as of this moment, in any thread. Copies that start within are done at the end of the block."""
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))
@@ -63,7 +63,7 @@ class Moment:
 
 
 def pin(memory: Tensor) -> None:
-    """Devices may write there by themselves. Where that fails they write by way of the processor, and wait for it."""
+    """Let devices write there by themselves. If that fails, they write through the processor, and wait for it."""
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Opens files below a folder so that no link, whoever puts it there meanwhile, leads out of it."""
+"""Opens files below a folder so that no link that another process puts there meanwhile leads out of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 @contextlib.contextmanager
 def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     """
-    A descriptor of the folder that holds `path`, and the last name of `path`. `folder` is a descriptor too.
+    Yield a descriptor of the folder that holds `path`, and the last name of `path`. `folder` is a descriptor too.
 
     Raises:
         OSError: a folder on the way is missing (unless it is to be made), or is no folder, or is a link.
@@ -33,6 +33,6 @@ def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[i
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """A descriptor of the file. It waits for nobody, where the file turns out to be a pipe."""
+    """Return a descriptor of the file. If the file turns out to be a pipe, the call does not wait for a writer."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)

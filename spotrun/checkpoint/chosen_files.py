@@ -1,4 +1,4 @@
-"""Which files of a work folder belong to a checkpoint, as both sides of the line have to know it."""
+"""Chooses the files of a work folder that belong to a checkpoint; agent and trainer both need it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from spotrun.spec.patterns import chooser
 
 
 def all_but(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """What chooses the files that no pattern names."""
+    """Return a test that chooses the files that no pattern names."""
     excluded = chooser(patterns)
     return lambda path: not excluded(path)

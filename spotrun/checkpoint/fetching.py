@@ -24,16 +24,16 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""System time that a person waits for a passing fault of the store."""
+"""Maximum system time in seconds that a user waits for a passing fault of the store."""
 TEMPORARY = ".spotrun-fetch-"
-"""How the names of files begin that a killed fetch leaves behind."""
+"""Prefix of the files that a killed fetch leaves."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
 
 class Record(Protocol):
     """
-    What earlier fetches wrote into a folder.
+    A record of what earlier fetches wrote into a folder.
 
     It lies where no instance writes, and says nothing of what the store says, such as times. Several threads use it.
     """
@@ -154,7 +154,7 @@ class _Writer:
         self._progressed = progressed
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
-        """`each` gets the pieces, in any order."""
+        """Write one file. `each` gets the pieces, in any order."""
         try:
             return self._fetched(file, each)
         except CheckpointDamaged as damage:
@@ -168,7 +168,7 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
-        """Return the name under which what is at the place of the file is kept; "" if it is not."""
+        """Return the name under which the file that is already there is kept; "" if it is not kept."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
@@ -207,7 +207,7 @@ class _Writer:
 
 
 class _ToUser(_Writer):
-    """Writes where nothing of the user's is lost by it, unless `force`."""
+    """Writes where the user loses nothing by it, unless `force`."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed, record: Record, *, force: bool) -> None:
         super().__init__(store, root, progressed)
@@ -224,7 +224,7 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return why what lies at the place of the file stays there; None if nothing does."""
+        """Return why the file that is already there stays; None if it does not."""
         try:
             with parent_of(self._root, file.path) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -263,7 +263,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Each piece with the byte of the file that it begins at."""
+    """Return each piece with the byte of the file at which it begins."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

@@ -51,7 +51,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """`data_start` is where the tensors begin, counted from the first byte of the image."""
+    """The parsed header. `data_start` is where the tensors begin, counted from the first byte of the image."""
 
     tensors: tuple[TensorEntry, ...]
     tree: Json
@@ -69,13 +69,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Tensors of these (dtype, shape), one after the other."""
+    """Place tensors of these (dtype, shape), one after the other."""
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """Remembered: all snapshots of a training are of the same tensors."""
+    """Do the same, cached: all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -86,7 +86,7 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 
 
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
-    """All that comes before the tensors, padded. `meta` is plain JSON and free for its writer to use."""
+    """Return all bytes before the tensors, padded. `meta` is plain JSON and free for its writer to use."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
     text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
@@ -100,8 +100,8 @@ def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
 
 def decode_header(image: Buffer) -> Header:
     """
-    The header of a whole image, checked: every tensor lies inside the image, overlaps no other, and has its shape's
-    size.
+    Return the header of a whole image, checked: every tensor lies inside the image, overlaps no other, and has its
+    shape's size.
 
     Raises:
         CheckpointDamaged: take an older checkpoint.
@@ -116,7 +116,7 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Where the header of a whole image ends, from its first `PREFIX_BYTES`.
+    Return where the header of a whole image ends, from its first `PREFIX_BYTES`.
 
     Raises:
         CheckpointDamaged
@@ -134,8 +134,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    How many of the image's first bytes hold all of the state but its last entry: a trainer that needs the last entry
-    later can begin when they are there.
+    Return how many of the image's first bytes hold all of the state but its last entry: a trainer that needs the last
+    entry later can begin when they are there.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:

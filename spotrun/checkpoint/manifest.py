@@ -1,11 +1,11 @@
 """
-What a checkpoint's manifest says: which objects hold the image, and which bytes of each.
+The manifest of a checkpoint: which objects hold the image, and which bytes of each.
 
     PREFIX/part-0000 … part-NNNN     the image, cut; or, of a commit that borrows, what has changed since
     PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own goes into the ledger
 
-BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) vouches for bytes as SHA-256 does and reads 4 to 5 GB/s on a core,
-against 1 to 2: every byte of a checkpoint is digested when it is sent and when it is fetched.
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) vouches for bytes as SHA-256 does, and reads 4 to 5 GB/s on a core
+instead of 1 to 2: every byte of a checkpoint is digested when it is sent and when it is fetched.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of: str = ""
 
     def key(self, prefix: str) -> str:
-        """Where it lies, as a part of the checkpoint below `prefix`."""
+        """Return the key of the object, as a part of the checkpoint below `prefix`."""
         return part_key(self.of or prefix, self.name)
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`size_bytes` of part number `part`, from its byte `at` on, are the image's from `start` on."""
+    """A range of the image: its `size_bytes` bytes from `start` on are those of part number `part` from `at` on."""
 
     part: Count
     at: Count
@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """For each part, which of its bytes go where."""
+        """Return, for each part, which of its bytes go where."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]
@@ -73,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return placed
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
-        """Why no image can come of it; None where one can. It may borrow of `borrows` only, which the ledger names."""
+        """Return why no image can come of it, or None. It may borrow only from `borrows`, which the ledger names."""
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects elsewhere"
         if not set(self.borrows) <= set(borrows):
@@ -84,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None if self._cover(extents) else f"its parts do not add up to {self.size_bytes} bytes"
 
     def _cover(self, extents: Sequence[Extent]) -> bool:
-        """Whether they are the image without gap or overlap, and lie within their parts."""
+        """Return whether they are the image without gap or overlap, and lie within their parts."""
         end = 0
         for extent in sorted(extents, key=lambda extent: extent.start):
             if extent.start != end or extent.size_bytes < 0 or not self._lies_in_its_part(extent):
@@ -101,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Whole parts of these sizes."""
+    """Return the extents of whole parts of these sizes."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

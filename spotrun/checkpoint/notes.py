@@ -1,4 +1,4 @@
-"""Any object as plain values, for people to read: what a training was given, and no resume takes back."""
+"""Converts any object to plain values for people to read, such as a training's arguments; no resume restores them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MODULES = ("torch", "numpy")
 
 def plain(value: Any, depth: int = 0) -> Any:
     """
-    Mappings, sequences, dataclasses and namespaces of any class become dicts and lists; what has no such form stays,
-    as an image may have a place for it.
+    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists; what has no such form
+    stays, as an image may have a place for it.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -41,7 +41,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _item(holder: Any, key: Any) -> Any:
-    """A configuration may have values that are missing, or that refer to such."""
+    """Return an item, or the name of its error: a configuration may have values that are missing, or refer to such."""
     try:
         return holder[key]
     except Exception as error:  # noqa: BLE001

@@ -1,7 +1,7 @@
 """
-Objects in a state, as values: they are read as `Held`, which only the training that resumes makes objects of again.
+Represents objects of a state as values: an image reads them as `Held`, and only the training that resumes revives them.
 
-An image says of which class an object was. Reading it looks no class up, imports none and calls none; see
+An image names the class that an object had. Reading it looks no class up, imports none and calls none; see
 spotrun/training/revival.py for what a training accepts.
 """
 
@@ -22,28 +22,28 @@ Path: TypeAlias = tuple[object, ...]
 MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
-A member of an enum; a named tuple; an instance of a plain class; an object that gives and takes its own state; and
-what is found again where the script puts it, so that nothing of it is saved.
+A member of an enum; a named tuple; an instance of a plain class; an object that returns and loads its own state; and an
+object that the script puts in its place again, so that nothing of it is saved.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
 class Held(dict[str, Any]):
-    """An object of class `name` as it was saved: "content" has what belongs to it."""
+    """An object of class `name` as it was saved: "content" has its attributes or state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """So that it may stand in a set, or for a key."""
+        """Hash by identity, so that it may be in a set, or be a key."""
         return id(self)
 
 
 class Standing:
     """
-    What stands at each place below the keys `below` when a training begins, and stands there again when it resumes.
-    `is_elsewhere` tells objects whose state is saved elsewhere.
+    The objects at each place below the keys `below` when a training begins; they are there again when it resumes.
+    `is_elsewhere` recognises objects whose state is saved elsewhere.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -56,7 +56,7 @@ class Standing:
         return bool(path) and path[0] in self._below
 
     def is_same(self, path: Path, value: Any) -> bool:
-        """It stood there at the first look, which `first_look_ends` ends."""
+        """Return whether it was there during the first pass over the state, which `first_look_ends` ends."""
         if self._first is None:
             self._found[path] = value
             return True
@@ -70,10 +70,10 @@ class Standing:
 
 def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, str, Any] | None:
     """
-    The kind, the name and the content of an object; None if no image can hold it.
+    Return the kind, the name and the content of an object; None if no image can hold it.
 
     Raises:
-        Unnamed: it would have a place if it could be found again.
+        Unnamed: it would have a place if its class could be found again.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -114,7 +114,7 @@ def described(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """The class of this name in the modules that were imported already."""
+    """Return the class of this name in the modules that were imported already, or None."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -127,7 +127,7 @@ def is_found(kind: type) -> bool:
 
 
 def is_of_script(kind: type) -> bool:
-    """Its module is a file that was not installed: the script's own, wherever it lies."""
+    """Return whether its module is a file that was not installed: the script's own, wherever it lies."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return (
@@ -141,13 +141,13 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 
 def is_plain(kind: type) -> bool:
-    """Its instances are their attributes: no code of the class has a say in how one is made, copied or thrown away."""
+    """Return whether instances are just their attributes: no code of the class makes, copies or frees one."""
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
-    """A frozen dataclass with slots has hooks that only set its attributes."""
+    """Yield whether each hook runs code; those of a frozen dataclass with slots only set its attributes."""
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
 

@@ -1,4 +1,4 @@
-"""The stored files of a script (spotrun/folder/stored_files.py): how a list is read, and which of them may go."""
+"""Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds files that may be deleted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from spotrun.store.port import Store
 
 def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_FOR_S) -> Listing:
     """
+    Return the list of files that the ledger's entry names.
+
     Raises:
         CheckpointDamaged: it is missing, or is not what the ledger says.
         StoreUnavailable: a fault that did not pass.
@@ -41,7 +43,7 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 
 def verify_files(store: Store, commit: Commit) -> None:
-    """Read all files of a checkpoint and compare. Raises what `read_listing` raises; keeps a piece in memory."""
+    """Read all files of a checkpoint and compare; hold one piece in memory at a time. Raises as `read_listing` does."""
     if commit.outputs is None:
         return
     pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
@@ -49,13 +51,13 @@ def verify_files(store: Store, commit: Commit) -> None:
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 
 
-# -- which may go ---------------------------------------------------------------------------------------------------
+# -- files that may be deleted --------------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    The lists that are still named: the newest, and for each checkpoint that is kept its own, or the last before the
-    next one. A list that is not among them never will be again. `retiring` are checkpoints about to go.
+    Return the lists that are still named: the newest, and for each checkpoint that is kept its own, or the last before
+    the next one. No entry will name another list again. `retiring` are checkpoints about to go.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -63,14 +65,14 @@ def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
 
 
 def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
-    """The objects that these lists are and need."""
+    """Return the objects that these lists are and need."""
     return {key for outputs, listing in lists for key in (outputs.event.key, *listing.keys())}
 
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Of the objects below `outputs/` of a run that has ended, those that no kept list needs. None while one of these
-    cannot be read: nobody knows what it needs.
+    Return, of the objects below `outputs/` of a run that has ended, those that no kept list needs; none if one of these
+    lists cannot be read, as the objects that it needs are unknown.
     """
     if state.terminal is None or not keys:
         return []

@@ -1,4 +1,4 @@
-"""Paths in a state that was saved where the work folder had another name."""
+"""Adapts paths in a state that was saved where the work folder had another name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """The tree of an image with `new` for `old` in each text that is the old folder or a path below it."""
+    """Return an image's tree with `new` for `old` in each text that is the old folder or a path below it."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

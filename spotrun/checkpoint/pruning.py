@@ -1,5 +1,5 @@
 """
-Makes room in the folder of a run that has ended. First the ledger retires commits, then their objects are deleted.
+Deletes objects of a run that has ended. First the ledger retires commits, then their objects are deleted.
 
 It may stop halfway or run twice without harm: what the ledger has retired is garbage that the next sweep deletes.
 """
@@ -21,8 +21,9 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What goes: commits, and all objects of these, of earlier retired ones, of uploads that never were one, of files of
-    the script that no kept checkpoint names, and of packed set-ups: a run that is opened again sets up anew.
+    The commits to retire and the objects to delete: all objects of these commits, of earlier retired ones, of uploads
+    that never became one, of files of the script that no kept checkpoint names, and of packed set-ups: a run that is
+    opened again repeats its set-up.
     """
 
     commits: tuple[Commit, ...]
@@ -34,7 +35,7 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
-    """What `prune` would take away. Nothing while a run goes on: then only its attempt may retire (protocol 23)."""
+    """Return what `prune` would delete: nothing while a run goes on, when only its attempt may retire (protocol 23)."""
     if state.terminal is None:
         return Pruning(commits=(), objects=())
     commits = retention.to_prune(state, rule)
@@ -49,10 +50,10 @@ def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
 
 def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     """
-    Retire, then delete.
+    Retire commits, then delete objects.
 
     Raises:
-        EntryRefused: somebody has resumed the run since; what was not retired stays.
+        EntryRefused: another process has resumed the run since; what was not retired stays.
         StoreError: an object could not be deleted; repeat.
     """
     planned = plan(ledger.refresh(), store, rule)

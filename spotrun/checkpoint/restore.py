@@ -1,5 +1,5 @@
 """
-A committed checkpoint's image back in memory, every byte compared with what the ledger vouches for.
+Reads a committed checkpoint's image back into memory, and compares every byte with what the ledger vouches for.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from spotrun.store.retrying import through_faults
 from spotrun.units import count_of
 
 READERS = 8
-"""Objects that come side by side."""
+"""Number of objects that are read in parallel."""
 READS_MAX = 5
 """
-Two mismatches condemn an object (protocol 22) if they are the same: what changes on the way comes otherwise each time.
+Maximum reads of an object. Two mismatches condemn it (protocol 22) if they are the same: corruption in transit differs
+each time.
 """
 RETRY_FOR_S = 300.0
-"""System time, for each object."""
+"""Maximum system time in seconds, for each object."""
 MANIFEST_MAX_BYTES = 64 << 20
-"""Parts of 16 MiB for a checkpoint of more than 8 TB. Nobody is trusted to have put no more there."""
+"""Maximum bytes read of a manifest: enough for over 8 TB in parts of 16 MiB. No writer of one is trusted."""
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory behind `fd`, from `start` on, which its owner closes."""
+    """A checkpoint's image in the memory behind `fd`, from `start` on. Its owner closes `fd`."""
 
     commit: Commit
     fd: int
@@ -55,16 +56,16 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Recipient(Protocol):
-    """Uses a checkpoint while it comes. Told from any thread, one at a time."""
+    """Uses a checkpoint while it arrives. Any thread calls it, one at a time."""
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Its memory is there, and nothing in it. What had begun before it is damaged. So many of its first bytes come
-        before all others, and are enough to begin with.
+        Receive the image, whose memory exists and is still empty. An image that had begun before is damaged. The first
+        `begin_bytes` bytes come before all others, and are enough to begin with.
         """
 
     def has(self, size_bytes: int) -> None:
-        """So many of its first bytes are what was committed."""
+        """Receive that the first `size_bytes` bytes are those that were committed."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ def fetch(
     disk: Path | None = None,
 ) -> Image:
     """
-    The image of one commit, in memory of its own, or in a file without a name below `disk`.
+    Return the image of one commit, in memory of its own, or in a file without a name below `disk`.
 
     Raises:
         CheckpointDamaged: an object is missing, or differs twice from what the ledger says.
@@ -142,10 +143,10 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    What `held` holds as the image of its commit: None where a single byte is not what the ledger vouches for, or that
-    cannot be told. The process that wrote to that memory must be gone. The memory becomes the image's, or is closed.
+    Return `held` as the image of its commit; None if a single byte differs from what the ledger vouches for, or if that
+    cannot be checked. The process that wrote to that memory must be gone. The memory becomes the image's, or is closed.
 
-    Of a commit that borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
+    If the commit borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
     image that was committed.
     """
     whole = False
@@ -154,7 +155,7 @@ def recognised(
         if whole:
             _give_back_what_is_around(held)
     except (CheckpointDamaged, StoreError):
-        pass  # a fetch meets the same, and tells it
+        pass  # a fetch meets the same error, and reports it
     finally:
         if not whole:
             held.close()
@@ -197,7 +198,7 @@ def _give_back_what_is_around(held: Image) -> None:
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
-    """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps a part in memory at most."""
+    """Read a whole checkpoint and compare. Raises what `fetch` raises; holds at most one part in memory."""
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
@@ -224,10 +225,10 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
 
 class _Front:
-    """How far an image has come, from its first byte on, while its parts come in any order."""
+    """The length of an image that has arrived, from its first byte on, while its parts come in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """`starts`: the first byte of the image that each part holds."""
+        """Take `starts`: the first byte of the image that each part holds."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -275,8 +276,8 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    The parts that a trainer begins with, and the others. All readers are for the former first: if they went on to the
-    next parts, the last of these would be there when half of the others are.
+    Return the parts that a trainer begins with, and the others. All readers fetch the former first: if they went on to
+    the next parts, the last of the former would arrive with half of the others.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -290,11 +291,11 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 
 Take = Callable[[int, memoryview], None]
-"""Is given each piece of an object and where it begins; all of them again where the object did not come whole."""
+"""Receives each piece of an object and where it begins; all of them again if the object did not arrive whole."""
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
-    """What `take` was given last is what was committed: pieces are hashed and put where they belong as they come."""
+    """Pass pieces to `take` as they arrive, hashed on the way; the last pass over them is what was committed."""
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}
     for _ in range(READS_MAX):
@@ -309,7 +310,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
-    """The BLAKE3 digest of what was read, and how much it was."""
+    """Return the BLAKE3 digest of what was read, and its number of bytes."""
 
     def once() -> tuple[str, int]:
         digest, at = blake3(), 0

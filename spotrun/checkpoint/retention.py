@@ -1,5 +1,6 @@
 """
-Which checkpoints may go. The ledger says so first, irrevocably; then their objects go, late or twice (protocol 23).
+Chooses the checkpoints to retire. The ledger retires them first, irrevocably; then their objects are deleted, late or
+twice (protocol 23).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    The commits that nobody needs, oldest first: all before the `keep_last` newest usable ones, and those that a person
-    asked to prune. `keep_best` and `keep_every` keep theirs.
+    Return the commits that the run no longer needs, oldest first: all before the `keep_last` newest usable ones, and
+    those that a user's prune request names. `keep_best` and `keep_every` keep theirs.
 
-    Never the newest usable one, never what the current trainer was resumed from, and never what a commit that stays
-    has borrowed of. Until the run is complete, never what an earlier fit() has ended with: each resume restores it.
+    Never the newest usable one, never the one that the current trainer resumed from, and never one from which a commit
+    that stays has borrowed. Until the run is complete, never one with which an earlier fit() ended: each resume
+    restores it.
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -48,7 +50,8 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Those of `going` of which no commit has borrowed that stays; a lender is sent whole and never borrows itself.
+    Return those of `going` from which no commit that stays has borrowed; a lender is sent whole and never borrows
+    itself.
 
     Oldest first, but a commit that borrows parts goes before the one that lends them.
     """
@@ -60,12 +63,12 @@ def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
 
 
 def _lenders(commits: Iterable[Commit]) -> set[str]:
-    """The prefixes of which any of them has borrowed."""
+    """Return the prefixes from which any of them has borrowed."""
     return {prefix for commit in commits for prefix in commit.event.borrows}
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """All but the newest few of the commits before the request."""
+    """Return all but the newest few of the commits before the request."""
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]
@@ -74,7 +77,7 @@ def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
 
 def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
-    By metric, the best first; of each value the first commit that has it.
+    Rank by metric, the best first; of each value the first commit that has it.
 
     A metric stays as it was logged until it is logged again, so the first commit is the nearest to the weights that
     it was measured with.
@@ -91,7 +94,7 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
 
 
 def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
-    """The first commit of each stretch of `every` steps, from the second stretch on."""
+    """Yield the first commit of each stretch of `every` steps, from the second stretch on."""
     if every is None:
         return
     passed = 0
@@ -104,7 +107,7 @@ def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
 
 def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
-    The commits of an ended run that go by `rule`, oldest first.
+    Return the commits of an ended run that go by `rule`, oldest first.
 
     The final one stays too, and newer ones that are suspect: they show what went wrong.
     """
@@ -116,8 +119,9 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Of the objects below `checkpoints/`, those that will never be read: of commits that are retired, or in `retiring`,
-    and what attempts uploaded without a commit before they were fenced: by the current attempt, or by the run's end.
+    Return, of the objects below `checkpoints/`, those that will never be read: objects of commits that are retired, or
+    in `retiring`, and uploads without a commit of attempts that were fenced: by the current attempt, or by the run's
+    end.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

@@ -1,5 +1,5 @@
 """
-A state tree into an arena and back: one copy of each tensor, no pickling, no file.
+Copies a state tree into an arena and back: one copy of each tensor, no pickling, no file.
 
 See docs/design/architecture.md, "Checkpoint format". A copy into shared memory that was touched before runs at 14 GB/s,
 a fresh clone at 1.9 and `torch.save` at 1.1, so arenas are used again.
@@ -32,12 +32,12 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Copied in a tenth of a millisecond."""
+"""Size in bytes that is copied in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""memmove(to, from, size), which lets other threads run Python meanwhile."""
+"""Call memmove(to, from, size), which lets other threads run Python meanwhile."""
 _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""The same, without letting other threads run."""
+"""Call the same without letting other threads run."""
 
 
 class Piece(NamedTuple):
@@ -63,8 +63,8 @@ def plan_image(
     """
     Lay out `state`, without a copy: the plan refers to the living tensors.
 
-    What is below a key of `lenient` (hyper-parameters are any object) is saved as plain values, and what has none as a
-    note that says so. Of what is `standing` some objects are found again by their place.
+    Values below a key of `lenient` (hyper-parameters are any object) are saved as plain values, and those without a
+    plain form as a note that says so. Some objects of `standing` are found again by their place.
 
     Raises:
         Unsavable: names the value that has no place in an image.
@@ -109,7 +109,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Its memory is its value, from the first byte to the last."""
+    """Return whether its memory is its value, from the first byte to the last."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
@@ -123,14 +123,14 @@ def _is_there(_end: int) -> None:
 
 def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: str = "") -> tuple[Any, dict[str, Any]]:
     """
-    The state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+    Return the state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
 
-    Paths in the work folder that it was made in become those of the folder `work`, if one is given.
+    Paths in the work folder in which it was made become paths in the folder `work`, if one is given.
 
-    Of an image that is still coming, `need` waits for what is read here; what tensors hold is not.
+    While an image is still arriving, `need` waits for what is read here; the contents of tensors are not.
 
     Raises:
-        CheckpointDamaged: and nothing else, whatever the bytes are. Nothing of them is executed.
+        CheckpointDamaged: and nothing else, whatever the bytes are. No byte of them is executed.
     """
     view = memoryview(image)
     need(min(layout.PREFIX_BYTES, len(view)))
@@ -226,7 +226,7 @@ class _Encoder:
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Equal for two tensors only if they are the same memory, read in the same way."""
+    """Return a key that is equal for two tensors only if they are the same memory, read in the same way."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
@@ -279,7 +279,7 @@ class _Decoder:
 
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
-    """The image behind `fd`, from `start` on, writable for us alone. Closes the descriptor."""
+    """Map the image behind `fd`, from `start` on, writable for this process alone. Closes the descriptor."""
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:
         return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=prot, offset=start)

@@ -1,9 +1,8 @@
 """
-The trainer's side of the arenas: an image goes into a free one, at once or with a part of it while training goes on.
+Writes images into free arenas for the trainer: at once, or with a part of each copied while training goes on.
 
-protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. The interface is what
-meta-pytorch/torch_checkpointing calls a stager, so that it could be exchanged: a plan goes in, an arena's number comes
-out.
+protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. The interface is that of a
+stager of meta-pytorch/torch_checkpointing, so that it can be exchanged: a plan goes in, an arena's number comes out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 class Aside(Generic[T]):
     """
-    Work for the thread that copies, in the order of `begin`; at the latest it begins when its result is asked for.
+    Work for the thread that copies, in the order of `begin`; it begins at the latest when `result` is called.
 
     It needs the interpreter for a moment at each tensor: best while the training thread computes.
     """
@@ -46,7 +45,7 @@ class Aside(Generic[T]):
         return self._future is not None and self._future.done()
 
     def result(self) -> T:
-        """Waits for it."""
+        """Wait for it, and return its result."""
         self.begin()
         assert self._future is not None
         return self._future.result()
@@ -70,12 +69,12 @@ class Staged:
         return self._copying is None or self._copying.done()
 
     def wait(self) -> None:
-        """Waits until everything is in the arena."""
+        """Wait until everything is in the arena."""
         if self._copying is not None:
             self._copying.result()
 
     def changed(self) -> bool:
-        """Whether the arena holds something else than the tensors of `later` now; takes as long as the copy did."""
+        """Return whether the arena differs from the tensors of `later` now; takes as long as the copy did."""
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
@@ -112,14 +111,14 @@ class Stager:
             self._copier.submit(unpin, replaced)  # after what is copied there now
 
     def free(self, arena: int) -> None:
-        """A number of an earlier set is ignored: that arena is not mapped any more."""
+        """Free an arena. A number of an earlier set is ignored: that arena is not mapped any more."""
         with self._lock:
             if arena in self._arenas and arena not in self._free:
                 self._free.append(arena)
                 self._lock.notify_all()
 
     def ready(self, size_bytes: int = 0) -> bool:
-        """An arena is free, and large enough."""
+        """Return whether an arena is free, and large enough."""
         with self._lock:
             return bool(self._free) and self.size_bytes >= size_bytes
 
@@ -131,8 +130,9 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped` the pieces `later`, some of the plan's, are left to a thread (`Staged.begin`) and must not
-        change until it is done; without it they are there already, and `Staged.changed` tells whether they did.
+        With `overlapped`, a thread copies the pieces `later`, some of the plan's, on `Staged.begin`; they must not
+        change until it is done. Without it they are there already, and `Staged.changed` checks whether they changed
+        since.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -147,7 +147,7 @@ class Stager:
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> Aside[T]:
-        """It reads `tensors` as they are now, which only optimizers change."""
+        """Return work that reads `tensors` as they are now; only optimizers change them."""
         moment = Moment(tensors, self._lanes)
 
         def beside() -> T:
@@ -157,7 +157,7 @@ class Stager:
         return Aside(self._copier, beside)
 
     def close(self) -> None:
-        """A copy that is under way ends first."""
+        """Close the stager; a copy that is under way ends first."""
         self._copier.shutdown()
 
 

@@ -1,5 +1,5 @@
 """
-The state of a checkpoint with its tensors taken out, as JSON.
+Encodes the state of a checkpoint, with its tensors taken out, as JSON.
 
 JSON's own null, true, numbers, strings and lists stand for themselves, and every other value is an object of one key
 that names its kind (`{"tuple": […]}`). Reading builds plain containers and numbers only; no byte ever names code.
@@ -30,7 +30,7 @@ Json = Any
 
 
 class Unsavable(Exception):
-    """A value that an image cannot hold, and where in the state it is: `callbacks.MyCallback.handle`."""
+    """Raised for a value that an image cannot hold, with its place in the state: `callbacks.MyCallback.handle`."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.where = ".".join(map(str, path)) or "the state"
@@ -39,7 +39,7 @@ class Unsavable(Exception):
 
 
 _OF_TENSORS = frozenset({"tensor", "array", "scalar"})
-"""Objects that name a tensor of the image, or begin with the name of one."""
+"""Kinds whose content is the number of a tensor of the image, or begins with one."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]
@@ -50,7 +50,7 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    `value` as JSON. Subclasses of the plain types become these, except for enums and named tuples.
+    Return `value` as JSON. Subclasses of the plain types become these, except for enums and named tuples.
 
     Raises:
         Unsavable: names the first value that has no place in an image.
@@ -65,7 +65,7 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     if len(path) > DEPTH_MAX:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
     if kind.__module__ in _OF_TORCH:
-        return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
+        return encode_other(value, path)  # nearly all values of a state: checked before the slower checks
     if kind in KINDS:
         return _encode_kind(value, encode_other, path)
     if kind is dict or isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # Those of a set in its own order: put in again like that, they mostly come to lie as they did.
+        # The items of a set are in its own order: added again in that order, they mostly end up where they were.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)
@@ -129,7 +129,7 @@ def _encode_mapping(value: Mapping[Any, Any], encode_other: EncodeOther, path: P
 
 def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     """
-    The state that `encode_tree` wrote.
+    Return the state that `encode_tree` wrote.
 
     Raises:
         CheckpointDamaged
@@ -199,7 +199,7 @@ _SCALARS: dict[str, Callable[[Json], Any]] = {
 
 
 def tensors_in(node: Json) -> Iterator[int]:
-    """The numbers of its tensors, in the order in which they lie in the image."""
+    """Yield the numbers of its tensors, in the order in which they lie in the image."""
     if type(node) is list:
         for item in node:
             yield from tensors_in(item)

@@ -1,8 +1,8 @@
 """
-What need not be sent again: tensors that are, byte for byte, those of an earlier commit of the same attempt.
+Finds tensors that need not be sent again: byte for byte, they are those of an earlier commit of the same attempt.
 
 A frozen backbone is most of a checkpoint, and the same in all. A commit *borrows* the objects in which the last commit
-that was sent whole holds it, and sends the rest. That one stays as long as others need it (retention.py).
+that was sent whole holds it, and sends the rest. That commit stays as long as others need it (retention.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""The share of an image that must be unchanged for a commit to borrow it from another."""
+"""Minimum share of an image that must be unchanged for a commit to borrow it from another."""
 FRUITLESS_MAX = 3
-"""After this many comparisons in a row without a gain, comparing stops: it takes a tenth of the time of sending."""
+"""Number of comparisons in a row without a gain that ends comparing: it takes a tenth of the time of sending."""
 
 Piece = tuple[int, int]
 """(start, size) in an image."""
@@ -49,7 +49,7 @@ class _Whole:
 
 
 class Unchanged:
-    """What an agent remembers of what it has sent, from commit to commit. For one thread at a time."""
+    """The agent's memory of what it has sent, from commit to commit. For one thread at a time."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -58,8 +58,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> Borrowed:
         """
-        What of the image is in the store already. `kept` are the prefixes of commits that are there and may be
-        resumed from.
+        Return the parts of the image that are in the store already. `kept` are the prefixes of commits that are there
+        and may be resumed from.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return Borrowed()
@@ -73,7 +73,7 @@ class Unchanged:
         return found if worth else Borrowed()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
-        """That image is a commit now; others may borrow of one that was sent whole."""
+        """Note that the image is a commit now; later ones may borrow from one that was sent whole."""
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
@@ -82,12 +82,12 @@ class Unchanged:
 
 
 def digest(image: memoryview) -> bytes:
-    """The digest of a whole image: a commit that borrows has no checksum of all its bytes."""
+    """Return the digest of a whole image: a commit that borrows has no checksum of all its bytes."""
     return xxhash.xxh3_128_digest(image)
 
 
 def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
-    """What of an image of that size the extents leave out."""
+    """Yield the pieces of an image of that size that the extents leave out."""
     end = 0
     for extent in sorted(extents, key=lambda extent: extent.start):
         if extent.start > end:
@@ -98,7 +98,7 @@ def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
 
 
 def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piece]]:
-    """Digest and place of each, in order."""
+    """Return digest and place of each, in order."""
     found = []
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         start = header.data_start + tensor.offset
@@ -123,7 +123,7 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> Borrowed:
 
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
-    """What lies at `there` in that commit's image, for `start` in the new one."""
+    """Yield extents for the piece at `there` in that commit's image, which belongs at `start` in the new one."""
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
         if first < last:
@@ -131,7 +131,7 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """Neighbours in both images are one, with the padding between them: the manifest of a large model stays small."""
+    """Join neighbours in both images, with the padding between them: the manifest of a large model stays small."""
     joined: list[Extent] = []
     for extent in extents:
         before = joined[-1] if joined else None

@@ -1,8 +1,8 @@
 """
-A checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
+Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
-Each object is compared with what was stored, by the store's own checksum or by reading it back (protocol 21). Nothing
-here makes a checkpoint exist: that is the ledger's entry.
+Each object is compared with what was stored, by the store's own checksum or by reading it back (protocol 21). An upload
+does not make a checkpoint exist: the ledger's entry does.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""An image up to this size is one part; a larger one at least four, which travel side by side."""
+"""Maximum bytes of an image that is one part; a larger one has at least four, which are sent in parallel."""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Parts that travel side by side: few while training wants the processor, more once a notice has come."""
+"""Parts that are sent in parallel: few while training wants the processor, more once a notice has come."""
 NICENESS, NICENESS_MAX = 10, 19
 """Added to the process's own niceness for the threads that send: training goes first."""
 RETRY_FOR_S = 60.0
-"""System time, for each object."""
+"""Maximum system time in seconds, for each object."""
 
 Sent = Callable[[int], None]
 
 
 class Abandoned(Exception):
-    """The upload was called off."""
+    """Raised when the upload was cancelled."""
 
 
 class UploadControl:
@@ -63,11 +63,11 @@ class UploadControl:
         return self._hurried
 
     def cancel(self) -> None:
-        """It ends after the parts that are travelling, with Abandoned."""
+        """End the upload after the parts that are under way, with Abandoned."""
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """From now on it takes as much of the line and of the processor as it can get."""
+        """Use as much of the network and of the processor as the upload can get, from now on."""
         if self._hurried:
             return
         self._hurried = True
@@ -79,7 +79,7 @@ class UploadControl:
         return self._forward
 
     def come_forward(self) -> None:
-        """From now on training no longer goes first on the processor."""
+        """Stop giving training priority on the processor, from now on."""
         if self._forward:
             return
         self._forward = True
@@ -87,7 +87,7 @@ class UploadControl:
             self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """Called by each thread that sends: training goes first, unless this upload has come forward."""
+        """Give training priority over the calling thread, which sends, unless this upload has come forward."""
         sender = threading.get_native_id()  # to Linux each thread has a priority of its own
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
@@ -113,7 +113,7 @@ NOTHING_FIRST = First(range(0), lambda: None)
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
-    """`objects` and `sent_bytes` are what was sent; what the manifest borrows was there."""
+    """The result of an upload: `objects` and `sent_bytes` were sent; what the manifest borrows was there."""
 
     manifest: Manifest
     manifest_blake3: str
@@ -122,14 +122,14 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut(size_bytes: int) -> list[tuple[int, int]]:
-    """(start, size) of each part."""
+    """Return (start, size) of each part."""
     count = max(-(-size_bytes // PART_MAX_BYTES), PARTS_MIN if size_bytes > SMALL_BYTES else 1)
     stride = min(max(ALIGNMENT, aligned(-(-size_bytes // count))), PART_MAX_BYTES)
     return [(start, min(stride, size_bytes - start)) for start in range(0, size_bytes, stride)]
 
 
 def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces of an image, dealt out to parts: each is filled before the next, and a piece may be in two."""
+    """Deal the pieces of an image out to parts: each is filled before the next, and a piece may be in two."""
     starts = list(accumulate((size for _, size in pieces), initial=0))
     parts = []
     for begin, size_bytes in cut(starts[-1]):
@@ -155,11 +155,11 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Every byte of `image` that is not `borrowed` below `prefix`, compared with what the store holds. After each part,
-    `sent` gets the number of bytes that are there.
+    Upload every byte of `image` that is not `borrowed` below `prefix`, compared with what the store holds. After each
+    part, `sent` gets the number of bytes that are there.
 
     Raises:
-        StoreError: it is not whole; remove it (`discard`) and try another time.
+        StoreError: the upload is not whole; remove it (`discard`) and try another time.
         Abandoned: it was cancelled.
     """
     borrowed = borrowed or Borrowed()
@@ -185,7 +185,7 @@ def upload(
 
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
-    """Where the pieces of parts number `first` and on belong."""
+    """Return where the pieces of parts number `first` and on belong."""
     places = []
     for number, pieces in enumerate(contents, first):
         starts = accumulate((size for _, size in pieces), initial=0)
@@ -234,13 +234,15 @@ class _Sending:
                 raise
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
-        """Threads get a slot in any order, so each chooses its part afterwards: the parts keep their order."""
+        """
+        Send the next part. Threads get slots in any order, so each chooses its part then: the parts keep their order.
+        """
         with self._control.slots:
             with self._lock:
                 number, coming = next(turns)
             try:
                 coming.set_result(self._part(number, contents[number]))
-            except BaseException as error:  # noqa: BLE001  (raised by whoever waits for the part)
+            except BaseException as error:  # noqa: BLE001  (the thread that waits for the part raises it)
                 coming.set_exception(error)
 
     def _part(self, number: int, pieces: Sequence[Piece]) -> Part:
@@ -254,7 +256,7 @@ class _Sending:
         return Part(name=name, size_bytes=size_bytes, blake3=digest)
 
     def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
-        """One piece is sent from where it lies."""
+        """Return the bytes of the pieces; one piece alone is sent without a copy."""
         if len(pieces) == 1:
             ((start, size_bytes),) = pieces
             return self._image[start : start + size_bytes]
@@ -265,7 +267,7 @@ class _Sending:
         return memoryview(data)
 
     def put_verified(self, key: str, data: memoryview) -> str:
-        """The BLAKE3 digest of `data`, which is what the store holds now."""
+        """Put `data`, and return its BLAKE3 digest, which is what the store holds now."""
         return put_verified(self._store, key, data, self._refuse_if_cancelled, retry_for_s=self._retry_for_s)
 
     def _refuse_if_cancelled(self) -> None:
@@ -277,7 +279,7 @@ def put_verified(
     store: Store, key: str, data: memoryview, before_each_try: Callable[[], None], *, retry_for_s: float = RETRY_FOR_S
 ) -> str:
     """
-    The BLAKE3 digest of `data`, which is what the store holds now.
+    Put `data`, and return its BLAKE3 digest, which is what the store holds now.
 
     Raises:
         StoreError: it could not be stored.
@@ -293,7 +295,7 @@ def put_verified(
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`; what a passing fault leaves is swept later.
+    Delete every object below `prefix`; objects that a passing fault leaves are swept later.
 
     Only for a prefix that was never committed, or whose commit is retired.
     """

@@ -1,4 +1,4 @@
-"""The likely cause of the first difference between two trainings, as it follows from what was seen. Pure."""
+"""Finds the likely cause of the first difference between two trainings, from the evidence. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Causes:
-    """What the difference says, what makes one after a resume, and what makes one in any two trainings."""
+    """Meaning of a difference, its cause after a resume, and its cause in any two trainings."""
 
     seen: str
     after_resume: str
@@ -111,14 +111,14 @@ _CAUSES = {
 _SET = "torch.use_deterministic_algorithms(True) and OMP_NUM_THREADS=1"
 _KERNELS = f"kernels and threads that are not deterministic (try {_SET})"
 _COMPUTED = frozenset({DifferenceKind.LOSS, DifferenceKind.VALIDATION, DifferenceKind.WEIGHTS})
-"""By kernels."""
+"""Differences that kernels may cause."""
 NAMED_MAX = 5
 
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    What is named comes first. What makes any two trainings differ is no cause where a batch was done alike before the
-    kill, and kernels that are not deterministic are none where all that came before a resume was the same.
+    Return the cause in words, reported facts first. What makes any two trainings differ is no cause if a batch was done
+    alike before the kill, and nondeterministic kernels are none if all before a resume was the same.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

@@ -15,7 +15,7 @@ from spotrun.exactness.trace import BatchPosition, Ended, Evaluated, Left, Trace
 from spotrun.exactness.varying import family
 
 Place = tuple[BatchPosition, int]
-"""Where in a training something comes: a batch, and what comes after it."""
+"""A place in a training: a batch, and a number for what comes after it."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -36,7 +36,8 @@ def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    All of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own trace.
+    Yield all of them, the earliest first; none if the trainings are the same, bit for bit. Each process has its own
+    trace.
 
     Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of the passes over
     one batch, the first one that differs in something counts. Where a second straight training, `again`, differs from
@@ -78,7 +79,7 @@ def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Differ
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """One sha256 over named digests."""
+    """Return one sha256 over named digests."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
@@ -188,8 +189,8 @@ def _of_end(wanted: Ended, done: Ended, varying: frozenset[str]) -> Iterator[Dif
 
 def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Their places, without those that vary by themselves and those that one of the two could not look into: these are
-    named as not compared.
+    Return their places, without those that vary by themselves and those that one of the two could not inspect: these
+    are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -216,8 +217,8 @@ def varying_places(straight: Trace, interrupted: Trace) -> frozenset[str]:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Each process of the interrupted training must have given what the straight one gave, as far as it came; the last
-    one all of it. Only the last one was at its end: what another had in its variables is what an error left there.
+    Compare results. Each process of the interrupted training must have given the results of the straight one, as far as
+    it came; the last one all of them. Only the last one was at its end: an error left the variables of the others.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

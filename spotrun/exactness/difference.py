@@ -11,7 +11,7 @@ import msgspec
 
 
 class DifferenceKind(StrEnum):
-    """What can differ, in the order of cause and effect: within a step, after it, at the end, and after that."""
+    """Kinds of differences, in the order of cause and effect: within a step, after it, at the end, and after that."""
 
     SAMPLES = "samples"
     DATA = "data"
@@ -54,7 +54,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """
-    All of them, in the order of the training. `named` has the first ones, and `counts` how many there are of each kind.
+    All differences, in the order of the training. `named` has the first ones, and `counts` the number of each kind.
     """
 
     named: tuple[Difference, ...] = ()
@@ -88,7 +88,7 @@ def difference(kind: DifferenceKind, straight: str, interrupted: str, **place: A
 def of_parts(
     kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str], **place: Any
 ) -> Iterator[Difference]:
-    """Of what has names: each that is not the same in both."""
+    """Yield a difference for each name whose values are not the same in both."""
     for name in dict.fromkeys((*straight, *interrupted)):
         one, other = straight.get(name, ABSENT), interrupted.get(name, ABSENT)
         if one != other:

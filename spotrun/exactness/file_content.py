@@ -1,6 +1,6 @@
 """
-What a file says, part by part, without what two trainings never have in common: places of instances, times of day,
-figures that spotrun logs, the order in which a format writes things down.
+Reads what a file says, part by part, without what two trainings never have in common: places of instances, times of
+day, figures that spotrun logs, the order in which a format stores things.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, 
 from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
 OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
-"""Metrics that spotrun logs beside those of the script: `Figures.metrics` of spotrun/trainer_link.py."""
+"""Metrics that spotrun logs in addition to the script's: `Figures.metrics` of spotrun/trainer_link.py."""
 ZIP, GZIP, SQLITE = b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00"
 EVENTS = "events.out.tfevents."
 LOOK_BYTES = 8192
 PIECE_BYTES = 1 << 20
 TEXT_MAX_BYTES = 256 << 20
-"""A longer text is compared byte by byte."""
+"""Maximum bytes of a text that is compared line by line; a longer one is compared byte by byte."""
 BESIDE_ROW = {"step", "epoch"}
-"""Columns that a row of CSVLogger has beside its metrics."""
+"""Columns that a row of CSVLogger has in addition to its metrics."""
 
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Where in the file, and what is there. Two files are the same if these are.
+    Yield places in the file with their content. Two files are the same if these are.
 
     Raises:
         OSError
@@ -70,7 +70,7 @@ def digest_of_parts(parts: Parts) -> str:
 
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
-    """What `read` gives; the bytes if the file is not what it begins like."""
+    """Yield the result of `read`; the bytes if the file is not what it begins like."""
     try:
         yield from read()
     except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, sqlite3.Error):
@@ -178,7 +178,7 @@ def _is_number(text: str) -> bool:
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
-    """A file of torch.save, of numpy.savez, or any other archive: by its members, whenever they were put in."""
+    """Yield the members of a torch.save or numpy.savez file, or another archive, in any order of writing."""
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         objects = next((name for name in names if name.endswith("/data.pkl") or name == "data.pkl"), None)
@@ -223,9 +223,9 @@ def _of_database(path: Path, clean: Clean) -> Parts:
 
 def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
     """
-    Of all event files of one folder: what each tag has at each step. A resumed training has several files.
+    Yield, for all event files of one folder, what each tag has at each step. A resumed training has several files.
 
-    Without the times at which they were written, without what spotrun logged, and without how long something took.
+    Times of writing, figures that spotrun logged, and durations are left out.
     """
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -243,7 +243,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """A record: its length, a checksum of that, the content, a checksum of it. A torn one is the last."""
+    """Yield each record: its length, a checksum of that, the content, a checksum of it. A torn one is the last."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])
@@ -265,7 +265,7 @@ def _values(summary: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer, by number."""
+    """Yield the fields of a protocol buffer, by number."""
     at = 0
     while at < len(message):
         key, at = _number(message, at)

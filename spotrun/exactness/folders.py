@@ -1,4 +1,4 @@
-"""Two work folders after their trainings: the first file that differs, and where in it."""
+"""Compares two work folders after their trainings: finds the first file that differs, and where in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.varying import Varying
 
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of programs that name each run, and write down when it was."""
+"""Folders of programs that name each run, and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
 """Folders that TensorBoard's writers name by the time at which they begin and by the machine: Nov25_09-59-23_host."""
@@ -28,7 +28,7 @@ TEXT_MAX = 160
 
 @dataclass(frozen=True)
 class FileDifference:
-    """`where` in file `path` the two differ; "" if one of them is absent, or the file has no parts."""
+    """A difference at `where` in file `path`; "" if one of them is absent, or the file has no parts."""
 
     path: str
     where: str
@@ -47,7 +47,7 @@ class Folder:
         return bool(self.files_of(name))
 
     def files_of(self, name: str) -> list[Path]:
-        """Those that count as one: the event files of a folder, which each process names by its time."""
+        """Return those that count as one: the event files of a folder, which each process names by its time."""
         if not name.endswith(EVENTS):
             path = self.root / name
             return [path] if path.is_file() or path.is_symlink() else []
@@ -63,12 +63,12 @@ class Folder:
 
 
 def parts_of_link(path: Path, clean: Clean) -> Parts:
-    """Where it leads. What is there is compared under its own name."""
+    """Yield where it leads. Its target is compared under its own name."""
     yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Under which files are compared, without those of a database's own, and without times in names of folders."""
+    """Return the names to compare files under, without a database's own files and times in names of folders."""
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -78,7 +78,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Whose file it is, if its owner gives each run another name."""
+    """Return the tracker whose file it is, if that tracker gives each run another name; else None."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 

@@ -1,7 +1,7 @@
 """
-What a pickle, or several in one file, says, value by value. Nothing that it names is imported or called.
+Reads a pickle, or several in one file, value by value. Nothing that it names is imported or called.
 
-Two pickles of equal objects may differ in their bytes, as they also say which equal texts were one object.
+Two pickles of equal objects may differ in their bytes, as they also record which equal texts were one object.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 from spotrun.exactness.same_everywhere import Clean
 
 Parts: TypeAlias = Iterator[tuple[str, str]]
-"""Where in a file, and what is there."""
+"""Places in a file, and their content."""
 Storage = Callable[[str], bytes]
-"""What is in a piece of memory, by its name."""
+"""Returns the content of a piece of memory, by its name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 MAGIC = 0x1950A86A20F9469CFC6C
 ITEM_BYTES = {
@@ -35,7 +35,7 @@ _NO_PICKLE = (
 
 
 class Made:
-    """What a pickle makes by a call: what it would call, with what, and what it puts into it."""
+    """An object that a pickle makes by a call: the called name, its arguments, and what the pickle puts into it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Made:
         made = super().__new__(cls)
@@ -74,7 +74,7 @@ class Memory:
         return f"{self.kind} {self.where} {self.count} {sha256(self.load()).hexdigest()}"
 
     def tensor(self, offset: int, size: Sequence[int], stride: Sequence[int]) -> str:
-        """Without what else is in the memory: a restored optimizer's is that of its whole checkpoint."""
+        """Describe a tensor without the rest of its memory: a restored optimizer's is that of its whole checkpoint."""
         if self.item_bytes is None:
             return f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
         span = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -97,6 +97,8 @@ class _Reader(pickle.Unpickler):
 
 def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
     """
+    Yield the values of a pickle by their places.
+
     Raises:
         ValueError: it is no whole pickle, or one of a kind that cannot be read so.
     """
@@ -114,8 +116,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    What torch.save wrote before it wrote archives, as a pickle of a tensor still does: four pickles, the last of which
-    names pieces of memory, and then these.
+    Return what torch.save wrote before it wrote archives, as a pickle of a tensor still does: four pickles, the last of
+    which names pieces of memory, and then these.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -175,7 +177,7 @@ def _parts_of_made(made: Made, path: str, clean: Clean, above: frozenset[int]) -
 
 
 def _memory_of(value: Any) -> Memory | None:
-    """A tensor that is pickled by itself has its memory in bytes."""
+    """Return the memory of a tensor that is pickled by itself, which is in bytes; else None."""
     if isinstance(value, Made) and _name(type(value)) == IN_BYTES:
         stream = io.BytesIO(value.parts[0][0])
         magic = _Reader(stream, no_memory).load()
@@ -185,6 +187,8 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
+    Refuse to return memory.
+
     Raises:
         UnpicklingError: what a pickle refers to is not there.
     """
@@ -196,7 +200,7 @@ def _joined(value: Any, clean: Clean, above: frozenset[int]) -> str:
 
 
 def digest_of_items(texts: Iterator[str]) -> str:
-    """Whatever their order."""
+    """Return a digest that does not depend on their order."""
     return sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
@@ -209,7 +213,7 @@ def _name(kind: Any) -> str:
 
 
 def text_of(value: Any, clean: Clean) -> str:
-    """A plain value, in words that are the same in each process."""
+    """Return a plain value in words that are the same in each process."""
     if isinstance(value, type):
         return _name(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Texts without what is another on each instance and at each time."""
+"""Removes from texts what differs on each instance and at each time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""Gives the text that is the same for two trainings that differ in nothing else."""
+"""Returns a text that is the same for two trainings that differ in nothing else."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -32,7 +32,7 @@ _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
-    """Paths below the folders in `folder`, of which each instance has one, begin with `<instance>`."""
+    """Return a function that begins paths below the folders in `folder`, one for each instance, with `<instance>`."""
     roots = {folder, os.path.realpath(folder)} - {""}
     if not roots:
         return lambda text: text

@@ -1,4 +1,4 @@
-"""Of what two trainings were found to be the same, and what was not compared."""
+"""Lists what was compared in two trainings and found to be the same, and what was not compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """Something that may differ unseen: where it is, and why it was not looked at."""
+    """An object that may differ unseen: its place, and why it was not compared."""
 
     name: str
     why: str
@@ -34,7 +34,7 @@ OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[Compared]:
-    """In all processes of the straight training together; without its files."""
+    """Count in all processes of the straight training together, without its files."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
     counts = {
@@ -52,7 +52,7 @@ def compared(traces: Mapping[int, Trace]) -> list[Compared]:
 
 
 def _validations(trace: Trace) -> int:
-    """The end of an epoch is told as one too, after that of the same batch."""
+    """Count validations. The end of an epoch is recorded as one too, after that of the same batch."""
     return len({one.position for one in trace.all_of(Validated)})
 
 
@@ -78,6 +78,6 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
-    """Paths of files outside of the work folder that a process wrote and left, in any of the trainings."""
+    """Return paths of files outside of the work folder that a process wrote and left, in any of the trainings."""
     lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(Left)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

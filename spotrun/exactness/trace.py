@@ -1,5 +1,5 @@
 """
-A *trace*: what one process of a training did, batch by batch, exact enough to compare it with another training.
+A *trace*: a record of what one process of a training did, exact enough to compare it with another training.
 
 A trace is a list of records, one a line. Each trainer process begins a *pass*. After an interruption the next pass does
 some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal, everything
@@ -24,7 +24,7 @@ BatchPosition = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A trainer process begins, after `step` optimizer steps."""
+    """A record that a trainer process begins, after `step` optimizer steps."""
 
     pid: int
     step: int
@@ -33,7 +33,7 @@ class Begun:
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """
-    The training has done one batch.
+    A record that the training has done one batch.
 
     `samples` are the indices that the sampler gave; None if the loader does not use our sampler. `data` is the digest
     of the batch. `lr` holds the learning rates of the batch, per optimizer and parameter group. `loss` is None if
@@ -57,7 +57,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """A validation within the training is over, after that batch. `metrics` is all that was logged so far."""
+    """A record that a validation within the training is over, after that batch. `metrics` is all logged so far."""
 
     epoch: int
     batch: int
@@ -71,7 +71,7 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class Improved:
-    """A callback has seen the best value of its metric so far, after `step` optimizer steps."""
+    """A record that a callback has seen the best value of its metric so far, after `step` optimizer steps."""
 
     step: int
 
@@ -87,8 +87,8 @@ class Noted:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """
-    What `test`, `validate` or `predict` gave in process `pid`, outside of the training. `predictions` is a digest; None
-    if there were none.
+    Results of `test`, `validate` or `predict` in process `pid`, outside of the training. `predictions` is a digest;
+    None if there were none.
     """
 
     pid: int
@@ -99,7 +99,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The trainer stops after `step`, and waits there to be killed."""
+    """A record that the trainer stops after `step`, and waits there to be killed."""
 
     step: int
 
@@ -107,9 +107,9 @@ class Held:
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """
-    The `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators.
+    A record that the `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators.
 
-    `unread` has the class of each object that could not be looked into, by its place. `metrics`, `places` and `unread`
+    `unread` has the class of each object that could not be inspected, by its place. `metrics`, `places` and `unread`
     are None in the trace of an earlier spotrun.
     """
 
@@ -126,8 +126,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """
-    Process `pid` comes to its end, after all that the script does: what is in the variables of its modules, and which
-    files it has written `outside` of the work folder.
+    A record that process `pid` comes to its end, after all that the script does: what is in the variables of its
+    modules, and which files it has written `outside` of the work folder.
     """
 
     pid: int
@@ -143,13 +143,13 @@ _KINDS: dict[object, Any] = {kind.__name__.lower(): kind for kind in get_args(Tr
 
 
 def encode_record(record: TraceRecord) -> bytes:
-    """A name of a file that is not UTF-8 has references like `&#56575;` in place of its odd bytes."""
+    """Encode a record. A name of a file that is not UTF-8 has references like `&#56575;` in place of its odd bytes."""
     text = json.dumps({"type": type(record).__name__.lower(), **vars(record)}, ensure_ascii=False)
     return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
-    """None for a line that a killed process left torn: its step is done again, or the comparison finds it missing."""
+    """Return None for a line that a killed process left torn: its step is done again, or the comparison misses it."""
     try:
         fields = json.loads(line)
         record: TraceRecord = plain.typed(_KINDS[fields["type"]], fields)
@@ -185,23 +185,23 @@ class Trace:
         return max((record.step for record in self.all_of(Trained)), default=0)
 
     def passes(self) -> Iterator[tuple[int, TraceRecord]]:
-        """Each record with the number of its pass, from 0."""
+        """Yield each record with the number of its pass, from 0."""
         number = -1
         for record in self.records:
             number += isinstance(record, Begun)
             yield max(number, 0), record
 
     def trained(self) -> Iterator[tuple[int, Trained]]:
-        """Each trained batch with the number of its pass, from 0."""
+        """Yield each trained batch with the number of its pass, from 0."""
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
     def noted(self) -> dict[str, Noted]:
-        """By moment: what was seen before anything was interrupted."""
+        """Return, by moment, the records from before anything was interrupted."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
         return {record.moment: record for record in first if isinstance(record, Noted)}
 
     def of_each_process(self) -> list[tuple[Evaluated | Left, ...]]:
-        """What processes gave outside of the training, in the order in which they first gave something."""
+        """Return the results of each process outside of the training, in the order of the processes' first results."""
         found: dict[int, list[Evaluated | Left]] = {}
         for record in self.records:
             if isinstance(record, Evaluated | Left):
@@ -209,7 +209,7 @@ class Trace:
         return [tuple(records) for records in found.values()]
 
     def resumed_after_holds(self) -> list[int]:
-        """For each hold, the step from which the next pass continued."""
+        """Return, for each hold, the step from which the next pass continued."""
         follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
         return [begun.step for begun in follows if begun is not None]
 

@@ -21,12 +21,12 @@ INSTANCES_VARIABLE = "SPOTRUN_TRACE_INSTANCES"
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
-    """Where the process of that rank writes, if the one of rank 0 writes to `path`."""
+    """Return where the process of that rank writes, if the one of rank 0 writes to `path`."""
     return path if rank == 0 else path.with_name(f"{path.name}.rank{rank}")
 
 
 def read_ranks(path: Path) -> dict[int, Trace]:
-    """The whole trace of each rank. An earlier spotrun wrote those of all ranks as one."""
+    """Return the whole trace of each rank. An earlier spotrun wrote those of all ranks as one."""
     found = {0: TraceFile(path).read()}
     for other in sorted(path.parent.glob(f"{path.name}.rank*")):
         found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()
@@ -52,7 +52,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Every whole record so far; reads on where the last call ended."""
+        """Return every whole record so far; reads on where the last call ended."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -67,6 +67,6 @@ class TraceFile:
 
 
 def _is_torn(descriptor: int) -> bool:
-    """Whether the last writer was killed in the middle of a line."""
+    """Return whether the last writer was killed in the middle of a line."""
     size_bytes = os.fstat(descriptor).st_size
     return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"

@@ -1,4 +1,4 @@
-"""Lightning behind the port `Framework`: what training asks, answered from one Trainer."""
+"""Lightning behind the port `Framework`: answers what training needs from one Trainer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer. `loss` is what its newest batch gave; the callback sets it."""
+    """One Trainer. `loss` is that of its newest batch; the callback sets it."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -59,12 +59,12 @@ class LightningFramework(Position, Loaders):
 
     @cached_property
     def _loops(self) -> Loops:
-        """Made on first use: `problems` has then looked for the names that it needs."""
+        """The loops, made on first use: `problems` has then checked the names that they need."""
         return Loops(self._trainer)
 
     @property
     def seed(self) -> int:
-        """What the script gave to `seed_everything`, else 0."""
+        """The argument of the script's `seed_everything`, else 0."""
         text = os.environ.get("PL_GLOBAL_SEED", "0")
         return int(text) if text.isdecimal() else 0
 
@@ -84,17 +84,17 @@ class LightningFramework(Position, Loaders):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """Lightning's checkpoints hold all weights."""
+        """No weights: Lightning's checkpoints hold all of them."""
         return {}
 
     @property
     def leaves_gradients(self) -> bool:
-        """Manual optimization: the script decides."""
+        """True in manual optimization, where the script decides."""
         return not self.steps_optimizers
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Callbacks keep them in attributes."""
+        """The averages that callbacks keep in attributes."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)
@@ -110,7 +110,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """No object of Lightning's is looked at: see HARMLESS of python_state/encoding.py."""
+        """No objects, as Lightning's own are not inspected: see HARMLESS of python_state/encoding.py."""
         return ()
 
     def roots(self) -> Mapping[str, object]:
@@ -145,7 +145,8 @@ class LightningFramework(Position, Loaders):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Never through `self.log`: schedulers and early stopping read `callback_metrics`, which must stay as they are.
+        Log by the loggers, never by `self.log`: schedulers and early stopping read `callback_metrics`, which must not
+        change.
         """
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
@@ -178,7 +179,7 @@ class LightningFramework(Position, Loaders):
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
     ) -> None:
-        """In `Callback.setup`."""
+        """Resume, in `Callback.setup`."""
         self._rest, self._place = rest, place
         self._sanity_steps = self._trainer.num_sanity_val_steps
         self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
@@ -210,7 +211,7 @@ class LightningFramework(Position, Loaders):
             self._trainer.optimizers = list(optimizers)
 
     def load_metrics(self, metrics: State) -> None:
-        """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
+        """Load in on_fit_start, when Lightning has restored weights and callbacks, and reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in an older snapshot
@@ -223,7 +224,7 @@ class LightningFramework(Position, Loaders):
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:
-        """In on_train_start."""
+        """Enter the loop, in on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
         if "pruning" in self._rest:  # not in an older snapshot
             pruning.load(self._trainer, self._rest["pruning"])
@@ -236,7 +237,7 @@ class LightningFramework(Position, Loaders):
         self._rest = {}
 
     def load_file(self, path: str) -> None:
-        """In `Callback.setup`."""
+        """Load a file, in `Callback.setup`."""
         trainer_state.load_file(self._trainer, path)
 
     # --- its loop
@@ -247,7 +248,7 @@ class LightningFramework(Position, Loaders):
         trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
-        """Another fit() of the same Trainer finds it as one that was not resumed has left it."""
+        """Leave the Trainer as a training that was not resumed would, for another fit() of it."""
         self._loops.close()
         self._loops.forget_loading()
         self.exchange_loaders_no_more()

@@ -1,4 +1,4 @@
-"""The callback that makes a training survive: it hands Lightning's hooks on to a `Fit`."""
+"""The callback that lets a training survive: it hands Lightning's hooks on to a `Fit`."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
-"""The parts that only spotrun reads."""
+"""The entries that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says about itself. `epoch` counts from 0."""
+    """A file's facts about itself. `epoch` counts from 0."""
 
     step: int
     epoch: int
@@ -46,8 +46,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. That of a training without Lightning is a
-    file of torch with the same entries.
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. Without Lightning in the training, it is
+    a torch file with the same entries.
 
     Raises:
         CheckpointDamaged: this is no image.
@@ -68,14 +68,14 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
 
 
 def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
-    """Of a training without Lightning."""
+    """Return the facts of a training without Lightning."""
     optimizers = bool(state.get("optimizer_states"))
     return Facts(step=int(state["global_step"]), epoch=int(meta["epoch"]), lightning="", has_optimizer=optimizers)
 
 
 def read_facts(path: Path) -> Facts:
     """
-    The facts of a Lightning checkpoint. Nothing in the file is executed, and no tensor is read.
+    Return the facts of a Lightning checkpoint. Nothing in the file is executed, and no tensor is read.
 
     Raises:
         SpecInvalid: the file is no Lightning checkpoint, or holds more than plain values and tensors.
@@ -116,7 +116,7 @@ def _load(path: Path) -> Any:
 
 def _plain(value: Any) -> Any:
     """
-    The same tree, made of values that `weights_only` accepts, with copies of all tensors.
+    Return the same tree, made of values that `weights_only` accepts, with copies of all tensors.
 
     Paths become texts, arrays become tensors, frozen sets become sets, members of an enum become their names, and other
     objects their attributes.

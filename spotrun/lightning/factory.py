@@ -1,7 +1,7 @@
 """
 The `callbacks_factory` entry points of pyproject.toml, which Lightning calls for every Trainer that is built.
 
-Without an agent this costs one look at the environment.
+Without an agent this costs one read of the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spotrun.lightning.callback import SpotrunCallback
 
 AGENT, TRACE = "SPOTRUN_AGENT", "SPOTRUN_TRACE"
-"""As trainer_link.py and exactness/trace_file.py have them, which take a while to import."""
+"""Names that trainer_link.py and exactness/trace_file.py also have, which take a while to import."""
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 
@@ -41,7 +41,7 @@ def _callbacks(package: str) -> list[Any]:
 
 def callback_class() -> type[SpotrunCallback]:
     """
-    The public class: a Callback of each Lightning package that the script has imported, else of one that is
+    Return the public class: a Callback of each Lightning package that the script has imported, else of one that is
     installed.
     """
     imported = tuple(package for package in PACKAGES if package in sys.modules)

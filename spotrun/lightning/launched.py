@@ -1,9 +1,9 @@
 """
 Refuses a fit() that hands its training to other processes: ddp_spawn, a notebook's strategies, a cluster's.
 
-The process that fit() is called in has the agent's socket and none of the steps; those that train have no socket. No
-callback is called before they start, so fit() itself is asked. Where it trains here too, its ranks compare their secret
-as soon as they have met: the first words that Lightning exchanges, before any callback, are pickled objects.
+The process that calls fit() has the agent's socket and none of the steps; those that train have no socket. No callback
+runs before they start, so the check is in fit() itself. If this process trains too, its ranks compare their secret as
+soon as they have met: the first messages that Lightning exchanges, before any callback, are pickled objects.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 
 TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
-"""Starts the other ranks as programs of their own, and this process is rank 0."""
+"""Launcher that starts the other ranks as programs of their own, and this process is rank 0."""
 
 
 def watch(package: str) -> None:
-    """Let fit() of every Trainer of `package` ask first which process will train. Idempotent."""
+    """Let fit() of every Trainer of `package` check first which process will train. Idempotent."""
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
     if hasattr(original, "asks_who_trains"):
@@ -65,9 +65,10 @@ def nodes_of_job() -> int:
 
 def refuse_others(trainer: Any) -> None:
     """
+    Refuse a fit() that trains in other processes, or on another number of nodes than the job's.
+
     Raises:
-        TrainingUnsupported: other processes than this one would train, or on another number of nodes: those that are
-            not there would be waited for.
+        TrainingUnsupported: it trains in them, or would wait for nodes that are not there.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

@@ -1,7 +1,7 @@
 """
-What a training did, batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
+Traces what a training did, batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
-A second callback beside SpotrunCallback, added only if the environment names a file for it (trace_file.py). The
+A second callback next to SpotrunCallback, added only if the environment names a file for it (trace_file.py). The
 environment may also list steps to hold at: the trainer stands still after each of them, once, until it is killed. So a
 kill hits the intended step on a fast and on a slow machine.
 """
@@ -31,7 +31,7 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SCORES = ("best_model_score", "best_score")
-"""Where a callback of Lightning has the best value of its metric."""
+"""Attributes in which a callback of Lightning has the best value of its metric."""
 
 
 class TraceCallback:
@@ -42,13 +42,13 @@ class TraceCallback:
 
     fits = 0
     ended_at = 0, 0
-    """Of all Trainers of this process: how many fits there were, and at which epoch and step the last one has ended."""
+    """Number of fits of all Trainers of this process, and the epoch and step at which the last one has ended."""
     _file: TraceFile
     _holds: Holds
     leaves = False
-    """The end of this process will be recorded."""
+    """True once the end of this process will be recorded."""
     outside: OutsideFiles | None = None
-    """Of all Trainers of this process."""
+    """The outside files of all Trainers of this process."""
 
     def __init__(self) -> None:
         self._is_first_pass = False
@@ -63,7 +63,7 @@ class TraceCallback:
         TraceCallback.outside = TraceCallback.outside or OutsideFiles()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Nothing is restored yet: the counters are where this fit() begins, whatever it resumes from."""
+        """Set counters before anything is restored: they are where this fit() begins, whatever it resumes from."""
         if stage == "fit":
             TraceCallback.fits += 1
             epoch, step = TraceCallback.ended_at
@@ -132,7 +132,7 @@ class TraceCallback:
             self._note(trainer, "the first epoch's end")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """After SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
+        """Record the end after SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
         if stage != "fit":
             return
         TraceCallback.ended_at = self._epoch(trainer), self._step(trainer)
@@ -153,7 +153,7 @@ class TraceCallback:
             )
         )
 
-    # -- what comes beside and after it ------------------------------------------------------------------------------
+    # -- what comes around and after it ------------------------------------------------------------------------------
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._evaluated("test", trainer)

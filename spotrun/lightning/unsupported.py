@@ -1,4 +1,4 @@
-"""Which Trainers spotrun cannot resume exactly, found before training starts."""
+"""Finds, before training starts, the Trainers that spotrun cannot resume exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
-    """The Trainer has a callback of one of these class names, of either Lightning package."""
+    """Return a test that the Trainer has a callback of one of these class names, of either Lightning package."""
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
 
@@ -56,7 +56,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
 
 
 def problems(trainer: Any) -> list[Problem]:
-    """Everything about this Trainer that keeps a resumed run from being bit-identical."""
+    """Return all reasons why a resumed run of this Trainer would not be bit-identical."""
     if moved := names.moved(trainer):
         reason = f"Lightning {names.version(trainer)} has moved {', '.join(moved)}"
         return [Problem(reason, "install pytorch-lightning 2.6.6, or a newer spotrun")]

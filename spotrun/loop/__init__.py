@@ -1,1 +1,1 @@
-"""Trainings whose script owns the loop, with Fabric and accelerate too: `from spotrun import Loop`."""
+"""Exact resume for trainings whose script owns the loop, with Fabric and accelerate too: `from spotrun import Loop`."""

@@ -1,4 +1,4 @@
-"""`Loop` behind the port `Framework`: what training asks, answered from one fit of a script that owns its loop."""
+"""`Loop` behind the port `Framework`: answers what training needs from one fit of a script that owns its loop."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from spotrun.version import __version__
 class LoopFramework:
     """
     One fit. The passes (passes.py) move it: `epoch`, `batch` and `step` count what was trained, `batch` in the pass
-    over data that runs or was the last. The epoch has `passes_before` behind it.
+    over data that runs or ran last. `passes_before` counts the passes of the epoch before that one.
 
-    A step is a batch in which an optimizer has stepped, however often and however many.
+    A step is a batch in which any optimizer has stepped, however often.
     """
 
     name, version = "loop", __version__
@@ -68,7 +68,7 @@ class LoopFramework:
         self._handles: list[Any] = []
 
     def _variables(self) -> dict[str, Any]:
-        """Those of the looping function, and the data sets of loaders there, which no other place may name."""
+        """Return those of the looping function, and the data sets of loaders there, which no other place may name."""
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
         return found | {f"{n}.dataset": vars(one)["dataset"] for n, one in loaders.items() if _has_dataset(one)}
@@ -91,7 +91,7 @@ class LoopFramework:
         return self.figures
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """A script that owns its loop writes its logs itself: it looks at them for what it has logged."""
+        """Do nothing: a script that owns its loop writes its logs itself, by reading what it has logged."""
 
     # --- its data
 
@@ -103,7 +103,7 @@ class LoopFramework:
         return self.epoch, self.batch
 
     def restart_pass(self) -> None:
-        """A pass begins with its first batch."""
+        """Do nothing: a pass begins with its first batch."""
 
     # --- its state
 
@@ -143,10 +143,10 @@ class LoopFramework:
         return self._misfit
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """The script has no hooks of an epoch."""
+        """Do nothing: the script has no hooks of an epoch."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """The script holds them: nobody can exchange them."""
+        """Note a misfit if they differ: the script holds its optimizers, so they cannot be exchanged."""
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
@@ -156,10 +156,10 @@ class LoopFramework:
         self.figures.update(metrics)
 
     def enter(self) -> None:
-        """The passes do, where the script begins them."""
+        """Do nothing: the passes enter, where the script begins them."""
 
     def restore(self) -> None:
-        """In front of `Hooks.epoch_begins`: what `load` was given, once."""
+        """Restore once what `load` received, before `Hooks.epoch_begins`."""
         loaded, self._loaded = self._loaded, None
         if loaded is None or self._misfit:
             return
@@ -174,7 +174,7 @@ class LoopFramework:
         prepared.load_counters(self.given.launcher, loaded["counters"])
 
     def load_file(self, path: str) -> None:
-        """The script reads what it begins with by itself."""
+        """Do nothing: the script itself reads what it begins with."""
 
     # --- its loop
 
@@ -196,7 +196,7 @@ def _has_dataset(loader: Any) -> bool:
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> str:
-    """In words, "" if there is none."""
+    """Return the first difference in words, "" if there is none."""
     for name in {**before, **now}:
         if name not in now:
             return f"the checkpoint has {name}, which Loop was not given now"

@@ -1,7 +1,7 @@
 """
-A script that trains by Fabric or accelerate and has no `Loop` is told at its first step what an interruption loses.
+Warns a script that trains by Fabric or accelerate without a `Loop`, at its first step, of what an interruption loses.
 
-Autoload calls these with the module, once it was imported, and only where there is an agent.
+Autoload calls these functions with the module, once it was imported, and only if there is an agent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def watch_accelerate(module: ModuleType) -> None:
 
 
 def _watch(cls: Any, method: str, name: str) -> None:
-    """Idempotent."""
+    """Watch the method that prepares a training. Idempotent."""
     original = getattr(cls, method)
     if hasattr(original, WATCHED):
         return
@@ -52,7 +52,7 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Once, of whatever optimizer: then each script has begun its training."""
+    """Call `act` once, at the first step of any optimizer: then each script has begun its training."""
     if _waits():
         return
 
@@ -65,13 +65,13 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 
 def say(name: str) -> None:
-    """In the log, and to the agent, which shows it in `spotrun status`; not where a fit is under its agent."""
+    """Warn in the log, and tell the agent, which shows it in `spotrun status`; not if a fit runs under its agent."""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return
     try:
         agent = session.claim()
     except LinkLost:
-        return  # the agent says itself that it hears nothing
+        return  # the agent itself reports that it receives nothing
     if agent is None or agent.has_begun:
         return
     print(

@@ -1,7 +1,8 @@
 """
-The script's functions that run a loop: their local variables, and how a loop was left.
+Inspects the script's functions that run a loop: their local variables, and how the loop was left.
 
-No local is written back. One that another process would go on with and that has another value than there is named.
+No local is written back. A local that another process would go on with, and would have another value there, is
+reported.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
 POPS = ("POP_TOP", "POP_ITER")
-"""What `break` and `return` do with the iterator of the loop that they leave. An exception leaves it elsewhere."""
+"""Instructions of `break` and `return` for the iterator of the loop that they leave. An exception uses others."""
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""The next instruction does not follow."""
+"""Instructions that the next instruction does not follow."""
 WHAT = "a local variable that the loop goes on with; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
@@ -35,8 +36,8 @@ Values = Mapping[str, Any]
 
 def left_well(frame: FrameType | None) -> bool:
     """
-    In a generator that is being closed, with the frame that was left: by `break` or `return`, not by an exception.
-    Generators of libraries around it, such as a bar's, are closed first.
+    Return whether `break` or `return` left the loop, and not an exception: for a generator that is being closed, with
+    the frame that was left. Generators of libraries around it, such as a progress bar's, are closed first.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -64,7 +65,7 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """As they were when the fit began. What is in them is carried, wherever it is filled in place."""
+        """Return them as they were when the fit began. What is in them is carried if it is filled in place."""
         return self._at_begin
 
     def epoch_begins(self) -> None:
@@ -79,8 +80,8 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[Lost]:
         """
-        The variables that are not what they are in a process that resumes here; each time. `ended`: the loop that waits
-        for its next item gets none.
+        Yield each time the variables that would differ in a process that resumes here. `ended`: the loop that waits for
+        its next item gets none.
         """
         for frame in self._running():
             at_begin = self._known(frame)
@@ -90,7 +91,7 @@ class Frames:
                     yield Lost(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
-        """What a process that resumes has in the variables of `frame`: it has run all that comes before the pass."""
+        """Return the variables of `frame` in a process that resumes: it has run all that comes before the pass."""
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:
             return at_pass
@@ -98,7 +99,7 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """It was there when the fit began, and is filled where it stands."""
+        """Return whether it was there when the fit began, and is filled in place."""
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -110,7 +111,7 @@ class Frames:
         return frame
 
     def between(self) -> Iterator[FrameType]:
-        """What runs between the caller and the script."""
+        """Yield the frames between the caller and the script."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__name__") not in self._script.modules:
             yield frame
@@ -127,12 +128,12 @@ class Frames:
 
 
 def _is_function(frame: FrameType) -> bool:
-    """Of a module's own code the variables are globals, which are carried."""
+    """Return whether it is a function's frame: the variables of a module's own code are globals, which are carried."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
-    """By what a change of a variable shows: plain values, which object it is, and how much is in it."""
+    """Return what shows a change of a variable: plain values, which object it is, and how much is in it."""
     if is_scalar(value):
         return type(value), repr(value)
     if isinstance(value, Tensor):
@@ -151,8 +152,8 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    The local variables that the code may read, from the instruction at `offset` on, before it writes to them. A loop
-    that waits there has `ended`, or goes on.
+    Return the local variables that the code may read, from the instruction at `offset` on, before it writes to them. A
+    loop that waits there has `ended`, or goes on.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
@@ -187,7 +188,7 @@ def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: 
 
 
 def _touched(one: dis.Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that an instruction reads, and those that it writes."""
+    """Return the variables that an instruction reads, and those that it writes."""
     name = one.opname
     if not name.startswith(("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "LOAD_CLOSURE")):
         return frozenset(), frozenset()

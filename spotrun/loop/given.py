@@ -1,4 +1,4 @@
-"""What a script gives to its Loop, by name, and sorted by what it is."""
+"""Sorts the things that a script gives to its Loop by their kinds, each under its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Models(nn.Module):
-    """All models of a script as one, each under the name that it was given with."""
+    """All models of a script as one, each under the name that the script gave it."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Models(nn.Module):
 class Given:
     """
     `models`, `optimizers`, and `asked`: schedulers, scalers and other objects of libraries with a `state_dict` of their
-    own. What is left are `roots`, whose attributes belong to the state.
+    own. All other things are `roots`, whose attributes belong to the state.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Given:
                 )
 
     def kinds(self) -> dict[str, str]:
-        """The class of each thing but the models, by its name."""
+        """Return the class of each thing but the models, by its name."""
         return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
 
     def shapes(self) -> Shapes:
@@ -81,7 +81,7 @@ def _is_of_library(script: Script, one: object) -> bool:
 
 
 def _flat(things: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Lists and mappings of models or optimizers count as these."""
+    """Yield each thing; a list or mapping of models or optimizers counts as its items."""
     for name, one in things.items():
         items = _items(one)
         if items and all(isinstance(part, nn.Module | Optimizer) or has_state(part) for _, part in items):

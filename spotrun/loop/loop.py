@@ -7,8 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent it trains alike, with the same order of the data and the same random numbers, and writes nothing
-unless `Loop(local="folder/")` says where.
+Without an agent it trains in the same way, with the same order of the data and the same random numbers, and writes
+nothing unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
 _running: list[Passes] = []
-"""Those of the loop that trains in this process, if there is one."""
+"""The passes of the loop that trains in this process, if there is one."""
 
 
 class Loop:
     """
-    All that a training goes on with, by name: models, optimizers, schedulers, scalers, averages, and any object of the
-    script's whose attributes count. `prepared` is a Fabric or an Accelerator.
+    All objects that a training goes on with, by name: models, optimizers, schedulers, scalers, averages, and any object
+    of the script's whose attributes count. `prepared` is a Fabric or an Accelerator.
 
-    What is before the loop runs in every process; what is inside of it runs once. Within an epoch the script goes on at
-    its batches: what it has in front of them runs again, and is undone.
+    Code before the loop runs in every process; code inside of it runs once. Within an epoch the script resumes at its
+    batches: code before them in the epoch runs again, and its effect is undone.
 
     Without an agent a training is saved in the folder `local` and resumed from there, if that is given.
 
@@ -52,35 +52,35 @@ class Loop:
         self._figures: dict[str, Any] = {}
 
     def state(self, **values: Any) -> Any:
-        """A namespace that is carried: what the script counts. `values` are what it begins with."""
+        """Return a namespace that is carried, for what the script counts. `values` are its first values."""
         for name, value in values.items():
             setattr(self._state, name, value)
         return self._state
 
     def epochs(self, count: int) -> Numbers:
-        """The epochs that are left of `count`, by their numbers from 0. A second call is another training."""
+        """Return the epochs that are left of `count`, by their numbers from 0. A second call is another training."""
         return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
-        """The batches of `loader` that are left in this epoch."""
+        """Return the batches of `loader` that are left in this epoch."""
         return Pass(self._open("batches"), loader, lambda _, batch: batch, counts=False)
 
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
-        """As `batches`, each with its number in the pass."""
+        """Return the same as `batches`, each with its number in the pass."""
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
     def steps(self, count: int) -> Any:
-        """Numbers of steps, for a script that draws its batches itself: in an epoch, or as a training of one epoch."""
+        """Return numbers of steps, for a script that draws its batches itself: in an epoch, or as one long epoch."""
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
     def validation(self, loader: Any) -> Iterator[Any]:
-        """The batches of `loader`, in the same order in each history. A snapshot may come in between."""
+        """Yield the batches of `loader`, in the same order in each history. A snapshot may come in between."""
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
-        """Figures of the training, numbers by name, for `spotrun status`, the report and the ledger."""
+        """Log figures of the training, numbers by name, for `spotrun status`, the report and the ledger."""
         self._figures |= {name: float(value) for name, value in figures.items()}
 
     def _open(self, name: str) -> Passes:
@@ -93,7 +93,7 @@ class Loop:
         return self._passes
 
     def begin(self, frames: Frames, epochs: int) -> Passes:
-        """A training begins."""
+        """Begin a training."""
         if _running:
             _running[0].refuse(
                 "a loop begins while another one runs",
@@ -107,13 +107,13 @@ class Loop:
         return passes
 
     def end(self) -> None:
-        """It has come to its end, or was left."""
+        """End the loop, which has come to its end, or was left."""
         self._passes = None
         _running.clear()
 
 
 class Numbers:
-    """The numbers of a training's epochs, or of its steps. To be iterated over once: it trains meanwhile."""
+    """The numbers of a training's epochs, or of its steps. They can be iterated over once, and train meanwhile."""
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop
@@ -133,7 +133,7 @@ class Numbers:
 
 
 def _steps(passes: Passes, count: int) -> Iterator[int]:
-    """Of the one epoch that there is."""
+    """Yield the steps of the only epoch."""
     for _ in passes.epochs():
         for number, _ in passes.numbered(range(count)):
             yield number

@@ -1,8 +1,8 @@
 """
-The two iterators that own the place of a fit: over its epochs, and over the batches of a pass within one.
+Two iterators that own the place of a fit: over its epochs, and over the batches of a pass within one.
 
-A batch is over when the script asks for the next one, and an epoch likewise. Both are generators, which are closed as
-soon as a loop is left.
+A batch is over when the script requests the next one, and an epoch likewise. Both are generators, which are closed as
+soon as the script leaves a loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
 AROUND = 4
-"""So many objects, such as a bar and its generator, may be between `enumerate` and the pass that it counts."""
+"""Maximum objects, such as a bar and its generator, between `enumerate` and the pass that it counts."""
 
 
 class Passes:
@@ -107,7 +107,7 @@ class Passes:
     # --- the batches of a pass
 
     def numbered(self, source: Any) -> Iterator[tuple[int, Any]]:
-        """The batches of a loader, or the numbers of a range, each with its number in the pass."""
+        """Yield the batches of a loader, or the numbers of a range, each with its number in the pass."""
         here = self._here
         if self._reads:
             self.refuse(
@@ -150,7 +150,7 @@ class Passes:
         here.frames.pass_begins()
 
     def _enter(self, batch: int) -> None:
-        """What the script has done in this epoch before the pass is undone."""
+        """Undo what the script has done in this epoch before the pass."""
         here = self._here
         if here.batches != here.entering_batches:
             self.refuse(
@@ -180,7 +180,7 @@ class Passes:
     # --- loaders
 
     def exchanged(self, loader: Any, stage: Stage) -> Any:
-        """What is read in place of a loader of the script's, the same one each time."""
+        """Return the loader to read in place of one of the script's, the same one each time."""
         return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
 
     def _inside(self, loader: Any, stage: Stage) -> Any:
@@ -197,7 +197,7 @@ class Passes:
         return known[1]
 
     def give_back(self, loader: Any) -> None:
-        """A wrapper of a library's has the script's own loader again."""
+        """Give a library's wrapper the script's own loader back."""
         proxy = prepared.loader_in(loader)
         inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
         if inside is not None:
@@ -215,8 +215,8 @@ class Passes:
 
     def look_around(self) -> None:
         """
-        `enumerate` counts from 0 in each process, wherever that begins. Once a fit: what reads a pass the first time
-        does so again.
+        Refuse `enumerate`, which counts from 0 in each process, wherever that begins. Checks once a fit: code that
+        reads a pass the first time does so again.
         """
         if self._looked:
             return
@@ -234,7 +234,7 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, to be iterated over once. Its items: what `give` makes of a batch and its number."""
+    """A pass over training data, to iterate over once. Its items are what `give` makes of a number and its batch."""
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes
@@ -267,7 +267,7 @@ def _has_length(source: Any) -> bool:
 
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
-    """What runs is one of the generators that `one` reads from."""
+    """Return whether a running frame is one of the generators that `one` reads from."""
     level: Iterable[object] = [one]
     for _ in range(AROUND):
         level = [each for each in gc.get_referents(*level) if not isinstance(each, type | ModuleType | dict)][:100]

@@ -1,4 +1,4 @@
-"""What Fabric and accelerate have made of a script's models, optimizers and loaders, and what is inside."""
+"""Unwraps what Fabric and accelerate have made of a script's models, optimizers and loaders."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from spotrun.training.by_name import is_a
 from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
-"""Attributes with the model: of Fabric's wrapper, and of a compiled one."""
+"""Attributes that hold the model: of Fabric's wrapper, and of a compiled one."""
 DISTRIBUTED = ("DistributedDataParallel",)
 LOADERS = ("base_dataloader", "_dataloader")
-"""Attributes with the script's loader: of accelerate's, and of Fabric's."""
+"""Attributes that hold the script's loader: of accelerate's, and of Fabric's."""
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
 """Classes of models of which each process has a part."""
 WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-"""Of Fabric: with these each process has all of the state."""
+"""Strategies of Fabric with which each process has all of the state."""
 BY_DDP = "train by DDP, in which each process has all of the state"
 
 
 def model_in(model: nn.Module) -> nn.Module:
-    """The script's own module, whoever has wrapped it."""
+    """Return the script's own module, without any wrappers."""
     while True:
         inside: Any = next((found for name in WRAPPERS if (found := _own(model, name)) is not None), None)
         if inside is None and type(model).__name__ in DISTRIBUTED:
@@ -36,7 +36,8 @@ def model_in(model: nn.Module) -> nn.Module:
 
 def optimizer_in(optimizer: Any) -> Any:
     """
-    Fabric's wrapper and accelerate's take the class of what they wrap, or a base of it: their attributes tell them.
+    Return the script's own optimizer. The wrappers of Fabric and accelerate take the class of what they wrap, or a base
+    of it, so their attributes identify them.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside
@@ -52,18 +53,18 @@ def is_of(thing: object, *packages: str) -> bool:
 
 
 def _own(model: nn.Module, name: str) -> Any:
-    """Without the `__getattr__` of a wrapper, which asks what it wraps."""
+    """Return an attribute without the `__getattr__` of a wrapper, which would forward to what it wraps."""
     return vars(model).get(name, model._modules.get(name))
 
 
 def loader_in(loader: Any) -> Any:
-    """What reads the data."""
+    """Return the loader that reads the data."""
     name = _name_in(loader)
     return loader if name is None else vars(loader)[name]
 
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
-    """What to read in place of `loader`: where a library has wrapped it, its wrapper around another one."""
+    """Return what to read in place of `loader`: if a library has wrapped it, its wrapper around another one."""
     name = _name_in(loader)
     if name is None:
         return exact(loader)
@@ -79,7 +80,7 @@ def _name_in(loader: Any) -> str | None:
 
 
 def kept_by(launcher: Any) -> dict[str, Any]:
-    """Of a Fabric or an Accelerator: what has a state of its own that a training goes on with."""
+    """Return the objects of a Fabric or an Accelerator with a state of their own that a training goes on with."""
     if is_of(launcher, "accelerate"):
         return {} if launcher.scaler is None else {"accelerator.scaler": launcher.scaler}
     return {"fabric.precision": launcher.strategy.precision}
@@ -94,7 +95,7 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
 
 
 def counters(launcher: Any) -> dict[str, int]:
-    """accelerate counts the batches of an accumulation itself."""
+    """Return accelerate's own count of the batches of an accumulation; empty for others."""
     return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
 
 
@@ -104,7 +105,7 @@ def load_counters(launcher: Any, saved: dict[str, int]) -> None:
 
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
-    """Of what spreads the state over processes, and of TPUs."""
+    """Yield a problem for each thing that spreads the state over processes, or is on a TPU."""
     if launcher is not None and (name := _spread_by(launcher)):
         yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
     for name, model in models.items():
@@ -115,7 +116,7 @@ def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem
 
 
 def _spread_by(launcher: Any) -> str:
-    """What of a Fabric or an Accelerator leaves no process the whole state; "" if nothing does."""
+    """Return the part of a Fabric or an Accelerator that leaves no process the whole state; "" if none does."""
     if is_of(launcher, "accelerate"):
         kind = str(launcher.distributed_type.name)
         return "" if kind == "NO" or kind.startswith("MULTI_") else f"accelerate's {kind}"

@@ -1,4 +1,4 @@
-"""What a decision asks the runner to do. Each action is safe to repeat."""
+"""Actions that a decision returns to the runner. Each action is safe to repeat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing can be launched now; `reason` says why."""
+    """Launch nothing now; `reason` says why."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""When an instance is needed, and which to ask for."""
+"""Decides when a run needs an instance, and which offering to request."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ RETURN_TO_SPOT = "return to spot"
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What to ask for, and why this rather than another: the ledger keeps both."""
+    """An offering to request, and the reason for it rather than another: the ledger keeps both."""
 
     offering: Offering
     because: str
 
 
 def keep_going(facts: Facts) -> Iterator[Action]:
-    """Hand over to what is ready, replace what goes, and ask for better if that pays."""
+    """Hand over to a ready standby, replace an instance that leaves, and request a better one if that pays."""
     state = facts.state
     hurried = state.created.deadline_at is not None and not facts.world.unread
     pending, current = state.pending_launch, state.current
     if facts.world.no_room and pending is None and (current is None or current.leaving):
-        yield Wait(reason=f"no instance is asked for, because it could not save: {facts.world.no_room}")
+        yield Wait(reason=f"no instance is requested, because it could not save: {facts.world.no_room}")
         return
     if current is not None and not current.leaving and life_left(facts, current) < LAST_MINUTES:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
@@ -76,7 +76,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return  # those that are there take over by themselves
     if facts.world.unread:
         if current is None or current.leaving:
-            yield Wait(reason=f"no instance is asked for, as nobody knows what is offered: {facts.world.unread}")
+            yield Wait(reason=f"no instance is requested, as it is unknown what is offered: {facts.world.unread}")
         return
     if stands_still and lacking(facts) < facts.size:
         yield from fill(facts)
@@ -85,7 +85,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         yield from intend(facts, home, f"{_reason_to_go_home(facts)}: {why_home(facts, home)}")
         return
     if stays_at_home(facts):
-        return  # nobody takes it back
+        return  # no cloud takes it back
     if starts_again_at_home(facts):
         yield Wait(reason="the time-to-live at home ends: it starts there again")
         return
@@ -112,7 +112,7 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 
 def _in_time(facts: Facts) -> Iterator[Action]:
-    """While a strategy waits for spot, the user's own machine trains all the same."""
+    """Yield what the deadline needs; while a strategy waits for spot, the user's own machine trains all the same."""
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
     if found == [WAIT_FOR_SPOT] and home is not None and (current is None or current.leaving):
@@ -121,7 +121,7 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
-    """A standby for what trains, if the cloud recommended one and it pays; or of another kind, if that does."""
+    """Request a standby for what trains: in another pool if a recommended move pays, of another kind if that pays."""
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
     if (move is None and other is None) or (
@@ -148,7 +148,7 @@ def _reason_to_launch(facts: Facts) -> str | None:
 
 
 def patience(spec: RunSpec) -> Patient:
-    """The rule of a run without a deadline; a forecast asks the same."""
+    """Return the rule of a run without a deadline; a forecast uses the same rule."""
     match spec.resources.spot_policy:
         case "on-demand":
             return Patient(0.0, None)
@@ -162,8 +162,8 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Whether the cool-down is over: since on-demand began, and since spot was last asked for in vain. Of a choice each
-    pool has a cool-down of its own: there are many, and those of one kind tell nothing of another's.
+    Return whether the cool-down is over: since on-demand began, and since the run last requested spot in vain. Of a
+    choice, each pool has a cool-down of its own: there are many, and those of one kind say nothing about another kind.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -183,7 +183,7 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
-    """When the cool-down began: with on-demand, or when spot was last asked for."""
+    """Return when the cool-down began: with on-demand, or with the last request for spot."""
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
@@ -200,7 +200,7 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    What to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
+    Return what to request now: the cheapest spot that has not just refused or been lost, or on-demand.
 
     Spot is missing since the loss (or the notice). Once that is too long, and spot was asked for in vain, the run goes
     on demand even if there are more pools to ask. It does so at once if there is no spot pool at all, if nothing trains
@@ -241,7 +241,7 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
-    """Spot of a dearer kind than those that were asked in vain, where that still costs less than on-demand."""
+    """Return spot of a dearer kind than those that refused, if that still costs less than on-demand; else None."""
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
     return next((found for found in dearer if work[found] < limit), None)
@@ -250,7 +250,7 @@ def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | Non
 def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
-    """A wait for spot of a better kind costs nothing; after it, what costs less of another kind and on-demand."""
+    """Wait for spot of a better kind, which costs nothing; then choose the cheaper of another kind and on-demand."""
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
     work = on_demand_work(facts)
@@ -282,13 +282,13 @@ def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: st
 
 
 def _dying(facts: Facts) -> bool:
-    """Whether what trains is near the end of its time-to-live, so that there is no time to wait for spot."""
+    """Return whether what trains is near the end of its time-to-live, so that there is no time to wait for spot."""
     current = facts.state.current
     return current is not None and not current.leaving and life_left(facts, current) < HANDOVER_BEFORE_END
 
 
 def _capacity_missing_since(facts: Facts) -> datetime:
-    """When the need for a new instance arose."""
+    """Return when the need for a new instance arose."""
     current, attempts = facts.state.current, facts.state.attempts.values()
     if current is not None:
         return current.notice_at or facts.now
@@ -298,7 +298,7 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 
 def _asked_in_vain(facts: Facts) -> bool:
-    """Spot refused since the need arose: time alone (a slow boot) is no reason to pay more."""
+    """Return whether spot refused since the need arose: time alone (a slow boot) is no reason to pay more."""
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
     asked = (launch for launch in intended if not never_asked(launch))

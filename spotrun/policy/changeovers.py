@@ -1,4 +1,4 @@
-"""How long it takes from asking for an instance to its first new step, as this run has measured it."""
+"""Measured times from the request for an instance to its first new step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spotrun.run.state import RunState
 
 def changeover(state: RunState) -> float:
     """
-    Seconds from asking for an instance to its first new step: a little more than the longest that was measured.
+    Return the seconds from the request for an instance to its first new step: a little more than the longest measured.
 
-    The longest one ran the whole set-up, and the next one will mostly unpack it. But on another type of instance, or if
-    the stored set-up was damaged, the set-up runs again, and the deadline has to be kept then too.
+    The longest start ran the whole set-up, and the next one will mostly unpack it. But on another type of instance, or
+    if the stored set-up is damaged, the set-up runs again, and the run has to keep the deadline then too.
     """
     measured = measured_starts(state)
     if not measured:
@@ -22,8 +22,8 @@ def changeover(state: RunState) -> float:
 
 def measured_starts(state: RunState) -> dict[int, float]:
     """
-    The seconds that the start of each attempt took. Standbys are left out: they also wait until they are wanted; and a
-    gang of which nobody is new.
+    Return the seconds that the start of each attempt took, by its number. Standbys are left out, as they also wait
+    until the run wants them; so are gangs without a new member.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

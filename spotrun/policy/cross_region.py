@@ -1,6 +1,6 @@
 """
-What bytes between an instance and the bucket cost if they cross regions: what to expect, for the choice of a region;
-and the most they may cost, for a budget.
+Costs of bytes between an instance and the bucket that cross regions: the expected cost, for the choice of a region;
+and the maximum cost, for a budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
-"""Final commits need not keep their distance from the one before."""
+"""Number of final commits, which need not keep their distance from the one before."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """In USD: for each start (data, and the checkpoint to go on from), and for the commits of an hour."""
+    """USD for each start (data, and the checkpoint to go on from), and USD for the commits of an hour."""
 
     start_usd: float = 0.0
     usd_per_hour: float = 0.0
@@ -33,7 +33,7 @@ NO_TRANSFER = Transfer()
 
 
 def transfer(facts: Facts, region: str) -> Transfer:
-    """What an instance in `region` moves, by the newest checkpoint; before there is one, its data only."""
+    """Price what an instance in `region` moves, by the newest checkpoint; before there is one, its data only."""
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
         return NO_TRANSFER
@@ -42,19 +42,19 @@ def transfer(facts: Facts, region: str) -> Transfer:
 
 
 def transfer_of(created: ev.RunCreated, region: str, interval_s: float, restored: int, written: int) -> Transfer:
-    """For an instance in `region` that reads `restored` bytes at its start, and writes `written` each `interval_s`."""
+    """Price an instance in `region` that reads `restored` bytes at its start and writes `written` each `interval_s`."""
     read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)
     start_usd = read * data_gb(created) + usd(read, restored)
     return Transfer(float(start_usd), float(usd(write, written)) * SECONDS_PER_HOUR / interval_s)
 
 
 def usd_per_hour(facts: Facts, offering: Offering) -> float:
-    """The price of an offering for all that train together, and what the commits of an hour cost there."""
+    """Return the price of an offering for all members of a gang, plus the cost of an hour's commits there."""
     return facts.size * float(offering.price_usd_per_hour) + transfer(facts, offering.region).usd_per_hour
 
 
 class TransferLimit(msgspec.Struct, frozen=True):
-    """In USD: for an instance, however short it lives, and for each hour of its life."""
+    """Maximum USD for an instance, however short it lives, and for each hour of its life."""
 
     usd: Decimal = ZERO
     usd_per_hour: Decimal = ZERO
@@ -65,8 +65,8 @@ class TransferLimit(msgspec.Struct, frozen=True):
 
 def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     """
-    What a budget keeps for an instance in `region`: as if it committed as often as it may, each time the whole, and
-    with each commit stored as many files of the script as ever before; all that may be stored of them once.
+    Return what a budget keeps for an instance in `region`: as if it made as many commits as it may, each of the whole
+    state, and stored with each as many files of the script as ever before; the maximum size of these files counts once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -83,7 +83,7 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
 
 def reservable(facts: Facts, offering: Offering) -> bool:
     """
-    Whether a budget can say what `offering` will cost at most. What crosses regions has no bound before the size of a
+    Return whether the maximum cost of `offering` is known. Traffic between regions has no bound before the size of a
     checkpoint is known; until then a run with a budget stays in its bucket's region.
     """
     created = facts.state.created

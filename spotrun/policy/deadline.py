@@ -1,11 +1,12 @@
 """
-What a run with a deadline asks for: its strategy decides, in the words that simulated jobs are decided in.
+Requests of a run with a deadline: its strategy decides, on the same `Situation` as for simulated jobs.
 
-A strategy takes every spot pool that may be asked for one that has capacity; the launch shows whether it has. A pool
-that refuses rests, and the strategy is asked again without it. So to probe for spot is to ask for an instance to keep.
+A strategy assumes that every spot pool that it may choose has capacity; the launch shows whether that is true. A
+pool that refuses rests, and the strategy decides again without it. So a probe for spot is a request for an instance
+to keep.
 
-Of a choice of kinds, the strategy sees the spot of those that would be asked first, and on-demand of the kind that
-keeps the promise (`spotrun.policy.promise`). What trains on a kind that is too slow for the deadline is left.
+Of a choice of kinds, the strategy sees the spot of those kinds that come first, and on-demand of the kind that
+keeps the promise (`spotrun.policy.promise`). The run leaves an instance of a kind that is too slow for the deadline.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from spotrun.strategies.reserve import return_to
 from spotrun.units import to_the_cent, to_the_second
 
 HANDOVER = timedelta(minutes=2)
-"""More than it takes from the last step before a planned handover to the first one after it."""
+"""Upper bound of the time from the last step before a planned handover to the first one after it."""
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
 def towards_deadline(facts: Facts) -> Iterator[Action]:
-    """What to launch now, if no launch is under way."""
+    """Yield what to launch now, if no launch is under way."""
     running = _kept(facts)
     stays = None if running is not None and _is_too_slow_on_spot(facts, running) else running
     spot = _spot_to_ask(facts, stays)
@@ -61,7 +62,7 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
 
 
 def too_late_for(facts: Facts, pending: Launch) -> bool:
-    """Whether a spot launch that is under way would now leave no time to finish on demand."""
+    """Return whether a spot launch that is under way would now leave no time to finish on demand."""
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
     running = _kept(facts) or pending
@@ -71,14 +72,14 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
 
 
 def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
-    """Whether an instance of `offering`, which is spot, would leave no time to finish on demand."""
+    """Return whether an instance of `offering`, if it is spot, would leave no time to finish on demand."""
     if offering.capacity_type is not CapacityType.SPOT:
         return False
     return _strategy(facts).choose(situation(facts, None, [offering])) == ON_DEMAND
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """Whether what runs on spot may spend a handover, and still be kept there by its strategy."""
+    """Return whether what runs on spot may spend a handover, and its strategy would still keep it there."""
     running = _kept(facts)
     if running is None:
         return False
@@ -92,7 +93,7 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """The news that the deadline cannot be met, once that is certain; None before, and once it was written."""
+    """Return the event that the deadline cannot be met, once that is certain; None before, and once it was written."""
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -110,8 +111,8 @@ def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Why a run cannot be done in `time_left`, as far as that is known before its launch. Another kind of a choice may be
-    faster than the one that expected_work is of.
+    Return why a run cannot be done in `time_left`, as far as that is known before its launch; else None. Another kind
+    of a choice may be faster than the kind that expected_work is of.
     """
     if spec.policy.deadline is None:
         return None
@@ -122,7 +123,7 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """The launch of what trains, unless it has to be replaced anyway: what is at home here cannot keep the deadline."""
+    """Return the launch of what trains; None if it has to be replaced anyway: at home it cannot keep the deadline."""
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
@@ -131,6 +132,8 @@ def _kept(facts: Facts) -> Launch | None:
 
 def _strategy(facts: Facts) -> Strategy:
     """
+    Return the strategy that decides for the run.
+
     Raises:
         SpecInvalid: an earlier spotrun launched the run, with a strategy that no longer runs jobs.
     """
@@ -163,7 +166,7 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
-    """Whether what trains on demand is of a kind that may be late, and another is likelier in time."""
+    """Return whether what trains on demand is of a kind that may be late, and another is likelier in time."""
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 
 
@@ -173,7 +176,7 @@ def _cooled_down(facts: Facts) -> bool:
 
 
 def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
-    """If there is no on-demand capacity, spot is asked all the same."""
+    """Return the offering at `place`; if there is no on-demand capacity, spot instead."""
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
@@ -210,7 +213,7 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
 
 
 def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering) -> str:
-    """Why the strategy chose this, in the figures that it saw."""
+    """Return why the strategy chose this, in the figures that it saw."""
     spec = facts.spec
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:

@@ -1,5 +1,5 @@
 """
-What to do next: one pure decision over the state of a run, the world around it, and the time.
+Decides what to do next: one pure decision over the state of a run, the world around it, and the time.
 
 `decide` returns actions for the runner to carry out in order. Each is safe to repeat, and each event is checked again
 when it is folded, so two runners that decide the same do no harm.
@@ -29,7 +29,7 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Everything to be done now, in order. An event that changes what follows is the last of its list.
+    Return everything to do now, in order. An event that changes what follows is the last of its list.
 
     `strategies` are those that the run may name.
     """
@@ -56,5 +56,5 @@ def _next_step(facts: Facts) -> list[Action]:
 
 
 def finished(state: RunState, world: World) -> bool:
-    """Nothing is left to do for this run, and nothing of it is left running."""
+    """Return whether nothing is left to do for this run, and no instance of it runs."""
     return state.terminal is not None and not any(instance.alive for instance in world.instances)

@@ -1,4 +1,4 @@
-"""Whether a run is to end, and how."""
+"""Decides whether a run has to end, and how."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spotrun.run.state import Attempt, Launch, RunState
 
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
-"""Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
+"""Number of attempts in a row without a market reason or a checkpoint that fail a run: money without progress."""
 
 
 def overdue(facts: Facts) -> bool:
@@ -49,7 +49,7 @@ def stop(facts: Facts) -> Iterator[Action]:
 
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
-    """End the run by our own decision: drain what trains, then stop."""
+    """End the run by spotrun's own decision: drain what trains, then stop."""
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
     elif state.current.drain is None:
@@ -57,7 +57,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Why another launch could not help."""
+    """Return the failure of a run that no other launch could help; None if one may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
@@ -92,12 +92,12 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 
 def _has_trained(state: RunState) -> bool:
-    """Since it was opened: the cloud may accept or allow again what it did, when somebody has mended what is wrong."""
+    """Return whether an attempt began since the run was opened: then the cloud may allow another."""
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
 def _why_stillborn(launches: Sequence[Launch]) -> str:
-    """`launches`, the newest first."""
+    """Describe `launches`, which come newest first."""
     newest = launches[0]
     why = newest.gone.evidence if newest.gone is not None else words_of_refusal(newest)
     told = f"{len(launches)} instances in a row ended before the agent took over (the newest: {why})"
@@ -111,7 +111,7 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
-    """Since the run was opened last, it ended for a reason that is not the market's, and left no checkpoint."""
+    """Return whether an attempt since the run was opened ended for no market reason, and left no checkpoint."""
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False
     committed = any(commit.event.attempt == attempt.number for commit in state.commits)

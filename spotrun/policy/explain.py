@@ -1,4 +1,4 @@
-"""The order in which a run would ask for offerings, and why: for people, before anything is spent."""
+"""The order in which a run would request offerings, and the reasons: for people, before anything is spent."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
 class Considered(msgspec.Struct, frozen=True):
-    """An offering, and why it would be taken or not."""
+    """An offering, and why the run would take it or not."""
 
     offering: Offering
     why: str
 
 
 def considered(facts: Facts) -> list[Considered]:
-    """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
+    """Return what suits a run before its launch: first what it may request, in the order of its requests."""
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
@@ -54,7 +54,7 @@ def considered(facts: Facts) -> list[Considered]:
 
 
 def _of_speed(offering: Offering, facts: Facts) -> str:
-    """What is believed of a kind that is not the first of a choice."""
+    """Describe the believed speed of a kind that is not the first of a choice; "" for the first."""
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
         return ""
@@ -62,7 +62,7 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """What its distance from the bucket costs, as far as that is known."""
+    """Describe what its distance from the bucket costs, as far as that is known; "" in the bucket's region."""
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""
@@ -72,7 +72,7 @@ def _far_away(offering: Offering, facts: Facts) -> str:
 
 
 def _when_without_spot(spec: RunSpec) -> str:
-    """When such a run goes on demand."""
+    """Describe when such a run goes on demand."""
     if spec.resources.spot_policy == "on-demand":
         return "asked first: spot_policy is on-demand"
     if spec.policy.deadline is not None:

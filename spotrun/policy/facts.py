@@ -1,4 +1,4 @@
-"""What a decision rests on."""
+"""The input of a decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 class Facts:
     """
-    The run, what its user wants, the world around it, and the time: every question of a decision is asked of these.
+    The run, what its user wants, the world around it, and the time: every function of a decision takes these.
 
     `strategies` are those that the run may name.
     """
@@ -36,28 +36,28 @@ class Facts:
 
     @classmethod
     def at_birth(cls, newborn: RunState, spec: RunSpec, world: World) -> Facts:
-        """Those of a run's first decision."""
+        """Return the facts of a run's first decision."""
         return cls(newborn, spec, world, newborn.created_at)
 
     def at(self, now: datetime) -> Facts:
-        """The same at another time."""
+        """Return the same facts at another time."""
         return Facts(self.state, self.spec, self.world, now, self.strategies)
 
     @property
     def size(self) -> int:
-        """How many instances train together."""
+        """The number of instances that train together."""
         return self.state.created.size if self.state.of_gangs else 1
 
     @property
     def now_s(self) -> float:
-        """In seconds since the run's creation, as strategies count."""
+        """Seconds since the run's creation, as strategies count."""
         return (self.now - self.state.created_at).total_seconds()
 
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    The same question, answered once for the same facts, and only if somebody asks: a ledger of weeks has thousands of
-    commits to measure a pace by.
+    Return the same function, computed at most once for the same facts, and only when it is called: a ledger of weeks
+    has thousands of commits to measure a pace by.
     """
 
     @wraps(question)

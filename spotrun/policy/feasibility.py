@@ -1,4 +1,4 @@
-"""Whether a run can ever finish on spot, by what an earlier run of its name measured. Asked before a launch."""
+"""Checks before a launch whether a run can ever finish on spot, by what an earlier run of its name measured."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import Steps, bounded, to_the_second
 
 MEDIAN_LIFE = timedelta(minutes=32)
-"""How long spot capacity lasts in the median of public traces."""
+"""Median life of spot capacity in public traces."""
 LIVES_MIN = 10
-"""This many lives seen say more than the traces of others."""
+"""Minimum number of observed lives that say more than public traces."""
 COMMITS_LOOKED_AT = 5
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What an earlier run measured, in the run time of the next one; None for what it did not measure.
+    Measurements of an earlier run, in the run time of the next one; None for what it did not measure.
 
-    `commit` is the time from a snapshot to its commit, and `stall` how long training stands still for it. `bare` is how
-    long the training took, if it completed without any checkpoint.
+    `commit` is the time from a snapshot to its commit, and `stall` the time for which training stands still for it.
+    `bare` is the time that the training took, if it completed without any checkpoint.
     """
 
     run: str
@@ -48,7 +48,7 @@ class Hopeless(msgspec.Struct, frozen=True):
 
 
 def earlier(state: RunState, time_scale: float) -> Earlier:
-    """What the run of `state` measured, for one whose clock is `time_scale` times as fast as the world."""
+    """Return what the run of `state` measured, for one whose clock is `time_scale` times as fast as the world."""
     created, terminal = state.created, state.terminal
     faster = time_scale / created.time_scale
     newest = [commit.event for commit in state.commits if not commit.event.suspect][-COMMITS_LOOKED_AT:]
@@ -66,13 +66,13 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
-    """How long spot lasts here: by this user's runs if they have seen enough, else by public traces."""
+    """Return the median life of spot: by this user's runs if they have seen enough, else by public traces."""
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
 
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
-    """Why a run of `spec` would lose all its work on spot; None if it need not, or if that cannot be known."""
+    """Return why a run of `spec` would lose all its work on spot; None if it need not, or if that cannot be known."""
     if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
     found = _lost_with_the_machine(spec)
@@ -101,7 +101,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
-    """Neither the notice nor the interval saves what a median life trains."""
+    """Return the reason if neither the notice nor the interval saves what a median life trains; else None."""
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None
@@ -117,7 +117,7 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
 
 
 def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:
-    """Between two checkpoints; None for a number of steps whose pace nobody measured."""
+    """Return the time between two checkpoints; None for a number of steps whose pace is unknown."""
     every = spec.checkpoint.every
     if isinstance(every, timedelta):
         return max(every, COMMIT_GAP)

@@ -1,8 +1,8 @@
 """
-What a gang has, and what it lacks.
+The members that a gang has, and those that it lacks.
 
-A gang that has lost a member waits for another one where the others are, for as long as a start is expected to take.
-Then the others are released, and a whole gang is asked for in any pool: those that stand ready are billed.
+A gang that has lost a member waits for another one in the pool of the others, for as long as a start is expected to
+take. Then it releases the others, and requests a whole gang in any pool: members that stand ready are billed.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import count_of, to_the_second
 
 WINDOW_MIN = timedelta(minutes=10)
-"""So long a ready member is kept at least, although nobody has use for it (protocol 45)."""
+"""Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""So long a member that an attempt did not reach may take to say that it is ready, before another one is asked for."""
+"""Maximum time in which a member that an attempt did not reach may say that it is ready, before its replacement."""
 TIMES_MISSING = 2
-"""A member that so many attempts in a row did not reach is cut off (protocol 39)."""
+"""A member that this many attempts in a row did not reach is cut off (protocol 39)."""
 
 
 def available(state: RunState) -> list[MemberName]:
-    """The members of which the next gang is made, those that boot included; and those that train and may go on."""
+    """Return the members for the next gang: those that boot, stand ready, or train and may go on."""
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
 
 def lacking(facts: Facts) -> int:
-    """How many have to be asked for, so that the run goes on. 0 while an attempt trains that was not told to go."""
+    """Return how many instances the run needs to go on. 0 while an attempt trains that need not leave."""
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
 
 
 def idle(state: RunState) -> list[MemberName]:
-    """Those that were ready, and that no attempt has now."""
+    """Return the members that were ready, and that no attempt has now."""
     training = () if state.current is None else state.current.names
     return [name for name in available(state) if name not in training and state.member(name).ready is not None]
 
 
 def standing_by(facts: Facts) -> Launch | None:
-    """The launch whose instances could take over at once from what trains."""
+    """Return the launch whose instances could take over at once from what trains; None if there is none."""
     state = facts.state
     pending = state.pending_launch
     if not state.of_gangs:
@@ -62,7 +62,7 @@ def standing_by(facts: Facts) -> Launch | None:
 
 
 def fill(facts: Facts) -> Iterator[Action]:
-    """Ask for those that a gang lacks; or let the others go, if they have waited for long enough."""
+    """Request the members that a gang lacks; or release the others, if they have waited for long enough."""
     lacks, there = lacking(facts), available(facts.state)
     offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
@@ -75,7 +75,7 @@ def fill(facts: Facts) -> Iterator[Action]:
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that are of no use: nobody reaches them, or nobody names them."""
+    """End the members that are of no use: the others do not reach them, or no attempt names them."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
@@ -86,11 +86,11 @@ def dismiss(facts: Facts) -> Iterator[Action]:
     if state.pending_launch is None:
         window = at_least_real(_window(state), state)
         unused = [name for name in idle(state) if facts.now - _idle_since(state, name) > window]
-        yield from _released(unused, f"nobody has had use for it for {to_the_second(window)}")
+        yield from _released(unused, f"no attempt has used it for {to_the_second(window)}")
 
 
 def _missed(facts: Facts) -> set[MemberName]:
-    """Whom the newest attempt did not reach, and who has said nothing since for a while."""
+    """Return the members that the newest attempt did not reach, and that have said nothing since for a while."""
     state = facts.state
     newest = state.attempts.values()[-1] if state.attempts else None
     if newest is None or newest.end is None or facts.now - newest.end.known_at < at_least_real(SPEAKS_WITHIN, state):
@@ -100,25 +100,25 @@ def _missed(facts: Facts) -> set[MemberName]:
 
 
 def _offered(facts: Facts, pool: Pool) -> Offering | None:
-    """It as it may be asked for now."""
+    """Return the offering of this pool that can be requested now, or None."""
     return next((found for found in (*spot_now(facts), *on_demand_now(facts)) if found.pool == pool), None)
 
 
 def _why_given_up(facts: Facts, offered: Offering | None) -> str:
-    """Why nobody waits for the missing members any longer; "" while somebody does."""
+    """Return why the gang waits no longer for its missing members; "" while it waits."""
     state = facts.state
     if state.current is not None:
         return ""
     patience = at_least_real(timedelta(seconds=changeover(state)), state)
     if facts.now - _short_since(state) > patience:
-        return f"what was missing beside it was not there after {to_the_second(patience)}"
+        return f"the missing members did not come within {to_the_second(patience)}"
     if state.created.deadline_at is not None and offered is not None and too_late_for_spot(facts, offered):
         return "the deadline leaves no more time for spot"
     return ""
 
 
 def _short_since(state: RunState) -> datetime:
-    """When the gap became what it is. A newcomer that was lost before it was ready has not changed it."""
+    """Return when the gap became what it is. A newcomer that was lost before it was ready has not changed it."""
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])
@@ -130,13 +130,13 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 
 def _window(state: RunState) -> timedelta:
-    """How long a ready member is kept: boot and set-up of the slowest start so far."""
+    """Return how long a ready member is kept: boot and set-up of the slowest start so far."""
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
 
 
 def _idle_since(state: RunState, name: MemberName) -> datetime:
-    """When it was ready, or its last attempt had ended."""
+    """Return when it was ready, or its last attempt had ended."""
     ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
     assert ready_at is not None
     return ready_at if attempt is None or attempt.end is None else max(ready_at, attempt.end.known_at)
@@ -148,7 +148,7 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
-    """Whom the others did not reach. If none of several reached the lead, it is the lead that is cut off."""
+    """Return the members that the others did not reach. If none of several reached the lead, the lead is cut off."""
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names
     return {lead} if len(others) > 1 and missing == set(others) else missing

@@ -1,12 +1,12 @@
 """
-A machine of the user's own: when a run trains there, and when in the cloud.
+Decides when a run trains on the user's own machine, and when in the cloud.
 
-What it cost is paid whether it computes or not. So it comes before the cloud, whatever that asks for an hour, as long
-as it is free and the deadline can be kept there:
+The machine's cost is paid whether it computes or not. So it comes before the cloud, whatever the cloud charges, as long
+as it is free and can keep the deadline:
 
     time left >= start + work left at home + what that may be wrong by + the rework of one fault
 
-Where it cannot, the strategy of the deadline rents in the cloud until it can. While the strategy waits for spot, the
+If it cannot, the strategy of the deadline rents in the cloud until it can. While the strategy waits for spot, the
 machine trains all the same: slow progress is more than none.
 """
 
@@ -27,11 +27,11 @@ from spotrun.units import to_the_second
 
 BACK = "back home"
 HANDOVER = timedelta(minutes=2)
-"""More than it takes from the last step before a planned handover to the first one after it."""
+"""Upper bound of the time from the last step before a planned handover to the first one after it."""
 
 
 def stays_at_home(facts: Facts) -> bool:
-    """Whether what trains is at home, and is to go on there."""
+    """Return whether what trains is at home, and should go on there."""
     current = facts.state.current
     at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
     return at_home and holds(facts, there=True)
@@ -39,8 +39,8 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Whether what trains is at home and leaves for no other reason than its time-to-live. The machine has room for one,
-    so that its replacement waits until it is gone.
+    Return whether what trains is at home and leaves for no other reason than its time-to-live. The machine has room for
+    one, so its replacement waits until it is gone.
     """
     current = facts.state.current
     leaves = current is not None and current.leaving and is_at_home(facts.state, current)
@@ -48,7 +48,7 @@ def starts_again_at_home(facts: Facts) -> bool:
 
 
 def way_home(facts: Facts) -> Offering | None:
-    """The user's own machine, if the run is to go there now: it has no instance, or one in the cloud."""
+    """Return the user's own machine, if the run should go there now: it has no instance, or one in the cloud."""
     current, offering = facts.state.current, at_home_now(facts)
     if offering is None or not holds(facts, there=False):
         return None
@@ -58,7 +58,7 @@ def way_home(facts: Facts) -> Offering | None:
 
 
 def at_home_now(facts: Facts) -> Offering | None:
-    """The user's own machine, if it is free and may be asked."""
+    """Return the user's own machine, if it is free and may be requested; else None."""
     offered = next((each for each in facts.world.offerings if each.capacity_type is CapacityType.OWN), None)
     if offered is None or _rests(facts) or life_of(facts, offered) is None:
         return None
@@ -67,7 +67,7 @@ def at_home_now(facts: Facts) -> Offering | None:
 
 @once
 def work_at_home(facts: Facts) -> Workload | None:
-    """What is left, in seconds of training there; None while that is unknown."""
+    """Return the work left, in seconds of training there; None while that is unknown."""
     work, measured = workload(facts), pace_at_home(facts)
     if work is None:
         return None
@@ -78,15 +78,15 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 
 def holds(facts: Facts, *, there: bool) -> bool:
-    """Whether the deadline can be kept at home alone; `there`: the run trains there already."""
+    """Return whether the machine at home alone can keep the deadline; `there`: the run trains there already."""
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
 
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    How much more time there is until the deadline than a training at home needs, in seconds; less than 0 if it cannot
-    be kept there. Infinite without a deadline; None while the work is unknown.
+    Return the seconds until the deadline that a training at home does not need; less than 0 if it cannot keep the
+    deadline. Infinite without a deadline; None while the work is unknown.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:
@@ -101,7 +101,7 @@ def spare_s(facts: Facts, *, there: bool) -> float | None:
 
 
 def why_home(facts: Facts, offering: Offering) -> str:
-    """Why it is asked for, in the words of the ledger."""
+    """Return why the run requests it, in the words of the ledger."""
     spare = spare_s(facts, there=False)
     kept = ""
     if spare is not None and spare != float("inf"):
@@ -110,7 +110,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
-    """The standby's start costs nothing at home. It has to be over well before the training is."""
+    """Return whether a return pays: the start costs nothing at home, but has to end well before the training does."""
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)
@@ -118,7 +118,7 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 
 def _rests(facts: Facts) -> bool:
-    """After a refusal, or an end that nobody had planned, the machine is left alone for a while."""
+    """Return whether the machine is left alone for a while, after a refusal or an unplanned end."""
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:
         return False

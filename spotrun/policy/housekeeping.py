@@ -1,4 +1,4 @@
-"""What the cloud says is recorded for the bill; and what should not be running is ended."""
+"""Records for the bill what the cloud shows, and ends what should not run."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
-If a heartbeat is unchanged for this long while our own get through, its agent is gone (protocol 16). It writes one
-every 2 s. A write that hangs takes up to 70 s, and 2 minutes of an outage of the store may count: together they are
-less. It is known two looks later, of 15 s each, and so within five minutes.
+Maximum time for which a heartbeat may be unchanged while the runner's own writes get through; then its agent is gone
+(protocol 16). An agent writes one every 2 s. A write that hangs takes up to 70 s, and 2 minutes of an outage of the
+store may count: together they are less. The runner knows two polls of 15 s later, and so within five minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-An instance that has no word from its agent for this long after its launch is given up. The agent speaks before the
-job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning. With the looks it is a
-quarter of an hour.
+Maximum time after its launch for which an instance may have no word from its agent; then it is given up. The agent
+speaks before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning. With the
+polls it is a quarter of an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 def record(facts: Facts) -> Iterator[Action]:
-    """What the bill needs: which instances exist, since when they are charged, and which are gone."""
+    """Record what the bill needs: which instances exist, when their charges began, and which are gone."""
     for name, instance in instances(facts).items():
         launch, member = facts.state.launches[name.launch], facts.state.member(name)
         if member.gone is not None or (launch.settled and instance.never_ran):
@@ -56,8 +56,8 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    By member, the instance that the cloud shows of it. Others may have its tags: consoles copy them to what somebody
-    launches "like this". So the one that was recorded counts, and until then the first.
+    Return, by member, the instance that the cloud shows of it. Other instances may have its tags: consoles copy them to
+    what a user launches "like this". So the recorded one counts, and until then the first.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -115,7 +115,7 @@ def _prices(
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
-    """A machine that was off before its disk went costs nothing itself from then on."""
+    """Add a price of 0 for the machine from when it was off, if it was off before its disk went."""
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
     charged = [each for each in prices if each.since < off_since] or prices[:1]
@@ -127,7 +127,7 @@ def _told(reason: str) -> str:
 
 
 def clean_up(facts: Facts) -> Iterator[Action]:
-    """End what should not be running, and give up what did not come to be."""
+    """End what should not run, and give up launches that did not succeed."""
     state = facts.state
     for instance in facts.world.instances:
         if instance.alive and (reason := _reason_to_end(facts, instance)):
@@ -143,7 +143,7 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 
 def strangers(facts: Facts) -> Iterator[str]:
-    """What lives with the run's tags and is not in its ledger: no entry tells of its end, nor of its cost."""
+    """Yield what runs with the run's tags and is not in its ledger: no entry has its end or its cost."""
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):
             yield f"{instance.instance_id} has to end, and its cost is not in the ledger: {why}"
@@ -190,7 +190,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
-    """What was recorded, and the cloud no longer shows."""
+    """Record the end of an instance that was recorded, and that the cloud no longer shows."""
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
     wanted = state.launches[name.launch].closed is None and not has_left(state, name)
@@ -201,8 +201,8 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Whether the cloud had time to show an instance that nobody asks for any more. A launch that cannot be closed, as one
-    of its members has spoken, may have others that never come.
+    Return whether the cloud had time to show an instance that the run no longer requests. A launch that cannot be
+    closed, as one of its members has spoken, may have others that never come.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -211,7 +211,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
-    """Asked for, and nothing of it was ever shown."""
+    """Repeat the request of a launch of which the cloud has shown nothing, or close it once it is too late."""
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
         return
@@ -225,13 +225,13 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Its agent has said that it goes, or was given up, long enough ago."""
+    """Return whether its agent has said that it leaves, or was given up, long enough ago."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
-    """Why an intent must not be executed, whoever wrote it (protocol 10). The fold has checked caps and budget."""
+    """Return why an intent of any writer must not be executed (protocol 10). The fold has checked caps and budget."""
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:
@@ -249,7 +249,7 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
-    """Nobody asks for it any more, and the cloud had time to show an instance: its reservation ends."""
+    """Record the end of a member that was never shown and is no longer requested: its reservation ends."""
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -264,8 +264,8 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
 
 def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
-    End what is silent, or was never heard, before it trains. As long as none of its members was ready a launch is given
-    up as a whole (protocol 46).
+    End members that are silent, or never spoke, before they train. As long as none of its members was ready, a launch
+    is given up as a whole (protocol 46).
     """
     state = facts.state
     for name in _not_training(state):
@@ -279,7 +279,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
 
 
 def _not_training(state: RunState) -> list[MemberName]:
-    """The members that boot, or that wait for an attempt to name them."""
+    """Return the members that boot, or that wait for an attempt to name them."""
     if not state.of_gangs:
         return [] if state.pending_launch is None else [*state.pending_launch.names]
     training = () if state.current is None else state.current.names
@@ -288,7 +288,7 @@ def _not_training(state: RunState) -> list[MemberName]:
 
 
 def _mute(facts: Facts, name: MemberName) -> str | None:
-    """Why the agent of an instance that does not train is given up."""
+    """Return why the agent of an instance that does not train is given up; None if it is not."""
     state, world = facts.state, facts.world
     if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"

@@ -1,5 +1,5 @@
 """
-Which machine image to start with: the newest, until it fails.
+Chooses the machine image to start with: the newest, until it fails.
 
 A parameter names the newest image of its maker. A new image may not boot, or lack what the bootstrap needs: then each
 launch would pay for a machine that never trains. An image with which this run has trained is known to work.
@@ -17,8 +17,9 @@ from spotrun.run.state import Launch, RunState
 
 def with_good_image(state: RunState, offering: Offering) -> Offering:
     """
-    `offering` itself; or, if its image has failed, with the image that trained last in its region. An image has failed
-    if a launch with it ended before its agent took over. If no image of that region has trained, it is tried again.
+    Return `offering` itself; or, if its image has failed, with the image that trained last in its region. An image has
+    failed if a launch with it ended before its agent took over. If no image of that region has trained, the run tries
+    it again.
     """
     if not offering.image:
         return offering
@@ -33,7 +34,7 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
 
 
 def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
-    """By image, the newest launch that says something about it. A failure before the run was resumed is forgiven."""
+    """Return, by image, its newest launch with an outcome. A failure before the run was resumed does not count."""
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {
         launch.intent.offering.image: launch

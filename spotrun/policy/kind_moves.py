@@ -1,10 +1,10 @@
 """
-Whether to leave an instance that trains for one of another kind: for a kind that is known to cost less per sample, or
-to try one of which that is not known.
+Decides whether to leave an instance that trains for one of another kind: for a kind that is known to cost less per
+sample, or to try a kind whose cost is unknown.
 
-A standby is started beside what trains, so the move costs its start and a handover. What it saves, it saves only until
-the instance would have been lost anyway, or left for spot: then the next is of the best kind without any move. Between
-two measured kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
+The standby starts while the old instance trains, so the move costs its start and a handover. It saves only until the
+instance would have been lost anyway, or left for spot: then the next is of the best kind without any move. Between two
+measured kinds it pays when the difference, as little as it may be, saves more than that over the work of that time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KindMove(msgspec.Struct, frozen=True):
 
 
 def move_to_another_kind(facts: Facts) -> KindMove | None:
-    """What to start a standby of; None if what trains is to go on."""
+    """Return the move for which to start a standby; None if what trains should go on."""
     current = facts.state.current
     if not choice(facts) or current is None or not _may_be_left(facts, current):
         return None
@@ -49,13 +49,13 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
-    """It trains, and its kind's speed is known."""
+    """Return whether it trains, and its kind's speed is known."""
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
 
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
-    """Hours of the first kind that it would still do; None while nothing is known of the work that is left."""
+    """Return the hours of the first kind that it would still do; None while the work left is unknown."""
     left = workload(facts)
     if left is None:
         return None
@@ -67,7 +67,7 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 
 def _on_demand_h(facts: Facts) -> float:
-    """How long it will stay on demand: if it may return to spot, as long again as spot has been missing."""
+    """Return the hours that it will stay on demand: if it may return to spot, as many as spot has been missing for."""
     current, spec = facts.state.current, facts.spec
     assert current is not None
     if spec.resources.spot_policy == "on-demand" or not spec.policy.return_to_spot:
@@ -77,7 +77,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Since when it has been on demand, on whichever kind."""
+    """Return since when the run has been on demand, on any kind."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
@@ -101,14 +101,14 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
-    """Its start, and a handover, in which neither of the two trains."""
+    """Return the USD of its start, and of a handover in which neither of the two trains."""
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
     return (to_usd * changeover(facts.state) + (to_usd + from_usd) * handover_s) / SECONDS_PER_HOUR
 
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
-    """Only from the best that is known: else there is a move to that, or none pays."""
+    """Return a trial only from the best known kind: from another, a move to the best comes first, or none pays."""
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
         return None
@@ -117,7 +117,7 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
-    """For the same work where it trains, at today's price. Its pool may be one that is not to be asked now."""
+    """Return the USD of the same work where it trains, at today's price. Its pool may be one that rests now."""
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:
         return work[offered]

@@ -1,4 +1,4 @@
-"""What became of the launches of a run, in the words that the rules of the policy use."""
+"""Outcomes of the launches of a run, in the words that the rules of the policy use."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""After this many instances in a row ended by themselves before an attempt, the next one would too."""
+"""Number of instances in a row that ended by themselves before an attempt; the next one would too."""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
-    """Why a run asks for an instance while nothing trains. One that was billed counts, although it never trained."""
+    """Return why a run requests an instance while nothing trains. One that was billed counts, even without training."""
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Whether it was asked for beside an attempt that went on."""
+    """Return whether the run requested it while an attempt went on."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -37,7 +37,7 @@ def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
 
 
 def refused(launch: Launch) -> bool:
-    """The cloud had nothing to give, or the account may have no more: which says nothing about our code."""
+    """Return whether the cloud had no capacity, or the account may have no more: our code is not at fault."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 
@@ -52,7 +52,7 @@ def rejected(launch: Launch) -> bool:
 
 
 def never_asked(launch: Launch) -> bool:
-    """Nobody could ask the cloud for it while it might have been asked for, which says nothing about the market."""
+    """Return whether no runner could send the request while it was valid, which says nothing about the market."""
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
         return False
@@ -60,7 +60,7 @@ def never_asked(launch: Launch) -> bool:
 
 
 def why_refused(launch: Launch) -> str:
-    """The kind of refusal, in a few words; "" if neither the market nor a quota nor the request was the reason."""
+    """Return the kind of refusal, briefly; "" if the reason was neither the market nor a quota nor the request."""
     if never_asked(launch):
         return ""
     if launch.failed_to_start:
@@ -75,14 +75,16 @@ def why_refused(launch: Launch) -> str:
 
 
 def words_of_refusal(launch: Launch) -> str:
-    """What the cloud said when it refused the launch, or ended its instance before it ran."""
+    """Return the cloud's message when it refused the launch, or ended its instance before it ran."""
     if launch.closed is not None:
         return launch.closed.detail
     return "" if launch.gone is None else launch.gone.evidence
 
 
 def stillborn(launch: Launch) -> bool:
-    """It ended before an attempt, or the cloud rejected its request: neither for the market nor for a quota."""
+    """
+    Return whether it ended before an attempt, or was rejected as a request: neither for the market nor for a quota.
+    """
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     if launch.gone is None or launch.over_quota or launch.came_up:
@@ -91,13 +93,13 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """All of a gang stood ready, and were released because nobody began."""
+    """Return whether all of a gang stood ready, and were released because no lead began an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """The rejected ones of `launches`, newest first, up to the newest that got an instance."""
+    """Yield the rejected ones of `launches`, newest first, up to the newest that got an instance."""
     for launch in launches:
         if rejected(launch):
             yield launch

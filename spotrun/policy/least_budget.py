@@ -1,4 +1,4 @@
-"""The smallest budget with which a run begins. Pure: the policy itself is asked, with one budget after another."""
+"""Finds the smallest budget with which a run begins. Pure: it runs the policy with one budget after another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOUBLINGS_MAX = 40
 
 
 def least_budget_usd(unborn: RunState, spec: RunSpec, world: World) -> Decimal | None:
-    """To the cent, rounded up; None if no budget lets a run begin in this world."""
+    """Return the smallest budget, rounded up to the cent; None if no budget lets a run begin in this world."""
 
     def begins(budget_usd: Decimal) -> bool:
         state = replace(unborn, created=replace(unborn.created, budget_usd=budget_usd))

@@ -1,4 +1,4 @@
-"""How long instances live, and when one is replaced because its life ends."""
+"""Lives of instances, and when a standby replaces one because its life ends."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
-"""A runner may see nothing for this long, with expired credentials or a machine that is off, and no instance ends."""
+"""Maximum time for which a runner may see nothing (expired credentials, machine off) without any instance ending."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
-"""A standby is launched this long before an instance's time-to-live ends, at the latest."""
+"""Minimum time before the end of an instance's time-to-live at which its standby is launched."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
 TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 LAST_MINUTES = timedelta(minutes=3)
-"""With this little left of its time-to-live an instance commits and goes, even if no standby is there."""
+"""Time left of its time-to-live at which an instance commits and goes, even if no standby is there."""
 
 
 def lives_until(state: RunState, attempt: Attempt) -> datetime:
-    """When its time-to-live ends the first instance of an attempt."""
+    """Return when the time-to-live ends the first instance of an attempt."""
     return min(ends_at for ends_at, _ in _lives(state, attempt))
 
 
 def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
-    """Until when each instance of it lives, and for how long in all."""
+    """Yield, for each instance of the attempt, when its life ends and how long it is in all."""
     for name in attempt.names:
         recorded, ready = state.member(name).recorded, state.member(name).ready
         booted_at = attempt.booted_at if ready is None else ready.booted_at
@@ -39,8 +39,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Whether it is time for a standby, because the time-to-live of what trains will soon end. A bench has none: on
-    another instance it would begin anew.
+    Return whether it is time for a standby, because the time-to-live of what trains will soon end. A bench has none: on
+    another instance it would begin again.
     """
     if facts.state.created.is_bench:
         return False
@@ -50,8 +50,8 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    The part of a time-to-live in which a standby takes over: what its start takes at least, or half of a short life.
-    It is a day, if there is that much, in case no runner is there.
+    Return the part of a time-to-live in which a standby takes over: at least the time of its start, or half of a short
+    life. It is a day, if there is that much, in case no runner is there.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -1,4 +1,4 @@
-"""What a launch may cost, and so how long its instance may live."""
+"""Decides what a launch may cost, and so how long its instance may live."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import bounded
 
 WARN_AT = Decimal("0.8")
-"""The share of a budget at which to warn, if the specification names none."""
+"""Share of a budget at which to warn, if the job names none."""
 INTENT_LIFETIME = timedelta(minutes=10)
-"""How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
+"""Maximum age at which any runner may execute a LaunchIntended; an older one may only be looked up (protocol 8)."""
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
-"""A shorter life does not pay for its boot, unless this run has measured that it starts faster than most."""
+"""Minimum life of an instance: a shorter one does not pay for its boot, unless this run's starts were faster."""
 STARTS_IN_A_LIFE = 2
-"""How many times as long as a start the shortest life has to be."""
+"""Minimum length of the shortest life, in starts."""
 AMPLE = 1.5
-"""A budget is ample as long as it has this many times what the rest of the run is expected to cost."""
+"""Minimum multiple of the expected cost of the rest of the run that makes a budget ample."""
 LIVES_IN_A_BUDGET = 3
-"""An instance that gets half of the money beside the one that it replaces gets a third of all that is not spent."""
+"""An instance that gets half of the money next to its predecessor gets a third of all that is not spent."""
 NEEDED_TIMES = 2
-"""A budget gives an instance at most this many times as long as the rest of the work may take."""
+"""Maximum life by a budget, as a multiple of the time that the rest of the work may take."""
 WORTH_PLACES = Decimal("0.0001")
-"""What an hour at home would cost in the cloud is a guess, by speeds: no more digits than these."""
+"""Digits of the guess, by speeds, of what an hour at home would cost in the cloud."""
 STORAGE_SHARE = Decimal("0.01")
-"""This share of a budget stays reserved for storage and requests, or more once they are known to take more."""
+"""Minimum share of a budget that stays reserved for storage and requests; more once they are known to take more."""
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
@@ -55,8 +55,8 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Ask for `offering`, unless the budget or standbys that have failed speak against it: for all that train together, or
-    for `count` members that their gang lacks.
+    Request `offering`, unless the budget or failed standbys speak against it: for all that train together, or for
+    `count` members that their gang lacks.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
@@ -86,7 +86,7 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
-    """The same for so many members of a gang: of the newest one, if they fill its gap or are to replace it."""
+    """Return the intent for `count` members that the newest gang lacks; without `count`, for a whole gang."""
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:
         return replace(intent, standby_for=None, for_gang=state.current_attempt, count=state.created.size)
@@ -94,7 +94,7 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
-    """The news that `warn_at` of the budget is spent; None before, and once it was written."""
+    """Return the event that `warn_at` of the budget is spent; None before, and once it was written."""
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
     if budget is None or state.budget_warning is not None:
@@ -109,7 +109,7 @@ def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
 
 
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
-    """The most that an hour may come to cost: a spot price floats, up to max_price or the on-demand price."""
+    """Return the maximum price of an hour: a spot price floats, up to max_price or the on-demand price."""
     if offering.capacity_type is not CapacityType.SPOT:
         return offering.price_usd_per_hour
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
@@ -117,7 +117,7 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    How long new instances may live; None if the budget allows too little to be worth a boot.
+    Return how long new instances may live; None if the budget allows too little to be worth a boot.
 
     Those of a bench are not replaced and save nothing, so they live hardly longer than it lasts: if its process is
     killed, only their own timer ends them.
@@ -141,7 +141,7 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    How long an instance may live by the budget; nothing if it has to wait for money that will come back.
+    Return how long an instance may live by the budget; zero if it has to wait for money that will come back.
 
     As long as the budget is ample, an instance gets half of what is neither spent nor reserved. The other half is for
     its standby, which may be needed at any moment, and gets half of that. Where an instance's life ends before its work
@@ -149,8 +149,8 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
     Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
     is left, or for a useful time on demand until spot is back; else the instance gets everything. If not even that pays
-    for the work, the instance is asked for only when the one before it is gone, and its reservation with it: standing
-    still costs nothing.
+    for the work, the run requests the instance only when the one before it is gone, and its reservation with it:
+    standing still costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -162,13 +162,13 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """The shortest life that is worth a boot, and of which some is left for training."""
+    """Return the shortest life that is worth a boot, and leaves some time for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
-    """Whether what is not spent pays for the rest of the work by halves, and half as much again, at today's price."""
+    """Return whether the unspent money pays for the rest by halves, and half as much again, at today's price."""
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
         return True
@@ -183,13 +183,13 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
 
 
 def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
-    """The part of its reservation that a launch has not cost yet."""
+    """Return the part of its reservation that a launch has not cost yet."""
     rule = facts.state.created.billing
     return launch.reserved_usd(rule) - launch.cost_until(facts.now, rule)
 
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
-    """What a budget keeps for the bytes of an instance that cross regions in its life."""
+    """Return what a budget keeps for the bytes of an instance that cross regions in its life."""
     if facts.state.created.budget_usd is None:
         return ZERO
     return to_nano(transfer_limit(facts, offering.region).over(life))
@@ -201,7 +201,7 @@ def _ceiling(facts: Facts, offering: Offering) -> Decimal:
 
 
 def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
-    """The bill that it is compared with. At home that is what the cloud asks on demand for the work of an hour."""
+    """Return the price to compare with. At home that is the cloud's on-demand price for the work of an hour."""
     offerings = facts.world.offerings
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
     if offering.capacity_type is not CapacityType.OWN or not rented:
@@ -210,7 +210,7 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
-    """The life that an instance needs which will be left for spot again; None for one that is to do all the work."""
+    """Return the life that an instance needs if the run will leave it for spot; None if it has to do all the work."""
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None
 
@@ -219,8 +219,8 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    How long the part of the budget that is neither spent nor reserved lasts at that price, with `freed_usd` added, for
-    all that train together or for `count`. Storage, requests and what crosses regions come off first.
+    Return how long the part of the budget that is neither spent nor reserved lasts at that price, with `freed_usd`
+    added, for all that train together or for `count`. Storage, requests and traffic between regions come off first.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -234,7 +234,7 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """How long one instance would live to do the work that is left, from its start to its end; None while unknown."""
+    """Return how long one instance would live to do the work left, from its start to its end; None while unknown."""
     work = workload(facts)
     if work is None:
         return None
@@ -243,7 +243,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
-    """Whether the budget allows all the work that is left to be done there; if either is unknown, it does."""
+    """Return whether the budget allows all the work left to be done there; if either is unknown, it does."""
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -252,8 +252,8 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Whether more will be left soon: an instance that has trained is not gone yet. It does not come back soon if that
-    instance trains on demand and is to be left for spot.
+    Return whether more will be left soon: an instance that has trained is not gone yet. The money does not come back
+    soon if that instance trains on demand and the run will leave it for spot.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -266,7 +266,7 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
-    """If the deadline wants on-demand, and that alone would pay for all the work, spot makes way for it."""
+    """Drain spot to make way if the deadline wants on-demand, and that pays for all the work; else stop or wait."""
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))

@@ -1,8 +1,8 @@
 """
-How fast a run's steps went, by what its agents have said.
+Measures how fast a run's steps went, by the reports of its agents.
 
 A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
-snapshots, and the last word of its agent. So the pace includes what validation, checkpoints and slow spells take.
+snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Seconds per step, and by which share of itself that may be wrong; from so many `steps`."""
+    """Seconds per step, their possible error as a share, and the number of `steps` that they were measured from."""
 
     step_s: float
     doubt: float
@@ -28,14 +28,14 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def any_attempt(attempt: Attempt) -> bool:
-    """Count each of them."""
+    """Count every attempt."""
     return True
 
 
 def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
     """
-    The mean over all stretches of the attempts that count. Its doubt is twice the standard error of it, within the
-    assumed bounds.
+    Return the mean over all stretches of the attempts that count; None if there are too few steps. Its doubt is twice
+    the standard error of the mean, within the assumed bounds.
     """
     stretches = list(_stretches(state, world, counts))
     steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
@@ -50,7 +50,7 @@ def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], boo
 
 
 def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool]) -> Iterator[tuple[int, float]]:
-    """Steps and seconds of each."""
+    """Yield steps and seconds of each."""
     for marks in _marks(state, world, counts).values():
         for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
             if next_step > step:
@@ -60,7 +60,7 @@ def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool])
 def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
-    """When each trainer that made a step was at which: by attempt and incarnation."""
+    """Return the known (step, moment) pairs of each trainer that made a step, by attempt and incarnation."""
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
         for attempt in state.attempts.values()

@@ -1,4 +1,4 @@
-"""How old a run is and how long it is waited for: pauses do not count, and patience never runs faster than a disk."""
+"""Age of a run, and limits of its waits: pauses do not count, and no wait is shorter than a slow disk needs."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
-"""The clocks of two machines are hardly further apart. A moment that is later than that by ours was made up."""
+"""Maximum difference between the clocks of two machines. A later moment, by the runner's clock, was made up."""
 REAL_PATIENCE = timedelta(seconds=90)
-"""System time: a slow disk is no evidence, however fast run time passes."""
+"""Minimum patience in system time: a slow disk is no evidence, however fast run time passes."""
 
 NO_ANSWER_MAX = timedelta(seconds=90)
-"""A launch that the cloud has not answered for this long, and of which it shows no instance, is given up."""
+"""Maximum time for which the cloud may leave a launch unanswered and show no instance of it; then it is given up."""
 
 TICK_S = 2.0
-"""Run time between two looks: each second that a notice is found late is one less to boot a standby in."""
+"""Run time in seconds between two ticks: each second that a notice is found late is one less to boot a standby in."""
 TICK_SYSTEM_MIN_S = 0.1
-"""System time: however fast run time passes, looking costs something."""
+"""Minimum system time in seconds between two ticks: however fast run time passes, a tick costs something."""
 
 TICKS_TO_LAUNCH = 3
-"""A refusal is known at the third tick: the launch is intended, asked for, and given up."""
+"""Ticks until a refusal is known: the launch is intended, requested, and given up."""
 
 LOOK_S = 0.5
-"""Run time between two looks at the ledger, between two ticks: a notice is not to wait for the next tick."""
+"""Run time in seconds between two reads of the ledger, between two ticks: a notice need not wait for the next tick."""
 LOOK_SYSTEM_MIN_S = 0.05
-"""System time."""
+"""Minimum system time in seconds between two reads of the ledger."""
 
 
 def tick(state: RunState) -> timedelta:
-    """The run time between two decisions."""
+    """Return the run time between two decisions."""
     return timedelta(seconds=tick_s(state.created.time_scale))
 
 
 def tick_s(time_scale: float) -> float:
-    """The same in seconds, for a clock of that scale."""
+    """Return the same in seconds, for a clock of that scale."""
     return max(TICK_S, TICK_SYSTEM_MIN_S * time_scale)
 
 
 def look_s(time_scale: float) -> float:
-    """The run time between two looks at the ledger, for a clock of that scale."""
+    """Return the run time in seconds between two reads of the ledger, for a clock of that scale."""
     return max(LOOK_S, LOOK_SYSTEM_MIN_S * time_scale)
 
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
-    """A patience in run time that is never less than `REAL_PATIENCE` on the wall, however fast run time passes."""
+    """Return a patience in run time that is at least `REAL_PATIENCE` on the wall, however fast run time passes."""
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
 
 def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool:
-    """Whether a launch that was not answered yet is to be given up: another pool may answer."""
+    """Return whether to give up a launch that was not answered yet: another pool may answer."""
     return now - state.launches[launch].intended_at >= at_least_real(NO_ANSWER_MAX, state)
 
 
 def age(facts: Facts) -> timedelta:
     """
-    How long the run has been open; while it was stopped or failed its clock stood still. A pause that is to last on is
-    none: in a run without a key anybody may have written it.
+    Return how long the run has been open; while it was stopped or failed its clock stood still. A pause that ends in
+    the future does not count: in a run without a key anyone may have written it.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

@@ -1,4 +1,4 @@
-"""What is known of the spot pools: how each has treated this run and others, and which are in trouble now."""
+"""Observations of the spot pools: how each has treated this run and others, and which are in trouble now."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
-"""For this long after a loss or a refusal a pool is believed to be empty. It has capacity then with p = 0.23."""
+"""Time after a loss or a refusal for which a pool counts as empty. It has capacity then with p = 0.23."""
 
 
 def name_of(pool: Pool) -> str:
-    """What a strategy calls a spot pool: its zones are our pools."""
+    """Return a strategy's name of a spot pool: its zones are our pools."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
-    """The pools that refused an instance, took one or told one to leave a short while ago, of this run or another."""
+    """Return the pools that refused an instance, took one or gave it notice lately, of this run or another."""
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
 def at_risk(facts: Facts) -> set[Pool]:
-    """The pools in which the cloud lately said that it might take an instance of this run."""
+    """Return the pools in which the cloud lately warned that it might take an instance of this run."""
     state = facts.state
     return {
         state.launch_of(attempt).intent.offering.pool
@@ -39,9 +39,9 @@ def at_risk(facts: Facts) -> set[Pool]:
 @once
 def market_history(facts: Facts) -> MarketHistory:
     """
-    How the spot pools have treated this run and others, as of now in seconds since the run's creation.
+    Return how the spot pools have treated this run and others, as of now in seconds since the run's creation.
 
-    A pool is taken to have spot as long as nobody was interrupted or refused there lately.
+    A pool counts as having spot unless it interrupted or refused an instance lately.
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]

@@ -1,5 +1,5 @@
 """
-Which offerings may be asked for now, and in which order: the least dollars per hour of progress first.
+Ranks the offerings that may be requested now: the least dollars per hour of progress first.
 
     price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
@@ -44,7 +44,7 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 @once
 def on_demand_now(facts: Facts) -> list[Offering]:
-    """The on-demand offerings worth asking for now, best first."""
+    """Return the on-demand offerings worth a request now, best first."""
     asked, last = on_demand_work(facts), _asked_last(facts, set(just_lost(facts)))
     chooses = choice(facts) and facts.spec.resources.spot_policy == "on-demand"
     tier = _tiers(facts, asked, asked) if chooses else _no_tiers
@@ -54,8 +54,8 @@ def on_demand_now(facts: Facts) -> list[Offering]:
 @once
 def spot_now(facts: Facts) -> list[Offering]:
     """
-    The spot offerings worth asking for now, best first. Where there is a choice, those of a kind on trial come first,
-    then those of the best kind and of kinds that cost about the same.
+    Return the spot offerings worth a request now, best first. Where there is a choice, those of a kind on trial come
+    first, then those of the best kind and of kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
@@ -63,7 +63,7 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
-    """Of a choice, the spot to ask for before any other: one tier of it, and of a dearer kind what beats on-demand."""
+    """Return the spot to request first, of a choice: one tier of it, and of a dearer kind what beats on-demand."""
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
     if first and tier(first[0]) == DEARER and on_demand_now(facts):
@@ -73,14 +73,14 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
-    """Whether another kind of spot is preferred, of which none may be asked now or all came before."""
+    """Return whether the run prefers spot of another kind, whose pools all rest or came before."""
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 
 
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """The tiers of kinds."""
 ABOUT = 1.1
-"""A kind that costs this many times what the best one does is no worse than a wait for that."""
+"""Maximum cost, as a multiple of the best kind's, of a kind that is no worse than a wait for the best."""
 
 
 def _no_tiers(_: Offering) -> int:
@@ -88,7 +88,7 @@ def _no_tiers(_: Offering) -> int:
 
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
-    """The tier of each offering that may be `asked`, of a choice. `work` has those too whose pools rest."""
+    """Return the tier of each offering of a choice that may be `asked`. `work` also has those whose pools rest."""
     trial = worth_a_trial(facts, work, asked)
     known = best_known(facts, work)
     best, cheapest = known or begun_with(facts, work), cheapest_of_kinds(facts, work)
@@ -106,7 +106,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> Trial | None:
-    """The trial for which this spot offering comes first."""
+    """Return the trial for which this spot offering comes first; None if there is none."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
@@ -116,7 +116,7 @@ def trial_of(facts: Facts, offering: Offering) -> Trial | None:
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
     """
-    Those that make an hour of progress cheaper than on-demand does. On-demand that trains already needs no start.
+    Return the spot with cheaper progress per hour than on-demand. On-demand that trains already needs no start.
     """
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
@@ -127,7 +127,7 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 @once
 def spot_work(facts: Facts) -> dict[Offering, float]:
-    """What spot may be asked for now, each with its price of progress."""
+    """Return the spot that may be requested now, each with its price of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
@@ -135,7 +135,7 @@ def spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def all_spot_work(facts: Facts) -> dict[Offering, float]:
-    """The same of all spot that the job allows, whether or not its pool may be asked just now."""
+    """Return the same of all spot that the job allows, also of pools that rest."""
     in_time = (found for found in spot_offerings(facts) if kind_of(facts, found) not in too_slow(facts))
     allowed = [found for found in in_time if reservable(facts, found)]
     lives = expected_lives(facts, allowed)
@@ -144,7 +144,7 @@ def all_spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def on_demand_work(facts: Facts) -> dict[Offering, float]:
-    """The same on demand."""
+    """Return the same of on-demand."""
     all_work = horizon_s(facts)
     asked = _may_be_asked(facts, CapacityType.ON_DEMAND)
     return {found: _price_of_progress(facts, found, all_work) for found in asked}
@@ -166,7 +166,7 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
-    """USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
+    """Return USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
     by_the_hour = facts.size * float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
@@ -180,8 +180,9 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    How many seconds each spot pool is expected to last from now on, at most as long as there is work. A gang lasts as
-    long as the first of its members: as an instance would that is lost so many times as often.
+    Return the seconds that each spot pool is expected to last from now on, at most as long as there is work. A gang
+    lasts as long as the first of its members: as an instance would that is lost as many times as often as it has
+    members.
     """
     history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}
@@ -189,6 +190,6 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
 
 @once
 def horizon_s(facts: Facts) -> float:
-    """For how long an instance is needed: until the work is done, if that is known."""
+    """Return the seconds for which an instance is needed: until the work is done, if that is known."""
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))

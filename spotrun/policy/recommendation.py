@@ -1,16 +1,16 @@
 """
-Whether to replace an instance as soon as its cloud says that it might take it (EC2's rebalance recommendation).
+Decides whether to replace an instance when its cloud warns that it might take it (EC2's rebalance recommendation).
 
 A loss that follows costs training time: what a changeover takes beyond the notice; or, without a notice, all of the
-changeover and rework. To move in time saves that. If no loss follows, the move was paid for in vain. The move is worth
+changeover and rework. A move in time saves that. If no loss follows, the move was paid for in vain. The move is worth
 it when
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
 The price of time is that of an hour on demand, because time can be bought for that. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from what became of this run's recommendations so far. Nobody publishes such a figure
-for EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
+follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. No figure is published for
+EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
 notice, or along with it); so the prior is an assumption, and a weak one.
 """
 
@@ -42,7 +42,7 @@ REASON = "standby: the cloud may take the instance"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move to `offering` before the loss: what it is expected to save and to cost, in USD."""
+    """A move to `offering` before the loss: its expected saving and cost, in USD."""
 
     offering: Offering
     followed: float
@@ -62,7 +62,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_in_time(facts: Facts) -> Move | None:
-    """The standby to start for a recommendation, if it pays; None if there is no recommendation, or it was acted on."""
+    """Return the move for a recommendation, if it pays; None without a recommendation, or once the run acted on it."""
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
         return None
@@ -77,7 +77,7 @@ def move_in_time(facts: Facts) -> Move | None:
 
 
 def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
-    """A recommendation that is fresh, for a spot instance that trains; one standby is started for it, and no second."""
+    """Return whether a spot instance that trains has a fresh recommendation, and no standby was started for it."""
     state = facts.state
     launch, trains = state.launch_of(current), bool(current.trainers) and current.trainers[-1].started_at is not None
     if not trains or current.leaving or launch.intent.offering.capacity_type is not CapacityType.SPOT:
@@ -87,7 +87,7 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """A standby was started for it. If the cloud refused that one, it cost nothing, and another pool may be asked."""
+    """Return whether a standby was started for it. A refused one cost nothing, and another pool may be tried."""
     assert current.rebalance_at is not None
     return any(
         launch.intent.beside == current.number
@@ -98,7 +98,7 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
 
 
 def _elsewhere(facts: Facts) -> Offering | None:
-    """The best spot pool that is not in danger itself, and was not asked for this instance before."""
+    """Return the best spot pool that is not in danger itself, and was not tried for this instance before; else None."""
     state = facts.state
     if facts.spec.resources.spot_policy == "on-demand":
         return None
@@ -110,7 +110,7 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 
 def _affordable(facts: Facts, found: Offering) -> bool:
-    """If the budget is tight, the run keeps what it has: a move reserves a second life beside the first."""
+    """Return whether the budget allows the move. If it is tight, the run stays: a move reserves a second life."""
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
     if life is None or facts.state.created.budget_usd is None:
@@ -123,7 +123,7 @@ def _affordable(facts: Facts, found: Offering) -> bool:
 
 
 def priced(facts: Facts, found: Offering) -> Move | None:
-    """What it is worth to be in `found` before a loss follows; None if too little work is left for a changeover."""
+    """Price a move to `found` before a loss follows; None if too little work is left for a changeover."""
     state, now = facts.state, facts.now
     current = state.current
     assert current is not None
@@ -145,7 +145,7 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
-    """How much longer than a handover a loss stops training: what a start takes beyond the notice, or all of it."""
+    """Return how much longer than a handover a loss stops training: a start's time beyond the notice, or all of it."""
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
@@ -156,7 +156,7 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    From asking for each instance to its first new step, and an assumed one.
+    Return the seconds from the request for each instance to its first new step, and an assumed one.
 
     A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
     matters here.
@@ -170,7 +170,7 @@ def _starts_s(state: RunState) -> list[float]:
 
 
 def _handover_s(state: RunState) -> float:
-    """How long training stops when a ready standby takes over: the last commit, and a warm restore."""
+    """Return the seconds that training stops when a ready standby takes over: the last commit, and a warm restore."""
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 
 

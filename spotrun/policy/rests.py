@@ -1,5 +1,5 @@
 """
-Which pools rest after a refusal, until when, and why.
+Finds which pools rest after a refusal, until when, and why.
 
 A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
 the cloud finds with a request, last until the user does something. The cloud may find the fault only when it starts the
@@ -35,13 +35,13 @@ from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
-"""A pool that had no capacity, or was denied, is not asked again for this long."""
+"""Time for which the run leaves alone a pool that had no capacity, or was denied."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
-"""A quota, or a rejected request: the first rest of a pool, and the longest, as each is twice the one before."""
+"""First and maximum rest of a pool after a full quota or a rejected request; each rest is twice the one before."""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """From when until when a pool is not asked, because of the newest launch that it refused."""
+    """The time for which a pool is left alone, because of the newest launch that it refused."""
 
     launch: Launch
     began_at: datetime
@@ -50,8 +50,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    What the job allows: no dearer than max_price, and of the kind that exact bits bind it to. Nobody asks a price for a
-    machine of the user's own.
+    Return what the job allows: no dearer than max_price, and of the kind that exact bits bind it to. The price limit
+    does not apply to the user's own machine.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -61,8 +61,8 @@ def within_price(facts: Facts) -> list[Offering]:
 
 def rests(facts: Facts, offering: Offering) -> bool:
     """
-    Whether its pool is not to be asked now. If all pools of a kind reject the request, none is left to ask instead: so
-    they are asked a few times at once, as a cloud may be wrong for a moment.
+    Return whether its pool rests now. If all pools of a kind reject the request, none is left to try instead: so the
+    run tries them a few times at once, as a cloud may be wrong for a moment.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -71,7 +71,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
-    """What keeps its pool from being asked; None if nothing does."""
+    """Return the rest that keeps the run from its pool; None if there is none."""
     rest = _resting(facts).get(offering.pool)
     if rest is None or (rejected(rest.launch) and _would_be_another(facts, rest.launch, offering)):
         return None
@@ -79,7 +79,7 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """So many requests in a row were rejected that it was not one moment's fault."""
+    """Return whether enough requests in a row were rejected to rule out a passing fault."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
@@ -97,12 +97,12 @@ def no_spot_accepts(facts: Facts) -> bool:
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
-    """Where a request was rejected: what is wrong there may be wrong for its other types too."""
+    """Return the zones that rejected a request: what is wrong there may be wrong for their other types too."""
     return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
 
 
 def why_none(facts: Facts, capacity_type: CapacityType) -> str:
-    """Why none of its pools may be asked now, and when the first of those is asked again that do not lack capacity."""
+    """Say why none of its pools may be requested now, and when the first that does not lack capacity is tried again."""
     kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
     wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)
     found = [rest for rest in (rest_of(facts, each) for each in wanted) if rest is not None]
@@ -116,7 +116,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def full_quota(state: RunState, now: datetime) -> str:
-    """The quota that is full by the newest pool that said so, and when that pool is asked again; "" if none is."""
+    """Name the quota that is full by the newest pool that said so, and when that pool is tried again; "" if none is."""
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
 
@@ -134,7 +134,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """The pools that have just refused. One that has given an instance since then is awake."""
+    """Return the pools that have just refused. A pool that has given an instance since then does not rest."""
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool
@@ -154,7 +154,7 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Twice as long as the rest before, if the pool was left alone in that one and answers the same again."""
+    """Double the rest before, if the pool was left alone in that one and answers the same again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at

@@ -1,4 +1,4 @@
-"""A run with a deadline, as its strategy is asked about it: the same Situation that simulated jobs are decided in."""
+"""Describes a run with a deadline to its strategy: the same Situation that simulated jobs are decided in."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
-    These facts for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
+    Return these facts for a strategy. `running` trains or is about to, None after a loss; `spot` may be requested.
 
-    While the work that is left is unknown, it is taken for all that could still be done in time. So nothing is spared
-    for a wait or for spot. Of a choice, seconds are those of the kind that keeps the promise, and the price of another
-    is that of the work of an hour there. If no kind is offered on demand, they are those of the first.
+    While the work left is unknown, it counts as all that could still be done in time. So no time is spared for a wait
+    or for spot. Of a choice, seconds are those of the kind that keeps the promise, and the price of another kind is
+    that of an hour's work there. If no kind is offered on demand, they are those of the first.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -54,7 +54,7 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
-    """On the kind that keeps the promise. A tick on a slower one uses up slack; a loss of a faster one undoes more."""
+    """Return the work on the keeper's kind. A tick on a slower one uses slack; the loss of a faster one undoes more."""
     work = workload(facts)
     assert work is not None
     if kept is None:
@@ -67,8 +67,9 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Of the cheapest on-demand offering, its commits included; without any, the price that spot is compared with. Of a
-    choice, the price of the work of an hour on the first kind: on the kind that keeps the promise, if one is made.
+    Return the price of the cheapest on-demand offering, its commits included; without any, the price that spot is
+    compared with. Of a choice, the price of an hour's work on the first kind: on the kind that keeps the promise, if
+    there is one.
     """
     kept = keeper(facts)
     if kept is not None:
@@ -83,7 +84,7 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
 
 
 def choice_of(launch: Launch) -> Choice:
-    """Where an instance of it runs, in a strategy's words."""
+    """Return where an instance of it runs, in a strategy's words."""
     offering = launch.intent.offering
     return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
 

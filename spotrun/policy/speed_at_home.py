@@ -1,8 +1,8 @@
 """
-How fast a run trains on the machine of its user's own, and in the cloud beside it.
+Measures how fast a run trains on its user's own machine, and in the cloud.
 
-What each has trained is measured by itself. Until both were, the job's own figure (`hardware.NAME.speed`) says how many
-times as fast as the cloud the machine is.
+Each has its own measurement. Until both were measured, the job's own figure (`hardware.NAME.speed`) says how many times
+as fast as the cloud the machine is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def is_at_home(state: RunState, attempt: Attempt) -> bool:
 
 @once
 def pace_at_home(facts: Facts) -> Pace | None:
-    """As it was measured there; None if it was not."""
+    """Return the pace measured there; None if it was not."""
     return measured_pace(facts.state, facts.world, lambda attempt: is_at_home(facts.state, attempt))
 
 
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
-    """As it was measured there; else by that at home, with the doubt of the job's own figure."""
+    """Return the pace measured there; else by that at home, with the doubt of the job's own figure."""
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)
     if measured is not None or at_home is None:
@@ -37,7 +37,7 @@ def pace_in_cloud(facts: Facts) -> Pace | None:
 
 @once
 def times_cloud(facts: Facts) -> float:
-    """How many times as fast as the cloud's instance the machine trains."""
+    """Return how many times as fast as the cloud's instance the user's machine trains."""
     at_home, in_cloud = pace_at_home(facts), pace_in_cloud(facts)
     if at_home is None or in_cloud is None:
         return float(_said(facts))
@@ -45,7 +45,7 @@ def times_cloud(facts: Facts) -> float:
 
 
 def times_of(facts: Facts, attempt: Attempt) -> float:
-    """How many times as fast as the cloud's instance an attempt trains."""
+    """Return how many times as fast as the cloud's instance an attempt trains."""
     at_home = facts.spec.home is not None and is_at_home(facts.state, attempt)
     return times_cloud(facts) if at_home else 1.0
 

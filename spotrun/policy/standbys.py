@@ -1,8 +1,8 @@
 """
-Standbys that fail one after another, beside a training that goes on.
+Standbys that fail one after another while training goes on.
 
-What is wrong may be wrong for long (an image, a set-up that no longer installs), and each try costs a boot. So after
-three in a row the next one is asked for after a pause, and each pause is twice as long as the one before.
+The cause may last (an image, a set-up that no longer installs), and each try costs a boot. So after three failures in a
+row the next request comes after a pause, and each pause is twice as long as the one before.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, Launch, RunState
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""After the third failure in a row."""
+"""Pause after the third failure in a row."""
 DOUBLINGS_MAX = 8
-"""The pause is as long as a life then. The ledger of an earlier version may hold hundreds of failures."""
+"""Maximum doublings of the pause, which is then as long as a life. An earlier version's ledger may hold hundreds."""
 
 
 class FailedStandbys(msgspec.Struct, frozen=True):
-    """How many standbys of what trains have failed in a row, `why` the newest did, and when the next is asked for."""
+    """The number of standbys that failed in a row, `why` the newest failed, and when the run requests the next."""
 
     count: int
     why: str
@@ -49,10 +49,11 @@ class FailedStandbys(msgspec.Struct, frozen=True):
 
 def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStandbys | None:
     """
-    The standbys of one capacity type that have failed beside the attempt that trains; None for less than three.
+    Return the standbys of one capacity type that failed while the current attempt trained; None for less than three.
 
-    What the market has refused or taken is left out: it says nothing about the next boot. A notice opens a new count.
-    Then a standby is worth a try in any case, because without one training stands still once the instance is lost.
+    Those that the market refused or took are left out: they say nothing about the next boot. A notice opens a new
+    count. Then a standby is worth a try in any case, because without one training stands still once the instance is
+    lost.
     """
     current = state.current
     if current is None:
@@ -70,13 +71,13 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
 
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:
-    """Those of the capacity type that has to wait longer; None if none has to."""
+    """Return those of the capacity type that has to wait longer; None if none has to."""
     found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
     return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
 
 
 def _failed(launch: Launch) -> bool:
-    """It ended before it took over, and another would too: neither the market nor a quota was the reason."""
+    """Return whether it ended before it took over for a lasting reason: neither the market nor a quota."""
     denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
     return denied or stillborn(launch)
 
@@ -89,7 +90,7 @@ def _why(launch: Launch) -> str:
 
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
-    """When the pause is over. It leaves time for one more try before the time-to-live of what trains ends."""
+    """Return when the pause is over, with time for one more try before the time-to-live of what trains ends."""
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)
     after_pause = failed_at + FIRST_PAUSE * (1 << min(len(failed) - STILLBORN_MAX, DOUBLINGS_MAX))

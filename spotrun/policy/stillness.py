@@ -1,4 +1,4 @@
-"""Whether a run is still: a runner then need not ask a cloud at each pass what has become of the run's instances."""
+"""Checks whether a run is still: a runner then need not read the run's instances from the cloud at each tick."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Whether nothing is in motion: one attempt trains, or there is no instance to be had, and the cloud showed no other
-    of the run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be left.
+    Return whether nothing is in motion: one attempt trains, or there is no instance to be had, and the cloud showed no
+    other instance of the run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be
+    left.
 
     `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
     """
@@ -30,6 +31,6 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
-    """What a cloud shows while an attempt trains. An agent speaks for its own instance."""
+    """Return what a cloud shows while an attempt trains. An agent speaks for its own instance."""
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

@@ -1,4 +1,4 @@
-"""What a run costs beside its instances, as far as a budget has to keep something for it: storage and requests."""
+"""Costs of a run besides its instances, as far as a budget keeps something for them: storage and requests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
 
 OBJECTS_ASSUMED = 8
-"""The objects of a checkpoint, before one was made."""
+"""Objects of a checkpoint, before the run has made one."""
 ENTRIES_PER_COMMIT = 3
-"""A commit, the retirement of an older one, and a share of all else that is written now and then."""
+"""Ledger entries per commit: the commit, the retirement of an older one, and a share of all occasional entries."""
 
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    A month of the checkpoints that are kept and of one more, at the size of the newest; of stored set-ups; and of the
-    files of the script.
+    Return the price of a month of the checkpoints that are kept and of one more, at the size of the newest; of stored
+    set-ups; and of the files of the script.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
@@ -37,7 +37,7 @@ def _kept_bytes(facts: Facts) -> int:
 
 
 def requests_usd(state: RunState) -> Decimal:
-    """What the store has charged for requests so far, or a little more."""
+    """Return what the store has charged for requests so far, or a little more."""
     prices = state.created.storage
     puts = sum(commit.event.puts for commit in state.commits) + len(state.entry_times)
     puts += sum(outputs.event.objects for outputs in state.all_outputs())
@@ -46,7 +46,7 @@ def requests_usd(state: RunState) -> Decimal:
 
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
-    """The most that the requests of an hour of training cost: a commit each COMMIT_GAP, put and read back."""
+    """Return the maximum cost of the requests of an hour's training: a commit each COMMIT_GAP, put and read back."""
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
     puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects

@@ -1,10 +1,9 @@
 """
-How fast each kind of a choice trains: by published figures at first, then by what this run has measured.
+Speed of each kind of a choice: by published figures at first, then by the measurements of this run.
 
-Only ratios of published figures are believed. Each figure may be wrong by up to PUBLISHED_DOUBT either way, by any such
-factor as likely as by any other: that is the spread of the logarithm of each speed. Once one kind was measured, its
-steps per second say what the published figures of the others are worth here. Of a measured kind its own steps alone
-count.
+Only ratios of published figures count. Each figure may be wrong by up to PUBLISHED_DOUBT either way, by any such factor
+as likely as by any other: that is the spread of the logarithm of each speed. Once one kind was measured, its steps per
+second show what the published figures of the others are worth here. Of a measured kind only its own steps count.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.spec.kinds import Kind
 
 PUBLISHED_DOUBT = 3.0
-"""A published speed may be wrong by this factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
+"""Maximum error of a published speed, as a factor: a V100 was .86 to 3.1 times a 1080 Ti, by training."""
 PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
-"""Of what is evenly distributed over twice that width."""
+"""Spread of a value that is evenly distributed over twice that width."""
 BENCH_DOUBT = 0.1
-"""A bench is minutes of one instance: the share of a step by which it may be wrong, in 19 of 20 cases."""
+"""Possible error of a bench, minutes of one instance, as a share of a step, in 19 of 20 cases."""
 UNPUBLISHED = 1.0
-"""A kind of which nothing is published is taken for a V100."""
+"""Published speed that a kind without one gets: that of a V100."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """`times` that of the first kind of the choice, and the spread of its logarithm."""
+    """A speed of `times` that of the first kind of the choice, and the spread of its logarithm."""
 
     times: float
     spread: float
@@ -45,7 +44,7 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def low(self) -> float:
-        """Of an interval that holds the truth in 19 of 20 cases."""
+        """The lower end of an interval that holds the truth in 19 of 20 cases."""
         return self.times * exp(-2 * self.spread)
 
     @property
@@ -55,7 +54,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 @once
 def choice(facts: Facts) -> tuple[Kind, ...]:
-    """The kinds between which the run may choose; none if it may not."""
+    """Return the kinds between which the run may choose; empty if it may not."""
     wanted = facts.spec.resources
     return wanted.kinds if wanted.is_choice else ()
 
@@ -66,7 +65,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 
 @once
 def bound_kind(facts: Facts) -> Kind | None:
-    """The kind that made the first checkpoint, where the job wants the same bits to the end; None if any may train."""
+    """Return the kind of the first checkpoint, if the job wants the same bits to the end; else None: any may train."""
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
     state = facts.state
@@ -76,7 +75,7 @@ def bound_kind(facts: Facts) -> Kind | None:
 
 @once
 def speeds(facts: Facts) -> Mapping[Kind, Speed]:
-    """Of each kind of the choice."""
+    """Return the speed of each kind of the choice."""
     kinds = choice(facts)
     believed = {kind: _believed(facts.world.offerings, kind) for kind in kinds}
     paces = {kind: pace for kind in kinds if (pace := pace_on(facts, kind)) is not None}
@@ -90,20 +89,20 @@ def speeds(facts: Facts) -> Mapping[Kind, Speed]:
 
 
 def times_first(facts: Facts, offering: Offering) -> float:
-    """How many times as fast as the first kind of the choice it is expected to train; 1 where there is no choice."""
+    """Return how many times as fast as the first kind of the choice it should train; 1 where there is no choice."""
     kind = kind_of(facts, offering)
     return 1.0 if kind is None else speeds(facts)[kind].times
 
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
-    """USD for what an hour of the first kind trains, by the price alone; empty where there is no choice."""
+    """Return USD for what an hour of the first kind trains, by the price alone; empty where there is no choice."""
     if not choice(facts):
         return {}
     return {each: each.price_usd_per_hour / Decimal(times_first(facts, each)) for each in offerings}
 
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
-    """What is offered of the kind that is asked first, and how many times as fast as the first kind it should train."""
+    """Return the offerings of the kind that comes first, and its expected speed as a multiple of the first kind's."""
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:
         return offerings, 1.0
@@ -111,7 +110,7 @@ def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], 
 
 
 def another_kind(facts: Facts, offering: Offering) -> str:
-    """What to say of an instance of another kind than the one that made the newest checkpoint."""
+    """Return a remark on an instance of another kind than the one that made the newest checkpoint; else ""."""
     latest, kind = facts.state.latest_commit(), kind_of(facts, offering)
     if latest is None or kind is None:
         return ""
@@ -120,7 +119,7 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
-    """By the run's own steps, before these by what `spotrun bench` has measured; None until there is either."""
+    """Return the pace by the run's own steps, else by the figure of `spotrun bench`; None until there is either."""
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
     step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))
@@ -128,7 +127,7 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
 
 
 def pace_on_first(facts: Facts) -> Pace | None:
-    """Of the first kind of the choice, as far as any was measured: by the kind that is known best."""
+    """Return the pace of the first kind of the choice, by the kind that is known best; None if none was measured."""
     known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
     if not known:
         return None
@@ -137,7 +136,7 @@ def pace_on_first(facts: Facts) -> Pace | None:
 
 
 def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:
-    """Those whose instances made a step, in the order in which they did first."""
+    """Return the kinds whose instances made a step, in the order of their first steps."""
     stepped = (state.launch_of(each).intent.offering for each in state.attempts.values() if _steps(each))
     return list(dict.fromkeys(kind for each in stepped if (kind := kind_among(each, kinds)) is not None))
 
@@ -147,7 +146,7 @@ def _steps(attempt: Attempt) -> bool:
 
 
 def _believed(offerings: Sequence[Offering], kind: Kind) -> float:
-    """By what is published of the cheapest instance of it."""
+    """Return the published speed of the cheapest instance of it."""
     of_kind = min((each for each in offerings if is_of(each, kind)), key=_price, default=None)
     return UNPUBLISHED if of_kind is None else published_speed(of_kind) or UNPUBLISHED
 

@@ -1,12 +1,12 @@
 """
-When an instance ended that the cloud no longer lists, and whose end no runner saw.
+Estimates the end of an instance that the cloud no longer lists, and whose end no runner saw.
 
 A cloud forgets an instance about an hour after its end. A runner that was away for longer takes the earliest moment by
-which it may have been over, and the entry says which one that is: `spotrun bill --correct` has the cloud's own later.
+which it may have been over, and the entry names that moment: `spotrun bill --correct` has the cloud's own later.
 
-The last heartbeat is such a moment where something ended the instance: its agent, which says so, or the cloud, which
-takes spot. What is on demand and falls silent in the middle of its training is not over, as far as anybody knows: a
-machine that hangs is billed until its time-to-live. So is spot that hangs, but nobody can tell it from what was taken.
+The last heartbeat is such a moment if something ended the instance: its agent, which says so, or the cloud, which takes
+spot. An on-demand instance that falls silent in the middle of its training is not known to be over: a machine that
+hangs is billed until its time-to-live. So is spot that hangs, but no observer can tell it from spot that was taken.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
-"""An instance whose attempt is over powers itself off; after this long a runner ends it."""
+"""Time that an instance whose attempt is over has to power itself off; then a runner ends it."""
 HEARTBEATS_APART = timedelta(seconds=30)
-"""Between two heartbeats passes less: who has spoken so shortly before a moment has lived until then."""
+"""Upper bound of the time between two heartbeats: an agent heard this shortly before a moment lived until then."""
 
 
 def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
-    """The end of a recorded instance, as far as it can be told."""
+    """Return the end of a recorded instance, as far as it is known."""
     recorded = facts.state.member(name).recorded
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, name))
@@ -41,7 +41,7 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
         ended_at=max(recorded.billed_from, ended_at),
         ended_by=EndedBy.CLOUD if _was_taken(facts, name) else EndedBy.FAULT,
         prices=recorded.prices,
-        evidence=f"the cloud's list no longer has it; nobody saw its end, which is taken from {bound}",
+        evidence=f"the cloud's list no longer has it; no runner saw its end, which is taken from {bound}",
         bounded_by=bound,
         stopped_at=heard_at if heard_at is not None and heard_at < ended_at else None,
     )
@@ -49,8 +49,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    By when an instance had time to power off by itself, or to be taken by the cloud that gave it notice (protocol 15).
-    None while its attempt goes on, and if it waits for the next one.
+    Return by when an instance had time to power off by itself, or to be taken by the cloud that gave it notice
+    (protocol 15). None while its attempt goes on, and if it waits for the next one.
     """
     if not has_left(state, name):
         return None
@@ -62,7 +62,7 @@ def over_by(state: RunState, name: MemberName) -> datetime | None:
 
 
 def has_left(state: RunState, name: MemberName) -> bool:
-    """Whether its attempt is over, and no other is to name it. No member waits for anything once the run has ended."""
+    """Return whether its attempt is over, and no other will name it. Once the run has ended, no member waits."""
     if state.of_gangs and state.terminal is not None:
         return True
     attempt = state.attempt_of(name)
@@ -84,7 +84,7 @@ def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
 
 
 def _may_hang(facts: Facts, name: MemberName) -> bool:
-    """Whether it was training, and nobody but its user would have ended it."""
+    """Return whether it was training, and only its user would have ended it."""
     state = facts.state
     spot = state.launches[name.launch].intent.offering.capacity_type is CapacityType.SPOT
     if spot or state.member(name).condemned is not None:
@@ -95,8 +95,8 @@ def _may_hang(facts: Facts, name: MemberName) -> bool:
 
 def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
-    Its agent's last sign of life: an entry is one too, if no heartbeat got through after it. Those of a gang's attempt
-    are its lead's.
+    Return its agent's last sign of life; None if there was none. An entry is one too, if no heartbeat got through after
+    it. Entries of a gang's attempt are its lead's.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
     if heard_at is None or attempt is None or name != attempt.names[0]:
@@ -106,7 +106,7 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
 
 
 def _was_taken(facts: Facts, name: MemberName) -> bool:
-    """The cloud had said when it would take it, and it lived until then."""
+    """Return whether the cloud had announced when it would take it, and it lived until then."""
     attempt = facts.state.attempt_of(name)
     notice = None if attempt is None or not attempt.lets_go(name) else attempt.notice
     heard_at = _heard_at(facts, name)

@@ -1,4 +1,4 @@
-"""How much work is left, by what was measured: the pace of the steps so far, and the steps that remain."""
+"""Estimates the work left, by measurements: the pace of the steps so far, and the steps that remain."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from spotrun.units import Steps, bounded
 class Workload(msgspec.Struct, frozen=True):
     """
     Training that is left, in seconds of training on one instance; `doubt_s` more at worst. None is beyond ten years.
-    Where the run may choose between kinds of instances, it is one of the first kind. If its user has a machine, it is
-    one in the cloud.
+    Where the run may choose between kinds of instances, the instance is of the first kind. If the user has a machine,
+    it is one in the cloud.
 
-    `done_s` is what was done already, `rework_s` the most that one loss without notice undoes.
+    `done_s` is the work done already, `rework_s` the most that one loss without notice undoes.
     """
 
     left_s: float
@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 @once
 def workload(facts: Facts) -> Workload | None:
-    """None while nothing is known: no step was measured, or the training does not say when it ends."""
+    """Return the work left; None while unknown: no step was measured, or the training does not say when it ends."""
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
     if measured is not None and total is not None:
@@ -53,7 +53,7 @@ def _bounded_s(seconds: float) -> float:
 
 
 def step_reached(facts: Facts) -> int:
-    """The step of the trainer that runs; if none does, that of the checkpoint to go on from."""
+    """Return the step of the trainer that runs; if none does, that of the checkpoint to go on from."""
     latest = facts.state.latest_commit()
     committed = 0 if latest is None else latest.event.step
     current, seen = facts.state.current, facts.world.step_seen
@@ -71,7 +71,7 @@ def pace(facts: Facts) -> Pace | None:
 
 
 def _trained_s(facts: Facts) -> float:
-    """What is kept of the time trained: up to the newest checkpoint, and since then what trains now."""
+    """Return the kept seconds of training: up to the newest checkpoint, and since then by the trainer that runs now."""
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # of a command, whose work is measured by time
         return _productive_s(facts)
@@ -86,14 +86,14 @@ def _trained_s(facts: Facts) -> float:
 
 
 def _productive_s(facts: Facts) -> float:
-    """Of a command: what an hour at home is worth in the cloud is counted as that."""
+    """Return the productive seconds of a command: time at home counts as its worth in the cloud."""
     spans = [span for span in timeline(facts.state, facts.now) if span.kind is Activity.PRODUCTIVE]
     worth = [1.0 if span.attempt is None else times_of(facts, facts.state.attempts[span.attempt]) for span in spans]
     return sum((span.end - span.start).total_seconds() * each for span, each in zip(spans, worth, strict=True))
 
 
 def rework_max_s(facts: Facts) -> float:
-    """The most that one loss without notice undoes: from one commit to the next, and until that is durable."""
+    """Return the most seconds that one loss without notice undoes: from a commit until the next is durable."""
     assumed_s = assumptions.COMMIT.total_seconds()
     durable_s = max((commit.event.durable_s for commit in facts.state.commits), default=assumed_s)
     return commit_interval_s(facts) + durable_s
@@ -101,7 +101,7 @@ def rework_max_s(facts: Facts) -> float:
 
 @once
 def commit_interval_s(facts: Facts) -> float:
-    """From one commit to the next, by the specification and by what was measured."""
+    """Return the seconds from one commit to the next, by the job and by measurements."""
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):
         measured = pace(facts)

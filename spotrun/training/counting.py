@@ -10,9 +10,9 @@ from spotrun.training.framework import Framework
 
 class Counting:
     """
-    Of the `fit`-th fit of its process. One that resumes was at `there`, an epoch and a step of the framework's.
+    Counts of the `fit`-th fit of its process. One that resumes was at `there`, an epoch and a step of the framework's.
 
-    A fit() that begins afresh may load a checkpoint of the user's first: `begins` comes when that is done.
+    A fit() that begins afresh may load a checkpoint of the user's first: the caller calls `begins` when that is done.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -22,11 +22,13 @@ class Counting:
         self.fit = resume.fit
 
     def begins(self) -> None:
-        """The framework is where its first batch begins."""
+        """Fix the counts: the framework is where its first batch begins."""
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
-        """That of -1, with which a fit() ends that trains nothing, is the last one before it, or the first."""
+        """
+        Return the run's epoch; for -1, where a fit() that trains nothing ends, the last one before it, or the first.
+        """
         return max(0, epoch + self._ahead[0])
 
     def step(self, step: int) -> int:
@@ -34,7 +36,7 @@ class Counting:
 
     @cached_property
     def _ahead(self) -> tuple[int, int]:
-        """How many epochs and steps the run is ahead of the framework."""
+        """The number of epochs and steps by which the run is ahead of the framework."""
         here = self._resume
         if self._there is not None:
             return here.epoch - self._there[0], here.step - self._there[1]

@@ -1,9 +1,9 @@
 """
-In which order DDP adds gradients up.
+Saves and restores the order in which DDP adds gradients up.
 
 Ranks add their gradients bucket by bucket, and from three ranks on the place of a gradient in its bucket decides which
-ranks' values are added first. Once, after the first backward pass, DDP makes its buckets anew, in the order in which
-the gradients came. A trainer that resumes has not had that pass: its first step would be added up in other buckets, and
+ranks' values are added first. Once, after the first backward pass, DDP rebuilds its buckets in the order in which the
+gradients came. A trainer that resumes has not had that pass: its first step would be added up in other buckets, and
 differ in the last bit. So a snapshot has that order, and a resumed DDP begins with the buckets that follow from it.
 """
 
@@ -27,18 +27,18 @@ PRIVATE_NAMES = (
     "_comm_hooks",
     "_ddp_init_helper",
 )
-"""Of a DDP of torch 2.13. Unpickling one calls the last of them too."""
+"""Private names of a DDP of torch 2.13. Unpickling a DDP calls the last of them too."""
 DECIDES_FROM = 3
-"""Ranks: two values give one sum in either order."""
+"""Minimum number of ranks for which the order matters: two values give one sum in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
 class NamesMoved(Exception):
-    """This torch has not the names that are needed."""
+    """Raised if this torch lacks the names that are needed."""
 
 
 class DdpBuckets:
-    """Those of each DDP that trains parameters of `module`, on `ranks` ranks."""
+    """The buckets of each DDP that trains parameters of `module`, on `ranks` ranks."""
 
     def __init__(self, module: nn.Module, ranks: int) -> None:
         self._module = module
@@ -48,8 +48,8 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Before the first step, with what the snapshot has: nothing where the training begins. What is not as it was
-        begins as it is made.
+        Set the orders of the snapshot before the first step; `orders` is empty if the training begins. A DDP that
+        differs from the snapshot begins as it is made.
 
         Raises:
             NamesMoved
@@ -68,13 +68,13 @@ class DdpBuckets:
                 self._recorders.append(_Recorder(parameters, known))
 
     def dump(self) -> list[Order]:
-        """As of now; an order is whole once a backward pass is done."""
+        """Return the orders as of now; an order is whole once a backward pass is done."""
         self._recorders = [each for each in self._recorders if not each.is_done()]
         return [list(order) for order in self._orders]
 
 
 class _Recorder:
-    """Writes down in which order the first gradients come."""
+    """Records the order in which the first gradients come."""
 
     def __init__(self, parameters: Sequence[Tensor], order: Order) -> None:
         self._order = order
@@ -84,7 +84,7 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """A function of this module: by that it is known as ours, and no hook of the script."""
+        """Return a hook of this module, which identifies it as ours and not the script's."""
 
         def came(_: Tensor) -> None:
             if number not in self._order:
@@ -93,7 +93,9 @@ class _Recorder:
         return came
 
     def is_done(self) -> bool:
-        """If so its hooks are gone. One that removed itself while it is called would end the process."""
+        """
+        Return whether the order is whole, and remove its hooks then: one that removed itself would end the process.
+        """
         if len(self._order) < len(self._handles):
             return False
         for handle in self._handles:
@@ -103,8 +105,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Those that make their buckets anew, in the order of their first parameters. Each framework keeps them elsewhere, so
-    all objects are looked at.
+    Return the DDPs that rebuild their buckets, in the order of their first parameters. Each framework keeps them
+    elsewhere, so the search covers all objects.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}
@@ -118,7 +120,7 @@ def _wrappers_of(module: nn.Module) -> list[Any]:
 
 def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], order: Order) -> None:
     names, static = wrapper._build_debug_param_to_name_mapping(parameters), wrapper.static_graph
-    wrapper.static_graph = False  # the new reducer has to be told
+    wrapper.static_graph = False  # the new reducer needs an explicit setting
     with _made_by(order, _limits_of(wrapper._bucket_config)):
         wrapper._ddp_init_helper(parameters, sparse, names, static)
     register: Any = vars(distributed)["_register_comm_hook"]
@@ -127,13 +129,13 @@ def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], orde
 
 
 def _limits_of(config: Any) -> list[int]:
-    """How large the buckets are that DDP makes anew, in bytes; the last limit holds for all that follow."""
+    """Return the sizes in bytes of the buckets that DDP rebuilds; the last limit holds for all that follow."""
     return list(config.per_bucket_bytes_caps) or [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
 
 
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
-    """DDP asks one function for its buckets, and takes them in the opposite order."""
+    """Replace the one function that DDP calls for its buckets, whose result it takes in the opposite order."""
     original: Any = vars(distributed)[_ASSIGNS]
 
     def assign(parameters: Sequence[Tensor], _: Sequence[int], sparse: Sequence[bool]) -> Any:

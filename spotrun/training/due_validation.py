@@ -1,8 +1,8 @@
 """
-Snapshots around a validation, which may take long.
+Takes snapshots around a validation, which may take long.
 
 A snapshot that is wanted before a validation is taken at once. One that is wanted during it holds the state from before
-it, which is kept for that. A training that resumes from either does the whole validation.
+it, kept in memory. A training that resumes from either does the whole validation.
 
 Before the training's last validation no snapshot is taken: the one at the end holds the same step. Only if that
 validation takes long, the state from before it is worth a snapshot of its own.
@@ -24,10 +24,10 @@ from spotrun.training.session import Agent, Session
 from spotrun.training.snapshots import KEY, Dump, Snapshots
 
 LAST_IS_LONG_S = 10.0
-"""System time. A last validation that takes longer is not waited for: what would be lost grows with it."""
+"""Maximum system time in seconds that a snapshot waits for a last validation: what would be lost grows with it."""
 
 KEPT_MAX_BYTES = 256 << 20
-"""A script that keeps more in tensors beside its model has no snapshot in a validation: all would be copied before."""
+"""Maximum bytes of tensors besides the model that a script may keep: with more, a validation has no snapshot."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Before:
     norms: list[Tensor]
 
     def still_holds(self, module: nn.Module) -> bool:
-        """False if an averaging callback has swapped the weights for the validation."""
+        """Return False if an averaging callback has swapped the weights for the validation."""
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
 
@@ -63,8 +63,8 @@ class DueValidation:
         self._patient_until_s = 0.0
 
     def comes(self, place: Place, *, last: bool) -> None:
-        """`last`: nothing follows this validation but the training's end and its snapshot."""
-        # Several ranks would have to meet during the validation, and without an agent nobody wants a snapshot.
+        """Handle a validation that comes next. `last`: only the training's end and its snapshot follow it."""
+        # Several ranks would have to meet during the validation, and without an agent no snapshot is wanted.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

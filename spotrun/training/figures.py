@@ -13,11 +13,11 @@ from spotrun.trainer_link import Figures
 from spotrun.training.framework import Framework
 
 LAST_WAIT_S = 1.0
-"""For how long, in system time, the end of training waits for the figures of the last epoch."""
+"""Maximum system time in seconds for which the end of training waits for the figures of the last epoch."""
 
 
 class FiguresBox:
-    """What the agent told last. The thread that listens fills it, and training empties it between two batches."""
+    """The agent's newest figures. The thread that listens fills it, and training empties it between two batches."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -30,7 +30,7 @@ class FiguresBox:
             self._changed.notify_all()
 
     def take(self) -> Figures | None:
-        """What has not been taken yet."""
+        """Return the figures that have not been taken yet, or None."""
         with self._changed:
             newest, self._newest = self._newest, None
         return newest
@@ -43,12 +43,12 @@ class FiguresBox:
 
 
 def log(framework: Framework, box: FiguresBox) -> None:
-    """Log what the agent told once, on the training thread."""
+    """Log the agent's newest figures once, on the training thread."""
     if (told := box.take()) is not None:
         framework.log(told.metrics())
 
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
-    """At the end of training: with the last of the run's `epochs` in them."""
+    """Log at the end of training, with the figures of the last of the run's `epochs`."""
     box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

@@ -1,7 +1,7 @@
 """
-One fit() under an agent; a process may have several, one after the other.
+Runs one fit() under an agent; a process may have several, one after the other.
 
-What happens when (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
+The order of events (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
 
     setup              Hello, of a later fit() FitBegins; wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
@@ -71,7 +71,7 @@ RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
 class Fit:
-    """The `Hooks` of one training: decides what happens when."""
+    """The `Hooks` of one training: decides what happens at each of them."""
 
     def __init__(
         self, framework: Framework, agent: session.Agent, ranks: Ranks, resume: Resume, memory: Memory | None
@@ -132,13 +132,13 @@ class Fit:
 
     @classmethod
     def begin(cls, framework: Framework) -> Fit | None:
-        """The fit, ready for the framework to restore and start it; None if there is no agent."""
+        """Return the fit, ready for the framework to restore and start it; None if there is no agent."""
         ranks, agent = _agent_of(framework)
         return None if agent is None else cls.under(framework, ranks, agent)
 
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
-        """As `begin`. Without an agent the fit trains alike, and is saved in the folder `local`, if that is given."""
+        """Begin as `begin` does. Without an agent the fit trains alike, and is saved in the folder `local`, if any."""
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
             agent = local_folder.in_folder(os.path.realpath(local)) if ranks.rank == 0 else session.Follower()
@@ -146,7 +146,7 @@ class Fit:
 
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
-        """The fit that talks to `agent`: refused before its first step, or ready."""
+        """Return the fit that talks to `agent`, ready; or refuse it before its first step."""
         if agent.unfinished:
             unsupported.reject(
                 agent,
@@ -167,7 +167,7 @@ class Fit:
         return cls(framework, agent, ranks, resume, memory)
 
     def _read(self, memory: Memory) -> State:
-        """The state. All of it has arrived, except for what optimizers keep."""
+        """Return the state. All of it has arrived, except for what optimizers keep."""
         image: Any = memory.image
         state: State
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
@@ -188,7 +188,7 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """What the checkpoint says of these has to be the same; one of spotrun 0.1 says `lightning`."""
+        """Return the facts to compare with the checkpoint's; a checkpoint of spotrun 0.1 says `lightning`."""
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
@@ -201,7 +201,7 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
+        # The framework copies the weights. Optimizers and callbacks may keep everything else that it receives.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -226,7 +226,9 @@ class Fit:
         self._framework.load_metrics(self._own["metrics"])
 
     def _put_back(self) -> None:
-        """After the script's own hooks of the start, which may write to anything, and make parts of the model."""
+        """
+        Restore after the script's own hooks of the start, which may write to anything and make parts of the model.
+        """
         self._put_files_back()
         if not self._started:
             self._started = True
@@ -251,7 +253,7 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
-        """One that only a batch has made is not there, and the Python state names it."""
+        """Restore the averages that exist. The Python state reports one that only a batch makes."""
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
         for name, state in own.get("averages", older).items():
@@ -284,7 +286,7 @@ class Fit:
             )
 
     def _put_files_back(self) -> None:
-        """Once; the loggers go on after it, in these files."""
+        """Restore files and loggers once; the loggers go on after it, in these files."""
         if self._positions is not None:
             self._files.put_back(self._positions)
             self._positions = None
@@ -296,7 +298,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """Before the first step: wait for the rest of the checkpoint."""
+        """Wait, before the first step, for the rest of the checkpoint."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -325,7 +327,7 @@ class Fit:
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
         self._loads_late = epoch > 0
-        if self._loads_late and "python" in self._own:  # the script made them by what it had in the middle of training
+        if self._loads_late and "python" in self._own:  # the script made them by what it had in mid-training
             self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
@@ -431,13 +433,13 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """The script raised: tell the agent the exact step. If the same step fails twice, the run ends."""
+        """Report the exact step to the agent after the script raised. If the same step fails twice, the run ends."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
-    """What each rank talks to; None on all of them if there is no agent."""
+    """Return the agent of each rank; None on all of them if there is no agent."""
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()
     agent = claim() if ranks.rank == 0 else session.Follower()
@@ -445,14 +447,14 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
-    """The script's own seed decides too, so that --seed 2 is another training; and so does which fit() this is."""
+    """Derive the seed also from the script's own, so that --seed 2 is another training, and from the fit's number."""
     fit = () if resume.fit == 1 else ("fit", resume.fit)
     return seeds.derive(resume.seed, script_seed, *fit)
 
 
 def claim() -> session.Session | None:
     """
-    The session of this process; None if there is no agent.
+    Return the session of this process; None if there is no agent.
 
     Raises:
         TrainingUnsupported: the process cannot reach its agent.

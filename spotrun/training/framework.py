@@ -1,4 +1,4 @@
-"""The port between training and the framework that runs the loop: what each asks of the other."""
+"""The port between training and the framework that runs the loop: what each calls on the other."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
 """The three entries that every framework's state has: weights by name, one state an optimizer, the count of steps."""
 SCHEDULERS = "lr_schedulers"
-"""Of what is below this entry and OPTIMIZERS, a framework gives `load_state_dict` the script's own objects again."""
+"""The entry of schedulers. Below it and OPTIMIZERS, a framework gives `load_state_dict` the script's own objects."""
 
 
 class Problem(NamedTuple):
-    """Something that keeps a resumed training from being bit-identical, and what the user can do about it."""
+    """A reason why a resumed training would not be bit-identical, and what the user can do about it."""
 
     reason: str
     hint: str
@@ -34,33 +34,33 @@ class Problem(NamedTuple):
 
 class Framework(Protocol):
     """
-    One training as its framework knows it: where it is, and what has to be saved.
+    One training as its framework knows it: its place, and the state to save.
 
     Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Nothing here may
     draw random numbers, move a counter or change a weight, except for `load` and what follows from it.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
-    calls `Hooks.built`; restores itself and calls `Hooks.restore`, in which `load_metrics` is called after a resume;
-    makes its loaders; and calls `Hooks.start`, in which `enter` is called after a resume. `close` is last.
+    calls `Hooks.built`; restores itself and calls `Hooks.restore`, which calls `load_metrics` after a resume; makes its
+    loaders; and calls `Hooks.start`, which calls `enter` after a resume. `close` is last.
     """
 
     # --- what it is
 
     name: str
-    """The package, and `version` is its version: in the first message to the agent and in each checkpoint."""
+    """The package, whose version is `version`: in the first message to the agent and in each checkpoint."""
     version: str
     rank: int
     ranks: int
-    """How many processes train together."""
+    """Number of processes that train together."""
     way_out: str
-    """What the user can do if the models and optimizers of a training that resumes are not those of its checkpoint."""
+    """Advice for a user whose resumed training has other models and optimizers than its checkpoint."""
 
     @property
     def seed(self) -> int:
-        """What the script has seeded its generators with, 0 if it has not."""
+        """The seed that the script has given to its generators, 0 if none."""
 
     def problems(self) -> Sequence[Problem]:
-        """Everything about this training that spotrun cannot resume exactly, before anything else is called."""
+        """Return all reasons why spotrun cannot resume this training exactly; the first call of all."""
 
     # --- what is trained
 
@@ -72,22 +72,22 @@ class Framework(Protocol):
 
     @property
     def steps_optimizers(self) -> bool:
-        """`Hooks.optimizer_steps` comes before each step of an optimizer."""
+        """True if `Hooks.optimizer_steps` comes before each step of an optimizer."""
 
     @property
     def leaves_gradients(self) -> bool:
-        """Gradients may be pending at a boundary, and are carried."""
+        """True if gradients may be pending at a boundary; then they are carried."""
 
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Weights that the script makes in each process and nobody has written to since, by name, with a digest of each.
-        No image holds them. Empty where all weights are trained.
+        Unchanged weights that the script makes in each process, by name, with a digest of each. No image holds them.
+        Empty where all weights are trained.
         """
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules beside `module` that hold averages of it, by names that stay the same."""
+        """Modules besides `module` that hold averages of it, by names that stay the same."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -96,8 +96,8 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that a script may hold, which change as it trains. It carries by itself what of them
-        matters.
+        Objects of the framework that a script may hold, which change as it trains. The framework carries by itself what
+        matters of them.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -107,7 +107,7 @@ class Framework(Protocol):
         """
 
     def lost(self) -> Sequence[Lost]:
-        """What the framework itself sees change, and no image holds; each time."""
+        """Return the changes that the framework itself sees and no image holds; each time."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -121,34 +121,34 @@ class Framework(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many batches of this epoch were trained on."""
+        """The number of batches of this epoch that were trained on."""
 
     @property
     def batches(self) -> int:
-        """How many batches a whole epoch has, 0 if that is unknown."""
+        """The number of batches of a whole epoch, 0 if that is unknown."""
 
     @property
     def epochs(self) -> int:
-        """How many epochs there will be at most, 0 if that is unknown."""
+        """The maximum number of epochs, 0 if that is unknown."""
 
     @property
     def step(self) -> int:
-        """How many optimizer steps were done, in all epochs."""
+        """The number of optimizer steps so far, in all epochs."""
 
     @property
     def ends_epoch(self) -> bool:
-        """The newest batch is the last of its epoch."""
+        """True if the newest batch is the last of its epoch."""
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to train."""
+        """True if nothing is left to train."""
 
     @property
     def loss(self) -> Any:
         """The loss of the newest batch, None if there is none."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """The last known value of each metric, computed by nobody for this call."""
+        """Return the last known value of each metric, without computing any for this call."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
@@ -159,19 +159,19 @@ class Framework(Protocol):
     # --- its data
 
     def loaders(self, stage: Stage) -> Sequence[Any]:
-        """The loaders in use, each of which came out of `Hooks.exact`."""
+        """Return the loaders in use, each of which came out of `Hooks.exact`."""
 
     @property
     def cycles(self) -> bool:
-        """Of several training loaders, a short one begins again until the longest ends."""
+        """True if a short one of several training loaders begins again until the longest ends."""
 
     @property
     def passes_before(self) -> int:
-        """How many passes over training data the epoch has behind it, where an epoch may have several."""
+        """The number of passes over training data that the epoch has behind it, where it may have several."""
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
-        """Epoch and batch with which a pass over the training data begins that would begin now."""
+        """Epoch and batch of the first batch of a pass over the training data that would begin now."""
 
     def restart_pass(self) -> None:
         """
@@ -183,15 +183,15 @@ class Framework(Protocol):
 
     def dump(self) -> State:
         """
-        The framework's own checkpoint, with WEIGHTS as the script shows them, OPTIMIZERS and STEP in it. Tensors are
-        the living ones.
+        Return the framework's own checkpoint, with WEIGHTS as the script shows them, OPTIMIZERS and STEP in it. Tensors
+        are the living ones.
         """
 
     def dump_rest(self) -> State:
-        """What that checkpoint leaves out and is the same on all ranks, under names that stay the same for good."""
+        """Return what that checkpoint leaves out and is the same on all ranks, under names that never change."""
 
     def dump_metrics(self) -> State:
-        """What this rank has counted and logged so far."""
+        """Return what this rank has counted and logged so far."""
 
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
@@ -201,22 +201,22 @@ class Framework(Protocol):
         framework takes them when it restores itself, and copies the weights, whose memory goes away. `optimizers`
         begins to load when the framework has its optimizers.
 
-        `state[WEIGHTS]` is what the script showed of `weights`, the module's own, which are put back before the first
+        `state[WEIGHTS]` is what the script showed of `weights`, the module's own, which are restored before the first
         batch whatever this makes of them. They are None for a state from before they were saved.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume: call the script's hooks of the beginning of each of the first `epochs` epochs once more, as they
-        may make parts of the model and optimizers. What else they do is undone by what is put back after this. Without
+        Call the script's hooks of the beginning of each of the first `epochs` epochs again after a resume, as they may
+        make parts of the model and optimizers. Their other effects are undone by what is restored after this. Without
         `training` nothing is left to train, and the hooks of the beginning of training have yet to be called too.
         """
 
     def misfit(self) -> str:
-        """What of the framework's own is not what it was, so that the state of `load` is not its; "" if nothing is."""
+        """Return which of the framework's own parts changed, so that `load`'s state does not fit; "" if none did."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with these from now on, or say in `misfit` why not."""
+        """Train with these from now on, or report in `misfit` why not."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore a `dump_metrics` of the same rank."""
@@ -230,53 +230,53 @@ class Framework(Protocol):
     # --- its loop
 
     def open(self, hooks: Hooks) -> None:
-        """From now on the loop calls `hooks`."""
+        """Let the loop call `hooks` from now on."""
 
     def close(self) -> None:
-        """The loop is as it was. Idempotent."""
+        """Restore the loop as it was. Idempotent."""
 
 
 class Hooks(Protocol):
     """
-    What a framework calls, each after every callback and hook of the script had its turn.
+    Methods that a framework calls, each after every callback and hook of the script had its turn.
 
     An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own hooks of its end, `epoch_ends`. A batch is
     `batch_begins`, for each backward pass `backward_begins` and `backward_ends`, before each step of an optimizer
     `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
 
     Where the script owns the loop, its code of an epoch begins passes over data, each with `pass_begins` and, once no
-    batch is left, `pass_ends`. A resume within a pass runs what the script has before it in the epoch once more, in
-    between of `epoch_begins_again` and `epoch_begins`, which undoes it.
+    batch is left, `pass_ends`. A resume within a pass runs again what the script has before it in the epoch, between
+    `epoch_begins_again` and `epoch_begins`, which undoes it.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
-        """What is to be read instead of `loader`, with the order and the position that the seed and the place give."""
+        """Return the loader to read instead of `loader`, with the order and position that seed and place give."""
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
-        """Around the making of loaders, which may be the script's own code."""
+        """Return a context for the making of loaders, which may be the script's own code."""
 
     def built(self) -> None:
         """
-        The model is as the script has built it. Nothing has been restored: whatever the script makes from its weights
-        later, such as a copy of them, is another one in a training that resumes.
+        Note that the model is as the script has built it. Nothing has been restored: whatever the script makes from its
+        weights later, such as a copy of them, is another one in a training that resumes.
         """
 
     def restore(self) -> None:
-        """The framework has restored itself; its metrics may be loaded now."""
+        """Note that the framework has restored itself; its metrics may be loaded now."""
 
     def start(self) -> None:
-        """Loaders and optimizers are there. Training begins next."""
+        """Note that loaders and optimizers exist. Training begins next."""
 
     def epoch_begins_again(self) -> None:
-        """The Python state is there; weights and all else come with `epoch_begins`."""
+        """Restore the Python state; weights and all else come with `epoch_begins`."""
 
     def epoch_begins(self) -> None: ...
 
     def pass_begins(self) -> None:
-        """The loader of the pass came out of `exact`, and is among `Framework.loaders`. Nothing is read of it yet."""
+        """Note a pass: its loader came out of `exact`, is among `Framework.loaders`, and is still unread."""
 
     def pass_ends(self, *, boundary: bool) -> None:
-        """No batch is left. At a boundary a resume comes here, and the script goes on behind the pass."""
+        """Note that no batch is left. At a boundary a resume comes here, and the script goes on behind the pass."""
 
     def batch_begins(self) -> None: ...
 
@@ -285,29 +285,30 @@ class Hooks(Protocol):
     def backward_ends(self) -> None: ...
 
     def optimizer_steps(self) -> None:
-        """An optimizer is about to write."""
+        """Note that an optimizer is about to write."""
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """
-        The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending.
+        Note that the batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is
+        pending.
         """
 
     def step_ends(self) -> None:
-        """As `batch_ends` on a boundary, with its validation done, and with more batches of this epoch to come."""
+        """Do as `batch_ends` on a boundary, with its validation done, and with more batches of this epoch to come."""
 
     def validation_batch_ends(self) -> None: ...
 
     def epoch_closes(self) -> None:
-        """The batches and validations of an epoch are done; its end hooks come next."""
+        """Note that the batches and validations of an epoch are done; its end hooks come next."""
 
     def epoch_validates(self) -> None:
         """
-        The script's own hooks of the epoch's end are done, and a validation comes after them. A framework that resumes
-        there calls this again, and not those hooks.
+        Note that the script's own hooks of the epoch's end are done, and a validation comes after them. A framework
+        that resumes there calls this again, and not those hooks.
         """
 
     def epoch_ends(self) -> None:
-        """All that belongs to the epoch is done; `Framework.epoch` is the next one."""
+        """Note that all of the epoch is done; `Framework.epoch` is the next one."""
 
     def finish(self) -> None:
-        """Training is done, the script's hooks of its end included. Idempotent."""
+        """Note that training is done, the script's hooks of its end included. Idempotent."""

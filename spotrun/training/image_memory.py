@@ -1,6 +1,6 @@
 """
-The memory of a checkpoint that a trainer resumes from. The trainer copies from most of it and gives that back; what
-optimizers and callbacks keep stays where it lies.
+Manages the memory of a checkpoint that a trainer resumes from. The trainer copies from most of it and gives that back;
+what optimizers and callbacks keep stays where it lies.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has yet to find that page.
@@ -27,12 +27,12 @@ from spotrun.trainer_link import LinkClosed
 from spotrun.training.tensors import mapped, owned, tensors_of
 
 KEPT_FROM_BYTES = 64 << 10
-"""A smaller tensor is copied, as it would keep whole pages from being given back."""
+"""Minimum bytes of a tensor that stays in place; a smaller one is copied, as it would keep whole pages alive."""
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, for which the module mmap has no name. An older kernel does nothing."""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
-"""Another thread that asks for memory waits for a call to end; if calls follow at once, it waits 4 ms and more."""
+"""Pause in seconds between two calls: a thread that allocates waits for a call to end, and 4 ms or more without it."""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -41,7 +41,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """How many of an image's first bytes have arrived."""
+    """The number of an image's first bytes that have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -54,7 +54,7 @@ class Arrival:
             self._changed.notify_all()
 
     def ends(self) -> None:
-        """No more will arrive."""
+        """Note that no more will arrive."""
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -107,7 +107,7 @@ class ImageMemory:
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        """The same tree with tensors that may be kept, once they are there."""
+        """Return the same tree with tensors that may be kept, once they are there."""
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -124,7 +124,7 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """Nothing more will be kept. The memory of the rest is given back with the last view into it."""
+        """Keep nothing more. The memory of the rest is given back with the last view into it."""
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -135,7 +135,7 @@ class ImageMemory:
 
 
 class Received:
-    """As `ImageMemory`: an image that another process is going to send."""
+    """An image that another process is going to send; used as `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
@@ -168,7 +168,7 @@ def _map(memory: Tensor, arrival: Arrival) -> None:
 
 
 def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator[tuple[int, int]]:
-    """(start, size) of the whole pages that hold nothing of `kept`."""
+    """Yield (start, size) of the whole pages that hold nothing of `kept`."""
     free_from = 0
     for begin, end in (*kept, (size_bytes, size_bytes)):
         start, stop = -(-free_from // mmap.PAGESIZE) * mmap.PAGESIZE, begin // mmap.PAGESIZE * mmap.PAGESIZE
@@ -178,7 +178,7 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
-    """In a thread, as it takes 0.1 s a GB. A forked child does nothing: its parent may still be reading."""
+    """Give memory back in a thread, as it takes 0.1 s a GB. A forked child does nothing: its parent may still read."""
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 

@@ -1,8 +1,8 @@
 """
-Parts of the model that only a batch makes, or throws away: no process that resumes does it again.
+Finds parts of the model that only a batch makes, or throws away: no process that resumes does that again.
 
-What the script's hooks of a beginning do to the model is done again, and a part that is built like another one can be
-made as its copy. A training with any other would be refused at its resume, so it is refused as soon as that is there.
+A resume repeats what the script's hooks of a beginning do to the model, and can make a part that is built like another
+one as its copy. It would refuse any other part, so the training is refused as soon as it has one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 
 
 class LateParts:
-    """Of one model. `epoch_begins` and `batch_begins` come before and after the hooks of each beginning."""
+    """Late parts of one model. `epoch_begins` and `batch_begins` come before and after the hooks of each beginning."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Of the parts that a process that resumes has too."""
+        """Kinds of the parts that a process that resumes has too."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -28,7 +28,7 @@ class LateParts:
         self._before = kinds_of(self._module)
 
     def batch_begins(self) -> None:
-        """The first of an epoch. Others are of no interest."""
+        """Compare at the first batch of an epoch; do nothing at others."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -41,7 +41,7 @@ class LateParts:
             self._kinds.pop(name, None)
 
     def misfit(self, modules: Mapping[str, str]) -> str:
-        """What of the `modules`, the kinds of all parts by name, no resume could make so; "" if nothing is."""
+        """Return which of `modules`, the kinds of all parts by name, no resume could make; "" if there is none."""
         if not self._judges:
             return ""
         known = self._kinds

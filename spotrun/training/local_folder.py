@@ -1,8 +1,8 @@
 """
-A training without an agent that is saved and resumed in a folder of this machine, by the engine of every other one.
+Saves and resumes a training without an agent in a folder of this machine, by the engine of every other training.
 
 The folder has one file for each fit: its newest snapshot, an image as checkpoints hold them. A snapshot is taken once a
-minute and at the end of a fit, and written beside the training; it takes its place when all of it is on disk.
+minute and at the end of a fit, and written while training goes on; it replaces the last one when all of it is on disk.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from spotrun.training.session import Alone
 
 T = TypeVar("T")
 EVERY_S = 60.0
-"""System time between two snapshots."""
+"""System time in seconds between two snapshots."""
 SLACK_BYTES = 4 << 20
-"""Snapshots grow a little."""
+"""Bytes by which snapshots may grow."""
 ANOTHER = "name another folder: Loop(local=…)"
 
 
 class Due(threading.Event):
-    """Set when the last snapshot is old enough, too."""
+    """An event that is also set when the last snapshot is old enough."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class LocalFolder(Alone):
         )
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """The engine tells all that an agent hears; a snapshot is what matters here."""
+        """Write a snapshot; ignore the other messages that the engine sends to an agent."""
         if isinstance(message, SnapshotTaken):
             self._settle()
             self._written = self._writer.submit(self._write, self._path, message.arena, message.size_bytes)
@@ -151,7 +151,7 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """Of its own: what is not kept of it is given back, and may not be the file's."""
+    """Copy the image into memory of its own: parts of that are given back, which must not be the file's."""
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)
@@ -160,12 +160,12 @@ def _in_memory(image: bytes) -> ImageMemory:
 
 @functools.cache
 def in_folder(folder: str) -> LocalFolder:
-    """That of this process."""
+    """Return that of this process."""
     return LocalFolder(Path(folder))
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor, which holds the folder for this process as long as it is open."""
+    """Return a descriptor, which holds the folder for this process as long as it is open."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""What a module holds and its `state_dict()` leaves out."""
+"""Saves what a module holds and its `state_dict()` leaves out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ State = dict[str, Any]
 
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
-    """Buffers that are not persistent, torchmetrics' running states, and gradients if they outlive a boundary."""
+    """Return buffers that are not persistent, torchmetrics' running states, and gradients that outlive a boundary."""
     parts = list(module.named_modules())
     return {
         "buffers": dict(_hidden_buffers(parts)),
@@ -87,7 +87,7 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def counts_of(metric: Any) -> dict[str, int | float]:
-    """What it counts in plain attributes: a window of the last values has its place in one that torchmetrics hides."""
+    """Return the counts in plain attributes: a window of last values keeps its position in a hidden one."""
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 

@@ -1,8 +1,8 @@
 """
-What a checkpoint holds for the optimizers, which may arrive after training has begun.
+Loads what a checkpoint holds for the optimizers, which may arrive after training has begun.
 
 It is half of a checkpoint or more, and nothing needs it before the first step: the first forward and backward are
-computed while it arrives. Nobody sees an optimizer without its state, as looking at the state waits for it.
+computed while it arrives. No code sees an optimizer without its state, as reading the state waits for it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    `views` has the state of each optimizer as it saves it. Its tensors lie in `memory`, and are the last that are taken
-    from there. `parts` says what the optimizers were; a snapshot of before has none.
+    States of optimizers. `views` has the state of each optimizer as it saves it. Its tensors lie in `memory`, and are
+    the last that are taken from there. `parts` describes the optimizers; an older snapshot has none.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -40,7 +40,7 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State], int]] = []
 
     def take(self) -> Sequence[State]:
-        """The states, once they have arrived. See `of_living` for what is missing in them."""
+        """Return the states, once they have arrived. See `of_living` for what is missing in them."""
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
             self._memory.let_go()
@@ -48,8 +48,8 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Optimizers of torch get their groups now, and the rest when something looks at it. Of others nobody knows what
-        they do with less: they get it all from `put_back`, as do those that are not what they were yet.
+        Load optimizers of torch: their groups now, and the rest when code first reads it. Other optimizers may behave
+        differently with less: they get it all from `put_back`, as do those that are not what they were yet.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another one takes its place
@@ -72,7 +72,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        After the script's hooks of the start, which may write to groups, add some, and exchange optimizers.
+        Restore optimizers after the script's hooks of the start, which may write to groups, add some, and exchange
+        optimizers.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one does not take its state.
@@ -104,7 +105,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """From here on the optimizers have their whole state."""
+        """Give the optimizers their whole state from here on."""
         if not self._waiting:
             return
         states = self.take()
@@ -115,8 +116,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Torch puts the parameters of a group behind its settings then. A file that pickles an optimizer has them in their
-    order, so they keep the one that the script gave them.
+    Load a state, and keep the order of each group's entries that the script gave: torch would put the parameters last,
+    and a file that pickles an optimizer has them in their order.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -131,21 +132,21 @@ def _are(some: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _to_devices(optimizer: Any) -> None:
-    """An optimizer's own way to load may leave tensors where the checkpoint was."""
+    """Move tensors to their devices: an optimizer's own way to load may leave them where the checkpoint was."""
     for parameter, values in optimizer.state.items():
         if isinstance(parameter, Tensor):
             optimizer.state[parameter] = mapped(values, partial(on_device, device=parameter.device))
 
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
-    """`states` with the functions that the script has put into the groups of its optimizers."""
-    # A copy of each group, as the one that a checkpoint's is filled with must not be the optimizer's own.
+    """Return `states` with the functions that the script has put into the groups of its optimizers."""
+    # A copy of each group: the checkpoint's groups are filled into it, so it must not be the optimizer's own.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
 def can_wait(optimizer: Any) -> bool:
-    """Neither its own class nor a hook has a say in what is loaded."""
+    """Return whether neither its own class nor a hook decides what is loaded."""
     kind = type(optimizer)
     if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):
         return False
@@ -159,7 +160,7 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    `saved` belongs to the groups that were loaded. The present groups stay the same objects: the script may hold one,
+    Load `saved` into the groups that were loaded. The present groups stay the same objects: the script may hold one,
     may have set its rate, or may have added another.
     """
     groups = optimizer.param_groups
@@ -170,7 +171,7 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """Stands for the state of an optimizer until it arrives: `arrive` puts the true one in its place."""
+    """A stand-in for the state of an optimizer until it arrives: `arrive` puts the true one in its place."""
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer
@@ -208,5 +209,5 @@ class _Awaited(MutableMapping[Any, Any]):
         return self._true().pop(key, *default)
 
     def __reduce__(self) -> Any:
-        """A copy is a copy of the true state."""
+        """Copy the true state."""
         return self._true().__reduce__()

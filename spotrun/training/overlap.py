@@ -1,5 +1,5 @@
 """
-Which tensors of a snapshot may be copied while training goes on, and the proof that nobody wrote to them meanwhile.
+Finds tensors of a snapshot that may be copied while training goes on, and proves that nothing wrote to them meanwhile.
 
 Between two steps of an optimizer nothing else writes to what it owns: its parameters and its state. That is true of
 nearly every script, and checked for each. Each tensor counts the writes to it (`Tensor._version`), and a snapshot
@@ -21,13 +21,15 @@ from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
-"""Less than this is copied within a millisecond; copying it later would cost as much."""
+"""Minimum bytes that are copied later: less is copied within a millisecond, and later would cost as much."""
 PIECE_FROM_BYTES = 64 << 10
 PROBE_EVERY = 32
 
 
 class Overlap:
-    """Of one training. Without `steps_optimizers` nothing overlaps: the script decides when optimizers write."""
+    """
+    The overlap of one training. Without `steps_optimizers` there is none: the script decides when optimizers write.
+    """
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -35,7 +37,7 @@ class Overlap:
         self._snapshots = 0
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
-        """Those of `plan` that only optimizers write to; none if waiting for a copy of them is as quick."""
+        """Return those of `plan` that only optimizers write to; none if waiting for a copy of them is as quick."""
         if not self._allowed:
             return []
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
@@ -44,13 +46,13 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Over `later`, from now on, for a snapshot that begins."""
+        """Watch `later` from now on, for a snapshot that begins."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)
 
     def give_up(self) -> None:
-        """The script writes between steps."""
+        """Stop overlapping, as the script writes between steps."""
         self._allowed = False
         print(
             "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
@@ -61,14 +63,14 @@ class Overlap:
 
 
 class Watch:
-    """Over the tensors of one snapshot; with `probes` they are compared in whole, and must be copied at once."""
+    """A watch on the tensors of one snapshot; with `probes` they are compared in whole, and must be copied at once."""
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes
         self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
 
     def sees_writes(self, staged: Staged) -> bool:
-        """Since this was made. Only a watch that probes sees writes through `.data`."""
+        """Return whether there were writes since then. Only a watch that probes sees writes through `.data`."""
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
 
@@ -83,10 +85,10 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """It lies in memory as it is, or on a device that copies by itself; and it counts writes."""
+    """Return whether its memory is plain, or on a device that copies by itself; and it counts writes."""
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Where its memory is, and how many numbers it has."""
+    """Return where its memory is, and how many numbers it has."""
     return tensor.data_ptr(), tensor.numel()

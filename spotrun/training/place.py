@@ -9,8 +9,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Place:
     """
-    Where a snapshot was taken: after `batch` batches of `epoch`, perhaps before their validation, or after the
-    epoch's end. Both count from 0.
+    The place of a snapshot: after `batch` batches of `epoch`, perhaps before their validation, or after the epoch's
+    end. Both count from 0.
     """
 
     epoch: int
@@ -21,20 +21,20 @@ class Place:
 
     @property
     def overlaps(self) -> bool:
-        """The next thing to come is a batch of the same epoch, and no hook of an epoch or a validation."""
+        """True if a batch of the same epoch comes next, and no hook of an epoch or a validation."""
         return not (self.validation_due or self.epoch_ended or self.finished)
 
     def to_dict(self) -> dict[str, Any]:
-        """As snapshots store it; `Place(**stored)` is the way back."""
+        """Return it as snapshots store it; `Place(**stored)` is the way back."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class PassStart:
     """
-    The epoch and the batch in it that a pass over a loader begins with.
+    The epoch, and the batch in it, with which a pass over a loader begins.
 
-    `number` says which of the training's loaders it is. `cycling` is true if short loaders begin again until the
+    `number` is the index of the loader among the training's. `cycling` is true if short loaders begin again until the
     longest ends.
     """
 
@@ -47,11 +47,12 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    What a pass over a stream needs to begin at `batch` of `epoch`: the stream's own `state`, None if it has none.
+    The state from which a pass over a stream begins at `batch` of `epoch`: the stream's own `state`, None if it has
+    none.
 
     `ended`: the pass has no batch left, and `state` is that between two passes. `earlier`: of a stream that can be read
-    only once, the passes before and how many batches each has read. `mark`: of a stream without a state, the
-    `mark_of` its last batch.
+    only once, the passes before and how many batches each has read. `mark`: of a stream without a state, the `mark_of`
+    its last batch.
     """
 
     epoch: int
@@ -62,7 +63,7 @@ class StreamPosition:
     mark: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As snapshots store it; `StreamPosition(**stored)` is the way back."""
+        """Return it as snapshots store it; `StreamPosition(**stored)` is the way back."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
         marked = {} if self.mark is None else {"mark": self.mark}
         return whole | marked | ({"earlier": self.earlier} if self.earlier else {})

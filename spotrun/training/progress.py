@@ -1,4 +1,4 @@
-"""Tells the agent about progress and about epochs that ended."""
+"""Reports progress and ended epochs to the agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProgressReporter:
         waited_s: Callable[[], float],
         samples: Callable[[int], int],
     ) -> None:
-        """`waited_s`: see `data_s` of Progress. `samples` says how many the first batches of this epoch hold."""
+        """Take `waited_s`, the `data_s` of Progress, and `samples`, which counts those of the epoch's first batches."""
         self._framework = framework
         self._agent = agent
         self._counting = counting
@@ -66,7 +66,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """The last known metrics that are finite numbers, which is what JSON can say."""
+    """Return the last known metrics that are finite numbers, which is what JSON can hold."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

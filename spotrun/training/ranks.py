@@ -5,8 +5,8 @@ follow it.
 They meet in a gloo group of their own, on the training thread and at the same places of the loop, so that all take the
 same snapshot after the same step. A lone process does not communicate.
 
-Anybody who reaches the port can take the place of a rank. So each rank first proves that it knows the secret of the
-training, and later nothing is exchanged that code could be in: JSON, and images as of checkpoints.
+Any program that reaches the port can take the place of a rank. So each rank first proves that it knows the secret of
+the training. After that the ranks exchange only what cannot contain code: JSON, and images as of checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spotrun.training.revival import revived
 from spotrun.wire import plain
 
 LONGEST_FETCH = timedelta(hours=24)
-"""The others wait in a collective call while rank 0 waits for the agent to fetch a checkpoint."""
+"""Maximum time for which the others wait in a collective call while rank 0 waits for a fetch of the agent."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNSAVABLE = "unsavable"
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Strangers(SpotrunError):
-    """Processes have met that do not belong together."""
+    """Raised if processes have met that do not belong together."""
 
 
 class Ranks:
@@ -54,11 +54,11 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Make sure of all ranks, before anything else that they do together (protocol 37): in the group of ours, and in
-        that of all, by which frameworks exchange objects, where it is one of gloo.
+        Check all ranks, before anything else that they do together (protocol 37): in spotrun's own group, and in that
+        of all, by which frameworks exchange objects, if it is one of gloo.
 
-        Each sends random bytes, and then proves with the random bytes of all that it knows the secret. What it is of,
-        its gang, is part of the proof.
+        Each sends random bytes, and then proves with the random bytes of all that it knows the secret. Its gang is part
+        of the proof.
 
         Raises:
             Strangers: another process has taken the place of a rank, or a process that came late has met those of
@@ -87,7 +87,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """What is wrong with how many they are; "" if their gang is as large, or there is none."""
+        """Describes what is wrong with the number of processes; "" if their gang is as large, or there is none."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
@@ -162,7 +162,7 @@ class Ranks:
 
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
-    """Return what only a process with the secret can know: that of each rank is another one, and each time."""
+    """Return what only a process with the secret can know; it differs for each rank, and each time."""
     return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
 
 
@@ -192,7 +192,7 @@ def _state_of(image: Tensor, rank: int) -> Any:
     Return the state that an image holds. Its tensors lie in the image.
 
     Raises:
-        Unsavable: the rank has said so.
+        Unsavable: the rank has reported so.
     """
     state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:

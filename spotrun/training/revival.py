@@ -1,10 +1,10 @@
 """
-Objects made again of what a checkpoint says about them.
+Revives the objects that a checkpoint describes.
 
 Nothing of a checkpoint is imported or called. An enum gives the member of that name, a named tuple is a tuple, and an
-instance of the script's own class is made without its `__init__` and given its attributes. Such a class has to be
-there, not installed, and without a say in how it is made or thrown away. An object that stands at the same place
-already is filled, by its own `load_state_dict` where it has one.
+instance of the script's own class is made without its `__init__` and given its attributes. Such a class must exist,
+not be installed, and not decide how it is made or freed. An object that exists at the same place already is filled, by
+its own `load_state_dict` where it has one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NOBODY = object()
 
 
 class NotRevived(SpotrunError):
-    """A checkpoint holds an object whose class or place this script does not have. The script has changed."""
+    """Raised for an object whose class or place this script does not have. The script has changed."""
 
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    `value` with objects for all `Held` in it; the very same if there are none. With `standing`, the script's value at
-    that place, its objects are used. Without it those that need one stay as they are.
+    Return `value` with objects for all `Held` in it; the very same if there are none. With `standing`, the script's
+    value at that place, its objects are used. Without it those that need one stay as they are.
 
     Raises:
         NotRevived: the script has no such class or object any more.

@@ -1,5 +1,5 @@
 """
-Random numbers as a function of place: the seed of the run, the epoch, the batch, the sample.
+Derives random numbers from the place: the seed of the run, the epoch, the batch, the sample.
 
 So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first
 8 bytes of BLAKE2b over the parts.
@@ -19,7 +19,7 @@ import torch
 
 
 def derive(*parts: object) -> int:
-    """A 64-bit seed from parts whose `repr` is stable: numbers, texts, tuples of them."""
+    """Derive a 64-bit seed from parts whose `repr` is stable: numbers, texts, tuples of them."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
@@ -27,7 +27,7 @@ def seed_process(seed: int) -> None:
     """
     Seed Python's, numpy's and torch's global generators, those of all accelerators included.
 
-    Where there is no accelerator, `torch.manual_seed` would write down the whole stack for one that might come.
+    Where there is no accelerator, `torch.manual_seed` would record the whole stack for one that might come.
     """
     if _has_accelerator():
         torch.manual_seed(seed)
@@ -42,7 +42,7 @@ def _has_accelerator() -> bool:
 
 
 def seed_cpu(seed: int) -> None:
-    """Like `seed_process`, without the accelerators; for data loading, once per sample."""
+    """Do as `seed_process`, without the accelerators; for data loading, once per sample."""
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 
@@ -54,7 +54,7 @@ def _seed_others(seed: int) -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """What happens inside leaves the global generators of this process (not of accelerators) as they were."""
+    """Restore the global generators of this process (not of accelerators) after the block."""
     before = state()
     try:
         yield
@@ -66,7 +66,7 @@ GeneratorsState = tuple[Any, Any, torch.Tensor]
 
 
 def state() -> GeneratorsState:
-    """Of the global generators of this process, those of accelerators left out."""
+    """Return the state of the global generators of this process, those of accelerators left out."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

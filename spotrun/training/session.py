@@ -1,8 +1,8 @@
 """
-The trainer's conversation with its agent.
+The trainer's session with its agent.
 
-A thread reads what the agent sends and raises flags; the training thread looks at them between two steps,
-where I/O and collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
+A thread reads what the agent sends and raises flags; the training thread reads them between two steps, where I/O and
+collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from spotrun.training.image_memory import Arrival, ImageMemory
 
 LISTENER_ENDS_WITHIN_S = 5.0
 LOOK_S = 0.5
-"""System time between two looks whether the agent is still there."""
+"""System time in seconds between two checks that the agent is still there."""
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
 """
-An arena may hold this much more than the first snapshot, as counters, metrics and callbacks' states grow a little.
+Bytes by which an arena is larger than the first snapshot, as counters, metrics and callbacks' states grow a little.
 """
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ T = TypeVar("T")
 
 class Session:
     """
-    One trainer process's link and arenas, and what its agent wants. Each fit() begins with `begin`, and is `unfinished`
-    until it has come to its end.
+    The link and the arenas of one trainer process, and its agent's requests. Each fit() begins with `begin`, and is
+    `unfinished` until it has come to its end.
     """
 
     def __init__(self, link: TrainerLink) -> None:
@@ -87,20 +87,20 @@ class Session:
 
     @property
     def has_begun(self) -> bool:
-        """A fit() of this process is, or was, under its agent."""
+        """True if a fit() of this process is, or was, under its agent."""
         return self._fits > 0
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Say that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
-        What the agent has yet to fetch is waited for later, when it is needed.
+        Report that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
+        What the agent has yet to fetch is waited for later, when training needs it.
 
         Raises:
             LinkClosed: the agent is gone.
         """
         self._fits += 1
         self.unfinished = True
-        self.arenas_asked = False  # each fit() asks, on all ranks
+        self.arenas_asked = False  # each fit() requests them, on all ranks
         resume, fds = self._first_resume(framework) if self._fits == 1 else self._next_resume()
         memory = None
         if resume.size_bytes:
@@ -121,7 +121,7 @@ class Session:
         return self._wait_for_resume()
 
     def _next_resume(self) -> tuple[Resume, list[int]]:
-        """The agent answers when the last snapshot of the fit() before is durable."""
+        """Wait for the agent, which answers when the last snapshot of the fit() before is durable."""
         self._over.clear()
         while self.said_of_files() is not None:  # of the fit() before
             pass
@@ -132,7 +132,7 @@ class Session:
         raise LinkClosed("the agent is gone")
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
-        """At exit: end the threads, as one that computes while the interpreter shuts down aborts the process."""
+        """End the threads at exit, as one that computes while the interpreter shuts down aborts the process."""
         if os.getpid() != process:
             return
         self._over.set()
@@ -150,7 +150,7 @@ class Session:
             self._take(message, fds)
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """False if the agent is gone; training goes on without it."""
+        """Send a message; return False if the agent is gone, and training goes on without it."""
         if self.closed.is_set():
             return False
         try:
@@ -160,13 +160,13 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """The fit() is over: from now on the process outlives the agent, until the next one begins."""
+        """End the fit(): from now on the process outlives the agent, until the next one begins."""
         self._over.set()
 
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """Ask for the checkpoint's files, and wait for them. Returns why they could not be put back, or nothing."""
+        """Request the checkpoint's files, and wait for them. Return why they could not be put back, or nothing."""
         self.tell(wanted)
         while not self.closed.is_set():
             try:
@@ -176,7 +176,7 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """What the agent has said of frozen folders, each once, the oldest first."""
+        """Return the agent's messages on frozen folders, each once, the oldest first; None if there is none."""
         try:
             return self._files.get_nowait()
         except queue.Empty:
@@ -186,8 +186,8 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        A free arena can take `plan`. If none is large enough, ask the agent for larger ones, once. If this call waits,
-        it tells the agent so.
+        Return whether a free arena can take `plan`. If none is large enough, request larger ones from the agent, once.
+        If this call waits, it tells the agent so.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
@@ -196,7 +196,7 @@ class Session:
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
-        """An arena is free; it may be too small."""
+        """Return whether an arena is free; it may be too small."""
         return self._stager.ready()
 
     def want_arenas(self, size_bytes: int) -> None:
@@ -207,15 +207,15 @@ class Session:
             self.tell(ArenasWanted(size_bytes=self._asked_bytes))
 
     def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
-        """See `Stager.stage`."""
+        """Stage an image: see `Stager.stage`."""
         return self._stager.stage(plan, later, overlapped=overlapped)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
-        """See `Stager.aside`."""
+        """Return work for the thread that copies: see `Stager.aside`."""
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
-        """Free the arena of a snapshot of which the agent was never told."""
+        """Free the arena of a snapshot that was never reported to the agent."""
         self._stager.free(staged.arena)
 
     # --- the reading thread
@@ -262,7 +262,7 @@ class Session:
 
 
 class Follower:
-    """Replaces a session on all ranks but 0: nobody listens, and nothing is wanted."""
+    """Replaces a session on all ranks but 0: it has no agent, and no snapshot is wanted."""
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()
@@ -312,13 +312,13 @@ class Alone(Follower):
 
 
 Agent: TypeAlias = Session | Follower
-"""What a fit talks to."""
+"""The agent that a fit talks to, or its replacement."""
 
 _alone = Alone()
 
 
 def alone() -> Alone:
-    """What a fit of this process talks to if there is no agent."""
+    """Return the replacement of an agent, for a fit of this process without one."""
     return _alone
 
 
@@ -328,7 +328,7 @@ _claimed: tuple[int, Session] | None = None
 
 def claim() -> Session | None:
     """
-    The session of this process; None if there is no agent.
+    Return the session of this process; None if there is no agent.
 
     Raises:
         LinkLost: there is an agent, and no way to it.

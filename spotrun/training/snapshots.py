@@ -1,8 +1,8 @@
 """
-Snapshots of a training: when one is due, what it holds, and how it gets into an arena.
+Takes snapshots of a training: decides when one is due, collects its state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint, under the key "spotrun" what that leaves out, and the living weights that
-it does not show (weights.py).
+A snapshot is the framework's own checkpoint, with what that leaves out under the key "spotrun", and the living weights
+that it does not show (weights.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
 
 LAST_ARENA_WAIT_S = 600.0
-"""For how long, in system time, the last snapshot waits for room: most of an upload may have to end first."""
+"""Maximum system time in seconds that the last snapshot waits for room: most of an upload may have to end first."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
-"""No resume reads them."""
+"""Entries that no resume reads."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Dump:
     files: Frozen | None
 
     def again(self) -> Dump:
-        """The same, where a boundary may have several snapshots."""
+        """Return the same again, for a boundary that may have several snapshots."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
-        """It will not be used."""
+        """Close it unused."""
         if self.files is not None:
             self.files.close()
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A snapshot of which the agent was not told yet."""
+    """A snapshot that was not reported to the agent yet."""
 
     taken: SnapshotTaken
     files: Frozen | None
@@ -75,12 +75,12 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """Begin what is left for the thread that copies: the copy, then the look whether all numbers are finite."""
+        """Begin what is left for the thread that copies: the copy, then the check that all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
-        """The agent can be told without a wait. A snapshot that probes is compared as late as possible."""
+        """Return whether it can be reported without a wait. A snapshot that probes is compared as late as possible."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -126,18 +126,18 @@ class Snapshots:
         self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
 
     def begin(self, resumed: State | None) -> None:
-        """Before the first step, with the snapshot's part of ours if there is one."""
+        """Begin, before the first step, with spotrun's part of the snapshot if there is one."""
         try:
             self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
         except NamesMoved as moved:
             unsupported.reject(self._agent, str(moved), "install torch 2.13.0, or a newer spotrun")
 
     def resumed_at(self, step: int) -> None:
-        """The snapshot of `step` is there already."""
+        """Note that the snapshot of `step` exists already."""
         self._step = step
 
     def wanted(self) -> bool:
-        """Only on rank 0; the others never want one."""
+        """Return whether a snapshot is wanted, on rank 0; the others never want one."""
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -190,7 +190,7 @@ class Snapshots:
         finite = self._agent.aside(partial(tensors.are_finite, self._framework.loss, parameters), parameters)
         overlapped = bool(later) and not watch.probes
         if not overlapped:
-            finite.begin()  # another thread looks while this one copies
+            finite.begin()  # another thread checks while this one copies
         staged = self._agent.stage(plan, later, overlapped=overlapped)
         stall_s = time.perf_counter() - started - waited_s
         taken = self._told(staged.arena, plan, place, dump.files, final=final)
@@ -199,12 +199,12 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """The model is about to compute: copy what is left of a snapshot meanwhile."""
+        """Copy what is left of a snapshot while the model computes."""
         if self._pending is not None:
             self._pending.begin()
 
     def _told(self, arena: int, plan: ImagePlan, place: Place, files: Frozen | None, *, final: bool) -> SnapshotTaken:
-        """What the agent is told, except for what only the finished snapshot shows."""
+        """Return the report to the agent, except for what only the finished snapshot shows."""
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -222,7 +222,7 @@ class Snapshots:
 
     def settle(self, *, wait: bool = True) -> None:
         """
-        Finish the newest snapshot, and tell the agent of it.
+        Finish the newest snapshot, and report it to the agent.
 
         Called with `wait` before optimizers write again. If the script has written meanwhile, that snapshot is thrown
         away, and another one is wanted.
@@ -249,6 +249,8 @@ class Snapshots:
 
     def plan(self, state: State) -> ImagePlan:
         """
+        Lay out the image of a state.
+
         Raises:
             TrainingUnsupported: the state holds what no image can hold.
         """
@@ -268,12 +270,13 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Place, *, final: bool = False) -> Dump:
-        """The state, and the files as they are now: what loggers and the script had in buffers is in them."""
+        """Return the state, and the files as they are now, with what loggers and the script had in buffers."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Place) -> State:
         """
-        Everything that the rest of the training depends on. Tensors are the living ones. What is in no image is said.
+        Return everything that the rest of the training depends on. Tensors are the living ones. Report what no image
+        holds.
 
         Raises:
             TrainingUnsupported: no resume could make the model so. Or something is in no image, and the job requires
@@ -315,7 +318,7 @@ class Snapshots:
             self._reject(problem)
 
     def _own(self, place: Place) -> State:
-        """What each rank has for itself."""
+        """Return the state that each rank has for itself."""
         framework = self._framework
         return {
             "metrics": framework.dump_metrics(),

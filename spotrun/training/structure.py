@@ -1,9 +1,9 @@
 """
-The model and its optimizers as a snapshot had them.
+Restores the model and its optimizers as a snapshot had them.
 
 A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. What a hook of the start makes
-is there in a new process as well. If something is missing, the hooks of the epochs that have begun are called again.
-What is still missing then cannot be resumed, and the training ends with a line that says what.
+exists in a new process as well. If something is missing, the hooks of the epochs that have begun are called again. What
+is still missing then cannot be resumed, and the training ends with a line that names it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    Of the resumed `state`, from which it takes what is its own. `described` is `optimizer_parts.described` of then. An
-    older snapshot has neither that nor the names of its weights: then they are as the framework restores them.
+    The structure of the resumed `state`, from which it takes its own entries. `described` is
+    `optimizer_parts.described` of then. An older snapshot has neither that nor the names of its weights: then they are
+    as the framework restores them.
 
     Raises:
         Misfit: the model is made of other weights.
@@ -40,7 +41,7 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Once, after the script's hooks of the start. Without `training` nothing is left to train.
+        Restore both once, after the script's hooks of the start. Without `training` nothing is left to train.
 
         Raises:
             Misfit: the model or its optimizers are not what they were.

@@ -1,4 +1,4 @@
-"""Trees and sets of tensors: copies of them, and whether their values are sound."""
+"""Copies trees and sets of tensors, and checks that their values are sound."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 
 def owned(value: Any) -> Any:
-    """The same tree with tensors of its own."""
+    """Return the same tree with tensors of its own."""
     return mapped(value, lambda tensor: tensor.detach().clone())
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """The same tree with other tensors."""
+    """Return the same tree with other tensors."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors of a tree."""
+    """Return all tensors of a tree."""
     found: list[Tensor] = []
     mapped(value, found.append)
     return found
@@ -45,7 +45,9 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The 2-norms of all floating-point tensors, in which NaN and infinity show; one tensor per device and type."""
+    """
+    Return the 2-norms of all floating-point tensors, in which NaN and infinity show; one tensor a device and type.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.dtype is torch.float64:

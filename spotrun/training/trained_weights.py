@@ -1,4 +1,4 @@
-"""Weights that an optimizer trains, and that no checkpoint would hold."""
+"""Finds weights that an optimizer trains, and that no checkpoint would hold."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spotrun.training.tensors import tensors_of
 
 NAMED_MAX = 4
 DEPTH_MAX = 4
-"""Of containers in containers, where a name is looked for."""
+"""Maximum depth of containers in containers in which a name is searched."""
 
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
-    Names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the whole one
-    without the optimizers' own.
+    Return the names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the
+    whole one without the optimizers' own.
 
-    The module's own are there in any case (weights.py), others as a tensor in the same memory: a script may save them.
+    The module's own are saved in any case (weights.py), others as a tensor in the same memory: a script may save them.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
@@ -54,7 +54,7 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
-    """Where the module holds it: registered, or in a container that torch does not look into."""
+    """Return where the module holds it: registered, or in a container that torch does not search; None if nowhere."""
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]
     found = (name for name, held in [*module.named_parameters(), *places] if held is weight)

@@ -1,4 +1,4 @@
-"""What changes in a training and no checkpoint holds is said by name, once. A job may want to end there instead."""
+"""Reports by name, once, what changes in a training and no checkpoint holds. A job may want to end there instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 TOLD_MAX = 100
-"""At a time, and of this many characters each: a message has an end."""
+"""Maximum number of places in one message, which has to end somewhere; `TEXT_MAX` bounds the characters of each."""
 TEXT_MAX = 300
 HINT = (
     "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or say"
@@ -22,7 +22,7 @@ HINT = (
 
 
 class Uncarried:
-    """Says it in the script's output, and to the agent, which writes it down. `required`: the training ends there."""
+    """Reports to the script's output, and to the agent, which records it. `required`: the training ends there."""
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:
         self._agent = agent
@@ -32,7 +32,7 @@ class Uncarried:
 
     def say(self, found: Iterable[Lost], step: int) -> None:
         """
-        What this process has found, in front of the snapshot of `step`. Each rank calls it at the same place.
+        Report what this process has found, before the snapshot of `step`. Each rank calls it at the same place.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

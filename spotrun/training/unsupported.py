@@ -1,4 +1,4 @@
-"""Ends a training that cannot be resumed exactly, and tells the agent and the user why."""
+"""Ends a training that cannot be resumed exactly, and reports the reason to the agent and the user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spotrun.training.session import Agent
 
 
 class TrainingUnsupported(SpotrunError):
-    """This training cannot run under spotrun as it is; the hint says what to change."""
+    """Raised if this training cannot run under spotrun as it is; the hint says what to change."""
 
 
 def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
     """
-    Tell the agent, which will not try again, and the user.
+    Report to the agent, which will not try again, and to the user.
 
     Raises:
         TrainingUnsupported: always.
@@ -28,6 +28,8 @@ def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
 
 def check(framework: Framework, agent: Agent) -> None:
     """
+    Refuse a training that cannot be resumed exactly.
+
     Raises:
         TrainingUnsupported: for everything about this training that keeps a resumed run from being bit-identical.
     """

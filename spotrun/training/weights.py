@@ -1,8 +1,8 @@
 """
-The weights of a module as they are: its parameters and persistent buffers, by name.
+Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
 
 `state_dict()` is what a script shows of them to other readers: averages in their place, adapters alone, a pruned model.
-A snapshot keeps that as it is, and beside it (`BESIDE`) whatever living weight it does not hold.
+A snapshot keeps that as it is, and next to it (`BESIDE`) each living weight that it does not hold.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn.utils import prune
 State = dict[str, Any]
 
 BESIDE = "spotrun_weights"
-"""The entry of a state that holds what `beside` gave."""
+"""The entry of a state for the living weights that the script's view lacks."""
 
 
 class Misfit(Exception):
-    """The module is not built as it was when its weights were saved. The text says where, and `hint` what to do."""
+    """Raised if the module is not built as when its weights were saved. The text says where, `hint` what to do."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -49,8 +49,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    What a snapshot has to hold beside `shown`, the script's own view of the weights. Tensors are the living ones. Of
-    `base` it holds the digests alone.
+    Return what a snapshot has to hold in addition to `shown`, the script's own view of the weights. Tensors are the
+    living ones. Of `base` it holds only the digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -71,7 +71,7 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
-    """The way back, with the tensors of both; what a base has is that of `module`, where there is such a weight."""
+    """Return the weights, with the tensors of both; those of a base are taken from `module`, where it has them."""
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
     parameters, buffers = (
@@ -106,6 +106,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
+    Compare the base's digests.
+
     Raises:
         Misfit: weights that no image holds are not those of before.
     """
@@ -117,7 +119,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 
 def fits(module: nn.Module, weights: Weights) -> bool:
-    """`put_back` would have a place for all."""
+    """Return whether `put_back` would have a place for all."""
     try:
         prune_again(module, weights)
         share_again(module, weights)
@@ -128,13 +130,13 @@ def fits(module: nn.Module, weights: Weights) -> bool:
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """Those for which the module has a place of the same shape now."""
+    """Return those for which the module has a place of the same shape now."""
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
 
 
 def prune_again(module: nn.Module, weights: Weights) -> None:
-    """Split those parameters that torch.nn.utils.prune has split into `…_orig` and `…_mask`, and has yet to now."""
+    """Split those parameters that torch.nn.utils.prune split into `…_orig` and `…_mask` before, and not yet now."""
     parts = dict(module.named_modules())
     for name in weights.parameters:
         whole = name.removesuffix("_orig")
@@ -146,12 +148,12 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Parts and weights are one where they were one, and two where they were two."""
+    """Make parts and weights one where they were one, and two where they were two."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
         if prefix not in parts or of not in parts:
-            continue  # missing, which `_check` says
+            continue  # missing, which `_check` reports
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
@@ -176,8 +178,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    For each of the `modules` that is missing `now` and can be made as a copy, the name of one that is built alike.
-    Its own parts come with it.
+    Return, for each of the `modules` that is missing `now` and can be made as a copy, the name of one that is built
+    alike. Its own parts come with it.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}
@@ -192,7 +194,7 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Those that are missing `now` and are in no copy, without what is in one of them."""
+    """Return those that are missing `now` and are in no copy, without the parts of such ones."""
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
     missing = [name for name in missing if not any(_is_in(name, each) for each in made)]
@@ -200,22 +202,22 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """The class of each part, by its name, and how it was made as far as torch says it."""
+    """Return the class of each part, by its name, and how it was made as far as torch says it."""
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
 def class_of(kind: str) -> str:
-    """Of a kind without how it was made: that may change where it stands."""
+    """Return the class in a kind, without how it was made, which may change in place."""
     return kind.partition("(")[0]
 
 
 def _title_of(kind: str) -> str:
-    """Of its class. That of a script is in another module where another program imports the script."""
+    """Return the name of its class, without its module: that of a script differs where another program imports it."""
     return class_of(kind).rpartition(".")[2]
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """`build_of` each part."""
+    """Return `build_of` each part."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -226,7 +228,7 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """What all its parts are, by name. Modules that are built alike have places for the same weights."""
+    """Return the kinds of all its parts, by name. Modules that are built alike have places for the same weights."""
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 
@@ -235,7 +237,7 @@ def _is_in(name: str, whole: str) -> bool:
 
 
 def _kind_of(part: nn.Module) -> str:
-    """Its class, and how it was made where torch says it: a convolution's stride does not show in its weights."""
+    """Return its class, and how it was made if torch says it: a convolution's stride does not show in its weights."""
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
     return f"{kind.__module__}.{kind.__qualname__}({made})"
@@ -302,7 +304,7 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_same(weight: Tensor, other: Any) -> bool:
-    """Both are the same memory, read in the same way."""
+    """Return whether both are the same memory, read in the same way."""
     if not isinstance(other, Tensor) or (weight.shape, weight.dtype) != (other.shape, other.dtype):
         return False
     return weight is other or (weight.stride() == other.stride() and weight.data_ptr() == other.data_ptr())
@@ -330,7 +332,7 @@ def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.dev
 
 
 def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Each part lists its parameters as it did; sums over all of them depend on that."""
+    """Restore the order in which each part lists its parameters; sums over all of them depend on that."""
     for name in names:
         owner, leaf = _owner(module, name)
         owner._parameters[leaf] = owner._parameters.pop(leaf)
@@ -338,7 +340,7 @@ def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
 
 @torch.no_grad()
 def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    """In its own memory where shape and type are the same, else in new memory."""
+    """Put a buffer into its own memory where shape and type are the same, else into new memory."""
     owner, leaf = _owner(module, name)
     now = owner._buffers.get(leaf)
     if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):

@@ -1,4 +1,4 @@
-"""transformers behind the port `Framework`: what training asks, answered from one Trainer."""
+"""transformers behind the port `Framework`: answers what training needs from one Trainer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from spotrun.transformers.loop import TrainerLoop
 
 OURS = ("transformers", "accelerate", "spotrun")
 OF_THE_SCRIPT = ("data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics")
-"""Attributes of a Trainer that hold what the script has given it."""
+"""Attributes of a Trainer that hold what the script passed to it."""
 REPORTING = "transformers.integrations"
-"""Where callbacks lie that write to loggers."""
+"""Module of the callbacks that write to loggers."""
 OUTPUT = "output"
 
 
@@ -40,7 +40,7 @@ def _is_ours(thing: object) -> bool:
 
 
 def _holder(given: Any) -> object:
-    """The object whose method it is, if it is one. A function is found where its module has it."""
+    """Return the object whose method it is, if it is one; None for a function, which is found in its module."""
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
 
@@ -69,7 +69,7 @@ class TransformersFramework(TrainerLoop):
         self.ranks: int = trainer.args.world_size
         self.seed: int = trainer.args.seed
         self.output: Any = None
-        """What train() returns, once that is known."""
+        """The result of train(), once that is known."""
 
     def problems(self) -> Sequence[Problem]:
         return refusals.problems(self._trainer, self._module_of, self.version)
@@ -107,7 +107,7 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """The Trainer among them, unless its class is the script's: then it is a root."""
+        """The libraries' own objects, with the Trainer unless its class is the script's: then it is a root."""
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
@@ -122,7 +122,7 @@ class TransformersFramework(TrainerLoop):
         return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Never through the Trainer's own `log`, which would add to its history."""
+        """Log by the reporting callbacks, never through the Trainer's own `log`, which would add to its history."""
         trainer = self._trainer
         logs = {name: value for name, value in figures.items() if name not in self._metrics}
         for callback in trainer.callback_handler.callbacks:
@@ -135,7 +135,7 @@ class TransformersFramework(TrainerLoop):
         return self._loaders.of(stage)
 
     def restart_pass(self) -> None:
-        """A pass begins when its first batch is asked for, which is later."""
+        """Do nothing: a pass begins later, with the request for its first batch."""
 
     # --- its state
 
@@ -148,7 +148,7 @@ class TransformersFramework(TrainerLoop):
         }
 
     def dump_rest(self) -> State:
-        """With what a library's own Trainer keeps, such as sums of metrics that it has yet to log."""
+        """Return also what a library's own Trainer keeps, such as sums of metrics that it has yet to log."""
         trainer = self._trainer
         return {
             "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
@@ -181,7 +181,7 @@ class TransformersFramework(TrainerLoop):
         return super()._on_counters(with_counts, *args, **kwargs)
 
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """accelerate wraps `forward`, and marks the model as one that it has prepared."""
+        """Note the attributes that accelerate sets: it wraps `forward`, and marks the model as prepared."""
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = {*vars(self.module)} - {"forward"}
@@ -199,7 +199,7 @@ class TransformersFramework(TrainerLoop):
             now = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
             with torch.no_grad():
                 for name, value in saved_weights.fitting(self.module, weights).items():
-                    if now[name] is not value:  # of the base, which nobody may write to
+                    if now[name] is not value:  # of the base, which must not be written to
                         now[name].copy_(value)
         optimizers.load(self.optimizers)
         trainer_state.load_helpers(self._trainer, state)
@@ -208,7 +208,7 @@ class TransformersFramework(TrainerLoop):
         return ""
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """The callbacks of the training's beginning were called in any case."""
+        """Run the script's callbacks of these epochs; those of the training's beginning were called in any case."""
         trainer = self._trainer
         for _ in range(epochs):
             for callback in trainer.callback_handler.callbacks:
@@ -240,7 +240,7 @@ class TransformersFramework(TrainerLoop):
         self._taps.around(self._trainer, "_finalize_training", self._on_end)
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """A training that had ended before this process is not ended again: its image is from after that."""
+        """Skip the end of a training that had ended before this process: its image is from after that."""
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)
         trainer = self._trainer

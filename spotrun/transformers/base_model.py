@@ -1,6 +1,6 @@
 """
-The base of a model that is trained through adapters: weights that the script itself makes in each process, and that
-nothing writes to. They are most of the model, so no checkpoint holds them, but a digest of each.
+Digests of the base of a model that is trained through adapters: weights that the script itself makes in each process,
+and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BaseModel:
         self._digests = {name: digest(weight) for name, weight in self._frozen.items()}
 
     def digests(self) -> Mapping[str, str]:
-        """By name, of the weights that are still frozen and that nobody has written to."""
+        """Return digests, by name, of the weights that are still frozen and unwritten."""
         if not self._frozen:
             return {}
         now = dict(self._model.named_parameters())
@@ -41,7 +41,7 @@ class BaseModel:
 
 @torch.no_grad()
 def digest(weight: Tensor) -> str:
-    """Of its bits, type and shape."""
+    """Return a digest of its bits, type and shape."""
     data = weight.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{weight.dtype} {tuple(weight.shape)} ".encode(), digest_size=DIGEST_BYTES)
     found.update(data.flatten().view(torch.uint8).numpy().data)

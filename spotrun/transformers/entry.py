@@ -1,4 +1,4 @@
-"""What makes the Trainer of transformers survive: `Trainer.train`, which subclasses call too, goes through a `Fit`."""
+"""Lets a training with the Trainer resume: `Trainer.train`, which subclasses call too, runs in a `Fit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AGENT = "SPOTRUN_AGENT"
 
 def install(module: ModuleType) -> None:
     """
-    Let `train()` of each Trainer ask its agent where to begin. `module` is transformers.trainer, freshly imported.
+    Let `train()` of each Trainer get from its agent where to begin. `module` is transformers.trainer, freshly imported.
     Idempotent; without an agent it does nothing.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
@@ -35,7 +35,7 @@ def _watch_training(module: ModuleType) -> None:
 
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
-    """A loader of ours begins at any batch; all others are skipped through as ever."""
+    """Let a loader of ours begin at any batch; all others skip through their batches as before."""
     original = module.skip_first_batches
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""One train() under an agent."""
+"""Runs one train() under an agent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
-"""In place of the name of a folder: there is none of this name, so the Trainer loads nothing."""
+"""A folder name that does not exist, so the Trainer loads nothing."""
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """`original(trainer, …)`, from where this run is. `module` is transformers.trainer."""
+    """Run `original(trainer, …)` from where this run is. `module` is transformers.trainer."""
     framework = TransformersFramework(trainer, module)
     agent = claim() if framework.rank == 0 else Follower()
     if agent is None:
@@ -36,7 +36,7 @@ def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs:
 
 
 class Training:
-    """The Trainer's own loop, with a `Fit` around it. `asked`: what the script resumes from by itself."""
+    """The Trainer's own loop, with a `Fit` around it. `asked` is what the script itself resumes from."""
 
     def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
         self._framework = framework
@@ -66,7 +66,7 @@ class Training:
         return output
 
     def _own_checkpoint(self) -> str | None:
-        """On a fresh start, as the Trainer would have done it."""
+        """Load on a fresh start the checkpoint that the script names, as the Trainer would; None without one."""
         if not self._asked:
             return None
         folder = self._trainer.args.output_dir

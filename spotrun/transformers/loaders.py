@@ -1,4 +1,4 @@
-"""The loaders of one Trainer, exchanged for exact ones beneath what accelerate makes of them."""
+"""Replaces the loaders of one Trainer with exact ones, inside the wrappers that accelerate makes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from spotrun.training.framework import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"
-"""The attribute of a loader of accelerate that holds the one it reads."""
+"""Attribute of an accelerate loader that holds the loader that it reads."""
 
 
 def begins_anywhere(loader: Any) -> bool:
-    """It is exact, or the one beneath it is."""
+    """Return whether it, or the loader that it reads, is exact."""
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy
 
 
 class Loaders:
-    """What `get_train_dataloader` and `get_eval_dataloader` give while one train() runs."""
+    """The loaders that `get_train_dataloader` and `get_eval_dataloader` return while one train() runs."""
 
     def __init__(self, trainer: Any, taps: Taps) -> None:
         self._trainer = trainer
@@ -29,7 +29,7 @@ class Loaders:
         self._outer: Any = None
 
     def exchange(self, hooks: Hooks, epoch: Callable[[], int]) -> None:
-        """From now on. `epoch` says which one runs."""
+        """Exchange loaders from now on. `epoch` returns the epoch that runs."""
 
         def train(original: Any, *args: Any, **kwargs: Any) -> Any:
             with hooks.loading("train", 0):
@@ -56,17 +56,17 @@ class Loaders:
         return loader
 
     def of(self, stage: Stage) -> Sequence[Any]:
-        """Those in use: the newest of each dataset."""
+        """Return those in use: the newest of each dataset."""
         return list(self._made[stage].values())
 
     def begin(self) -> None:
-        """A pass over the training data, from which nobody reads."""
+        """Begin a pass over the training data from which no batch is read."""
         for exact in self._made["train"].values():
             iter(exact)
 
     @property
     def batches(self) -> int:
-        """How many a pass over the training data has, 0 if that is unknown."""
+        """The number of batches of a pass over the training data, 0 if that is unknown."""
         try:
             return len(self._outer)
         except TypeError:
@@ -74,11 +74,11 @@ class Loaders:
 
     @property
     def has_ended(self) -> bool:
-        """The batch that was read last is the last of its pass, as far as accelerate knows."""
+        """True if the last batch read is the last of its pass, as far as accelerate knows."""
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:
-        """What the script keeps is as it was."""
+        """Restore what the script keeps."""
         for loader, beneath in self._exchanged:
             setattr(loader, BENEATH, beneath)
         self._exchanged.clear()

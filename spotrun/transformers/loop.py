@@ -1,8 +1,8 @@
 """
-The loop of one Trainer: where it is, and its moments at which `Hooks` are called.
+The loop of one Trainer: its place, and the moments at which it calls `Hooks`.
 
-One optimizer step is several batches where gradients accumulate. After each the Trainer logs, evaluates and saves, as
-its TrainerControl says then; and once more after an epoch's last batch, when the epoch's own callbacks have run.
+One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
+as its TrainerControl says then; and once more after an epoch's last batch, when the epoch's own callbacks have run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spotrun.transformers.loaders import Loaders
 from spotrun.transformers.taps import Taps
 
 NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
-"""What `get_batch_samples` gives when a pass has ended."""
+"""Result of `get_batch_samples` when a pass has ended."""
 
 
 class TrainerLoop:
-    """Of one train(). `batch` is of the epoch that runs or ended last."""
+    """The loop of one train(). `batch` is of the epoch that runs or ended last."""
 
     _hooks: Hooks
 
@@ -76,7 +76,7 @@ class TrainerLoop:
         return self._metrics
 
     def dump_place(self) -> State:
-        """What the place itself does not say."""
+        """Return what the place itself does not say."""
         grad_norm, learning_rate = self._last or (None, None)
         return {
             "closing": self._closing,
@@ -125,10 +125,10 @@ class TrainerLoop:
         self._taps.close()
 
     def restored(self) -> None:
-        """The model, the optimizer and its schedule are there, and on their device."""
+        """Continue once the model, the optimizer and its schedule exist, and are on their device."""
 
     def _on_counters(self, original: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """It says in which epoch training begins, and at which batch of it."""
+        """Return the epoch in which training begins, and the batch of it."""
         epochs, batches = original(*args, **kwargs)
         place = self._place
         if place is not None:
@@ -181,7 +181,7 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """The batch was trained before the snapshot; what comes after it was not done."""
+        """Repeat what follows a batch: it was trained before the snapshot, and its end was not handled."""
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(
@@ -189,7 +189,7 @@ class TrainerLoop:
         )
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """The batches of one step are read at once."""
+        """Begin a batch when the batches of one step are read, which is at once."""
         if self._nothing_is_left:
             return NOTHING_TO_READ
         batches, items = original(*args, **kwargs)

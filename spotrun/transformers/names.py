@@ -1,4 +1,4 @@
-"""The private names of transformers that spotrun uses, and whether this version has them."""
+"""The private names of transformers that spotrun uses, and a check that this version has them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from spotrun.training.python_state.script import set_by
 
 FLOOR = (5, 10)
-"""Earlier, the sums of losses are locals of one long function."""
+"""Oldest version (major, minor): before it, the sums of losses are locals of one long function."""
 KNOWN = "5.24"
-"""What the tests run with."""
+"""The version that the tests run with."""
 METHODS = {
     "_inner_training_loop": ("resume_from_checkpoint",),
     "_init_training_state": (),
@@ -26,7 +26,7 @@ METHODS = {
     "get_batch_samples": (),
     "training_step": (),
 }
-"""Of Trainer, with those of their parameters that spotrun gives or looks at."""
+"""Methods of Trainer, with those of their parameters that spotrun passes or reads."""
 ATTRIBUTES = (
     "_tr_loss",
     "_total_loss_scalar",
@@ -35,7 +35,7 @@ ATTRIBUTES = (
     "_initial_num_input_tokens_seen",
     "current_flos",
 )
-"""Of a Trainer that trains."""
+"""Attributes of a Trainer that trains."""
 OF_THE_MODULE = (
     "skip_first_batches",
     "get_last_checkpoint",
@@ -49,11 +49,11 @@ OF_THE_MODULE = (
     "CallbackHandler.on_prediction_step",
     "CallbackHandler.on_log",
 )
-"""Of transformers.trainer."""
+"""Names in transformers.trainer."""
 
 
 def moved(module: ModuleType) -> list[str]:
-    """The names above that this transformers does not have. `module` is its transformers.trainer."""
+    """Return the names above that this transformers does not have. `module` is its transformers.trainer."""
     trainer: Any = module.Trainer
     missing = [name for name in OF_THE_MODULE if not _has(module, name)]
     for name, parameters in METHODS.items():

@@ -1,4 +1,4 @@
-"""What a Trainer keeps that the rest of its training depends on, and the way back."""
+"""Saves and loads what a Trainer keeps that the rest of its training depends on."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ COUNTED = (
     "best_model_checkpoint",
     "stateful_callbacks",
 )
-"""Of a TrainerState, beside its `log_history`. The others follow from the arguments."""
+"""Attributes of a TrainerState, besides its `log_history`. The others follow from the arguments."""
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-"""Of a TrainerControl."""
+"""Attributes of a TrainerControl."""
 LOG_FOLDER = "logging_dir"
-"""Of a callback that reports into files."""
+"""Attribute of a callback that reports into files."""
 SCALER = "scaler"
 COUNTS = "trainer_state"
 
 
 def dump(trainer: Any) -> State:
-    """The entries of a checkpoint that are neither weights nor optimizers."""
+    """Return the entries of a checkpoint that are neither weights nor optimizers."""
     state = trainer.state
     scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler
     return {
@@ -49,13 +49,13 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """When the Trainer has made its state anew."""
+    """Load counts once the Trainer has made its new state."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
 
 def load_helpers(trainer: Any, saved: State) -> None:
-    """When its scheduler is there."""
+    """Load the scheduler and the scaler, once they exist."""
     for state in saved[SCHEDULERS]:
         trainer.lr_scheduler.load_state_dict(state)
     if saved[SCALER] is not None and trainer.accelerator.scaler is not None:
@@ -63,7 +63,7 @@ def load_helpers(trainer: Any, saved: State) -> None:
 
 
 def dump_sums(trainer: Any) -> State:
-    """Of losses and numbers of operations, since the training began and since it has logged."""
+    """Return the sums of losses and of operations, since the training began and since it last logged."""
     return {name: getattr(trainer, name) for name in names.ATTRIBUTES}
 
 
@@ -82,7 +82,7 @@ def load_wanted(control: Any, saved: State) -> None:
 
 
 def dump_callbacks(trainer: Any, module: ModuleType) -> list[State]:
-    """Of those that say themselves what their state is."""
+    """Return the state of the callbacks that export it themselves."""
     return [copy.deepcopy(each.state()["attributes"]) for each in _exportable(trainer, module)]
 
 
@@ -97,7 +97,7 @@ def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
 
 
 def configs(model: nn.Module) -> list[Any]:
-    """What a model of transformers was made by, and by what it generates; files that it saves have both in them."""
+    """Return the config and the generation config of a transformers model; files that it saves contain both."""
     found = (getattr(model, name, None) for name in ("config", "generation_config"))
     return [one for one in found if hasattr(one, "to_dict")]
 
@@ -113,38 +113,38 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
-    """Where each callback writes, if it does: TensorBoard's has the time of the first start in its name."""
+    """Return where each callback writes, or None: TensorBoard's folder has the time of the first start in its name."""
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
 
 
 def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
-    """Before they begin to write."""
+    """Set the folders before the callbacks begin to write."""
     for callback, folder in zip(trainer.callback_handler.callbacks, saved, strict=False):
         if folder is not None and hasattr(callback, LOG_FOLDER):
             setattr(callback, LOG_FOLDER, folder)
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Names of attributes that belong to a library's class of Trainer, between the script's and transformers' own."""
+    """Return the attributes that belong to a library's class of Trainer, between the script's and transformers'."""
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))
 
 
 def dump_attributes(trainer: Any, names: frozenset[str]) -> State:
-    """Those that hold plain values."""
+    """Return those that hold plain values."""
     kept = vars(trainer)
     return {name: copied(kept[name]) for name in sorted(names) if name in kept and is_plain(kept[name])}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What was logged, without epoch and step, and without the times that it took."""
+    """Return what was logged, without epoch and step, and without durations."""
     kinds = {name: value for name, value in logs.items() if name not in ("epoch", "step")}
     kinds = {name: value for name, value in kinds.items() if not name.endswith(TIMES)}
     return {name: value for name, value in kinds.items() if isinstance(value, int | float)}
 
 
 def shown(model: nn.Module, without: Mapping[str, str]) -> State:
-    """The weights of a model by the names that its `state_dict` has, those in `without` left out."""
+    """Return the weights of a model by their names in `state_dict`, without those in `without`."""
     return {name: weight for name, weight in model.state_dict().items() if name not in without}

@@ -1,4 +1,4 @@
-"""Methods of living objects that are called through functions of ours."""
+"""Calls functions of ours around methods of living objects."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 Tap = Callable[..., Any]
-"""Called with the method that was there, and with what that is called with."""
+"""Called with the original method, and with that method's arguments."""
 
 
 class Taps:
-    """Each tap lies in the object itself, so that a class and its other instances stay as they are."""
+    """Taps on methods. Each lies in the object itself, so that a class and its other instances stay as they are."""
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []
 
     def around(self, owner: Any, name: str, function: Tap) -> None:
-        """From now on `owner.name(…)` is `function(owner.name, …)`."""
+        """Make `owner.name(…)` call `function(owner.name, …)` from now on."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -28,7 +28,7 @@ class Taps:
         setattr(owner, name, tapped)
 
     def close(self) -> None:
-        """The objects are as they were. Idempotent."""
+        """Restore the objects. Idempotent."""
         while self._tapped:
             owner, name, before = self._tapped.pop()
             if before is None:

@@ -1,5 +1,5 @@
 """
-What one train() did, for `spotrun verify-resume`: the trace behind the port, written at the Trainer's own moments.
+Writes the trace of one train() for `spotrun verify-resume`: the trace behind the port, at the Trainer's own moments.
 
 Its taps lie around those of TrainerLoop, so that a batch is written down before the generators are seeded for what
 comes after it.
@@ -22,12 +22,12 @@ IS_TRACED = "is_traced_by_spotrun"
 
 
 def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
-    """Of a fit that has been loaded; None where nobody wants a trace."""
+    """Return the trace of a fit that has been loaded; None if no trace is wanted."""
     return TrainerTrace(framework, trainer) if FILE_VARIABLE in os.environ else None
 
 
 class TrainerTrace:
-    """To be closed before the framework is, and ended after it."""
+    """Traces one training. Close it before the framework, and end it after that."""
 
     def __init__(self, framework: Framework, trainer: Any) -> None:
         self._here = framework
@@ -51,7 +51,7 @@ class TrainerTrace:
         self._taps.close()
 
     def ended(self) -> None:
-        """From now on what the script itself asks of the Trainer is a result of the process."""
+        """Treat the script's own calls of the Trainer from now on as results of the process."""
         assert self._trace is not None
         self._trace.ended()
         for stage in ("evaluate", "predict"):
@@ -74,7 +74,7 @@ class TrainerTrace:
         return original(model, inputs, *args, **kwargs)
 
     def _batch_ends(self) -> None:
-        """A step's end comes again after a resume, and at the end of an epoch."""
+        """End the batch once: a step's end comes again after a resume, and at the end of an epoch."""
         if self._in_batch:
             assert self._trace is not None
             self._in_batch = False
@@ -89,7 +89,7 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """And once more, after an epoch's last batch."""
+        """Handle the end of a step, which comes once more after an epoch's last batch."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None
@@ -109,7 +109,7 @@ class TrainerTrace:
 
 
 def traced_result(trace: FrameworkTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """`original` of the Trainer's own; what it gives outside of a training is written down."""
+    """Wrap the Trainer's own `original`, to write down what it returns outside of a training."""
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
 """
-What averaging callbacks forget.
+Saves and restores what averaging callbacks forget.
 
 StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
 epoch it would have no schedule until the next one, and would count its averages from 0. This module sets the callback
@@ -45,7 +45,7 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
-    """Of the additional last epoch, which only updates the statistics of batch normalization."""
+    """Return the state of the additional last epoch, which only updates the statistics of batch normalization."""
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {
         "accumulate_grad_batches": callback._accumulate_grad_batches,
@@ -54,7 +54,7 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 
 def load(trainer: Any, saved: list[State | None]) -> None:
-    """In `on_train_start`, when optimizers have their state."""
+    """Set the callbacks up in `on_train_start`, when optimizers have their state."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:
             _set_up(trainer, callback, state)

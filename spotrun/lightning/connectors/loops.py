@@ -52,14 +52,14 @@ class Loops:
 
     def forget_loading(self) -> None:
         """
-        After a fit(): no loop restarts any more, so that the next fit() of this Trainer begins as it would have.
-        Lightning does this in loops that have run, and in a training that had ended before none has.
+        End restarts after a fit(), so that the next fit() of this Trainer begins as it would have. Lightning does this
+        in loops that have run, but none has in a training that had ended before.
         """
         for loop in _all_loops(self._fit):
             loop.on_iteration_done()
 
     def loaded_at(self) -> dict[str, int]:
-        """For each stage, the epoch in which the present loaders were made."""
+        """Return, for each stage, the epoch in which the present loaders were made."""
         epochs = {
             "train": self._fit._last_train_dl_reload_epoch,
             "validate": self._epoch.val_loop._last_val_dl_reload_epoch,
@@ -68,8 +68,8 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        How long Lightning takes the present loaders to be. It asks them once, and their samplers may give other
-        lengths in other epochs.
+        Return the lengths that Lightning assumes for the present loaders. It reads them once, and their samplers may
+        give other lengths in other epochs.
         """
         loader = self._fit._combined_loader
         return {
@@ -80,7 +80,7 @@ class Loops:
         }
 
     def have_lengths(self, saved: dict[str, Any]) -> None:
-        """In on_train_start, after a resume."""
+        """Restore the lengths in on_train_start, after a resume."""
         loader = self._fit._combined_loader
         self._trainer.val_check_batch = saved["validation_after"]
         if saved["validation"] and len(saved["validation"]) == len(self._epoch.val_loop._max_batches):
@@ -90,7 +90,7 @@ class Loops:
             iter(self._fit._data_fetcher)
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
-        """In `Callback.setup`: until `enter`, make loaders as if these were the epochs that run (see `loaded_at`)."""
+        """Make loaders, from `Callback.setup` until `enter`, as if these were the epochs that run (see `loaded_at`)."""
         self._loaded_at = epochs
 
     def _make_loaders(self, stage: Stage, original: Callable[[], None]) -> None:
@@ -105,7 +105,7 @@ class Loops:
 
     def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
-        In `Callback.setup`: `state` with the epoch that had begun counted as begun.
+        Return `state` with the epoch that had begun counted as begun, in `Callback.setup`.
 
         A fit() that continues a checkpoint of the script, written in the last batch of an epoch, counts none of its
         epochs as begun before they have ended. Lightning would take a snapshot within one for a snapshot of its end.
@@ -129,9 +129,9 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Before the loops run (on_fit_start): keep them from ending at once if a last validation is still due.
+        Keep the loops, before they run (on_fit_start), from ending at once if a last validation is still due.
 
-        `done` looks at max_steps and should_stop first. Both get their true values back before anything acts on them.
+        `done` reads max_steps and should_stop first. Both get their true values back before anything acts on them.
         """
         self._entering = {
             "validation_due": validation_due,
@@ -143,7 +143,7 @@ class Loops:
             self._epoch.max_steps += 1 << 40
 
     def enter(self, *, mid_epoch: bool) -> None:
-        """In on_train_start, after a resume: restart in the middle of an epoch, or start the next epoch afresh."""
+        """Restart in the middle of an epoch, or start the next epoch afresh, in on_train_start after a resume."""
         self._loaded_at = {}
         self._begins_epoch = not mid_epoch
         if self._entering is not None:  # Lightning counts one more after an epoch that a hook has cut short

@@ -1,4 +1,4 @@
-"""The private names of Lightning that spotrun uses, and whether this version has them."""
+"""The private names of Lightning that spotrun uses, and a check that this version has them."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ PRIVATE_NAMES = (
 
 
 OF_THE_MODULE = ("_current_fx_name",)
-"""Of a LightningModule, which a Trainer has once it trains."""
+"""Names of a LightningModule, which a Trainer has once it trains."""
 RESULT_CLASSES = ("_ResultMetric", "_Metadata", "_Sync")
-"""Of trainer.connectors.logger_connector.result."""
+"""Names in trainer.connectors.logger_connector.result."""
 MODE = "_mode"
-"""Of utilities.combined_loader.CombinedLoader."""
+"""Name in utilities.combined_loader.CombinedLoader."""
 
 
 def moved(trainer: Any) -> list[str]:
-    """The private names above that this Lightning does not have."""
+    """Return the private names above that this Lightning does not have."""
     missing = [name for name in PRIVATE_NAMES if not _has(trainer, name)]
     try:
         result_classes(trainer)
@@ -98,7 +98,7 @@ def moved(trainer: Any) -> list[str]:
 
 
 def package(trainer: Any) -> str:
-    """Which Lightning: "pytorch_lightning" or "lightning"."""
+    """Return the Lightning in use: "pytorch_lightning" or "lightning"."""
     return type(trainer).__module__.partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Where training is, in Lightning's counters."""
+"""Reads the place of a training from Lightning's counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Position:
-    """See `Framework` for what each of these means."""
+    """Part of a Framework; `Framework` documents each member."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -62,5 +62,5 @@ class Position:
 
 
 def validates_by_the_clock(trainer: Any) -> bool:
-    """`val_check_interval` is a time."""
+    """Return whether `val_check_interval` is a time."""
     return trainer._val_check_time_interval is not None

@@ -1,5 +1,5 @@
 """
-What ModelPruning forgets: the weights of the beginning, to which lottery tickets go back.
+Saves and restores what ModelPruning forgets: the first weights, to which lottery tickets go back.
 
 Each process copies them when it sets up, so after a resume they would be those of the script's new model. And where
 model and copies are on one device, Lightning lets a parameter that goes back and its copy share their memory from then
@@ -22,7 +22,7 @@ PRIVATE_NAMES = ("_original_layers", "_parameters_to_prune")
 
 
 def dump(trainer: Any) -> list[list[Tensor | None]]:
-    """For each callback the copies; None in place of one that shares the memory of the weight."""
+    """Return the copies of each callback; None in place of one that shares the memory of the weight."""
     return [
         [None if copy.data_ptr() == weight.data_ptr() else copy.detach() for weight, copy in _pairs(callback)]
         for callback in callbacks(trainer)
@@ -31,7 +31,7 @@ def dump(trainer: Any) -> list[list[Tensor | None]]:
 
 @torch.no_grad()
 def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
-    """Before the weights themselves are put back, each in its own memory."""
+    """Restore the copies before the weights themselves are restored, each in its own memory."""
     for callback, copies in zip(callbacks(trainer), saved, strict=True):
         for (weight, copy), before in zip(_pairs(callback), copies, strict=True):
             if before is None:
@@ -41,7 +41,7 @@ def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
 
 
 def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """A weight and its copy. A weight that is pruned has its values in `…_orig`."""
+    """Yield each weight with its copy. A weight that is pruned has its values in `…_orig`."""
     originals = callback._original_layers or {}
     for module, name in callback._parameters_to_prune if originals else ():
         weight = getattr(module, f"{name}_orig", None)

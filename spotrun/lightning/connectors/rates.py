@@ -1,5 +1,5 @@
 """
-What a LearningRateMonitor forgets: the rates that it has logged so far. It makes its lists anew when training starts.
+Saves and restores the logged rates that a LearningRateMonitor forgets, as it makes new lists when training starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def dump(trainer: Any) -> list[dict[str, Any]]:
 
 
 def load(trainer: Any, saved: Sequence[dict[str, Any]]) -> None:
-    """After its on_train_start, or at the end of a training that had no step left."""
+    """Restore them after its on_train_start, or at the end of a training that had no step left."""
     for callback, values in zip(callbacks(trainer), saved, strict=True):
         for name, value in values.items():
             setattr(callback, name, value)

@@ -1,5 +1,5 @@
 """
-What a ModelCheckpoint forgets: what it has saved last. It decides by that whether it saves once more.
+Saves and restores the last save of a ModelCheckpoint, which forgets it. It decides by that whether to save once more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from spotrun.training.by_name import is_a
 
 PRIVATE_NAMES = ("_last_global_step_saved", "_last_checkpoint_saved")
 LATER_NAMES = ("_defer_save_until_validation",)
-"""Not of every Lightning that spotrun works with."""
+"""Names that not every Lightning has that spotrun works with."""
 
 
 def dump(trainer: Any) -> list[dict[str, Any]]:
@@ -22,12 +22,12 @@ def dump(trainer: Any) -> list[dict[str, Any]]:
 
 
 def load(trainer: Any, saved: Sequence[dict[str, Any]]) -> None:
-    """In on_fit_start."""
+    """Restore them in on_fit_start."""
     for callback, values in zip(callbacks(trainer), saved, strict=True):
         for name, value in values.items():
             setattr(callback, name, value)
 
 
 def callbacks(trainer: Any) -> list[Any]:
-    """Each ModelCheckpoint, and each of a class made of it."""
+    """Return each ModelCheckpoint, and each of a subclass."""
     return [callback for callback in trainer.checkpoint_callbacks if is_a(callback, "ModelCheckpoint")]

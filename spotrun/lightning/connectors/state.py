@@ -1,4 +1,4 @@
-"""A Trainer's state as a tree and back: what Lightning saves, and the metrics that it does not save."""
+"""Saves and loads a Trainer's state as a tree: what Lightning saves, and the metrics that it does not save."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
-"""Of what class hyper-parameters are; these keys hold the class itself. Without them they are read as plain values."""
+"""Keys that hold the classes of hyper-parameters. Without them Lightning reads these as plain values."""
 SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
-"""What Lightning restores after on_fit_start."""
+"""Entries that Lightning restores after on_fit_start."""
 
 
 def dump(trainer: Any) -> State:
     """
-    What Lightning would save, and what the script's hooks have thrown away of that, but for the weights. Tensors are
-    the living ones, not copies.
+    Return what Lightning would save, plus what the script's hooks have removed from that, except for weights. Tensors
+    are the living ones, not copies.
     """
     plugin, before_hooks = trainer.precision_plugin, State()
     original = plugin.on_save_checkpoint
@@ -47,8 +47,8 @@ def dump(trainer: Any) -> State:
 
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
-    In `Callback.setup`: let this fit() restore `state`, whatever path it was given. Of its schedules only those that
-    are of the same of `kinds` as they were: others may come.
+    Let this fit() restore `state`, whatever path it was given; called in `Callback.setup`. Of its schedules restore
+    only those that are of the same of `kinds` as they were: others may come.
     """
     connector = trainer._checkpoint_connector
 
@@ -82,13 +82,13 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 
 def load_again(trainer: Any, state: State) -> None:
-    """In on_fit_start, after the script's `on_load_checkpoint`: what that took away is there for Lightning again."""
+    """Reinstate what the script's `on_load_checkpoint` took away, for Lightning; called after it, in on_fit_start."""
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
 
 
 def load_scores(trainer: Any, state: State) -> None:
-    """In on_fit_start: the score that a ModelCheckpoint saw last, which Lightning saves and does not load."""
+    """Restore in on_fit_start a ModelCheckpoint's last score, which Lightning saves and does not load."""
     saved = state.get("callbacks", {})
     for callback in trainer.callbacks:
         own = saved.get(callback.state_key)
@@ -98,8 +98,8 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    In `Callback.setup`: let this fit() take those of `saved` that its module has a place for by now. A module with a
-    `load_state_dict` of its own gets what its own `state_dict` made.
+    Let this fit() take those of `saved` that its module has a place for by now; called in `Callback.setup`. A module
+    with a `load_state_dict` of its own gets what its own `state_dict` made.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict
@@ -118,7 +118,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
-    """In `Callback.setup`: let this fit() restore the state of its optimizers by `load` alone."""
+    """Let this fit() restore the state of its optimizers by `load` alone; called in `Callback.setup`."""
     strategy = trainer.strategy
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
@@ -137,14 +137,14 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """Those that came after Lightning has restored the ones `before`."""
+    """Load those that came after Lightning has restored the ones `before`."""
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))
 
 
 def others_load_it(trainer: Any) -> bool:
-    """A hook of the script wants the whole state."""
+    """Return whether a hook of the script wants the whole state."""
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
 
@@ -158,7 +158,7 @@ _EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoi
 
 
 def load_file(trainer: Any, path: str) -> None:
-    """In `Callback.setup`: let this fit() restore the Lightning checkpoint at `path`, whatever path it was given."""
+    """Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given; in `Callback.setup`."""
     connector = trainer._checkpoint_connector
     original = connector.resume_start
 
@@ -170,7 +170,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
-    """In `Callback.setup`, after `load` or `load_file`: call it once the model is configured, before a restore."""
+    """Run `call` once the model is configured, before a restore; in `Callback.setup`, after `load` or `load_file`."""
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")
 
@@ -185,7 +185,7 @@ def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
 
 
 def dump_metrics(trainer: Any) -> State:
-    """What was logged so far in this epoch, and the last known metrics: Lightning saves neither."""
+    """Return what was logged so far in this epoch, and the last known metrics: Lightning saves neither."""
     logger = trainer._logger_connector
     return {
         "callback": dict(logger._callback_metrics),
@@ -211,7 +211,7 @@ def load_metrics(trainer: Any, state: State) -> None:
 
 
 def last_metrics(trainer: Any) -> State:
-    """The callback metrics as they were last computed. The public property would compute them anew."""
+    """Return the callback metrics as they were last computed. The public property would compute them again."""
     metrics: State = trainer._logger_connector._callback_metrics
     return metrics
 

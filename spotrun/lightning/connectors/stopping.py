@@ -1,6 +1,6 @@
 """
-What each process's EarlyStopping has counted. Lightning saves what that of the first one has; without `sync_dist` the
-others see other values.
+Saves and restores the counts of each process's EarlyStopping. Lightning saves those of the first one; without
+`sync_dist` the others see other values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ State = dict[str, Any]
 
 
 def dump(trainer: Any) -> list[State]:
-    """In each process."""
+    """Return the states in each process."""
     return [callback.state_dict() for callback in callbacks(trainer)]
 
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
-    """In on_fit_start, after Lightning has given all processes the first one's."""
+    """Restore them in on_fit_start, after Lightning has given all processes the first one's."""
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
 

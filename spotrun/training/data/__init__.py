@@ -1,1 +1,1 @@
-"""The exact order of the data, and the random numbers that are drawn with it."""
+"""Gives data an exact order, and exact random numbers that are drawn with it."""

@@ -1,5 +1,5 @@
 """
-The exact data position: order = f(seed, epoch), plus an integer.
+Exact data position: order = f(seed, epoch), plus an integer.
 
 `exact_copy` makes a copy of a user's DataLoader that begins an epoch at any batch without reading what comes before.
 Generators seeded by (seed, epoch) draw the order of an epoch. Generators seeded by the place of a sample or a batch are
@@ -27,7 +27,7 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Where the pass that begins now begins: a key that names the pass ("train", epoch, …), and its first batch."""
+"""Returns where a pass that begins now begins: a key that names the pass ("train", epoch, …), and its first batch."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Keyed:
 
 
 class KeyedBatch(list[Any]):
-    """Like Keyed, for loaders that hand a list to the dataset."""
+    """A Keyed for loaders that hand a list to the dataset."""
 
     seed: int
 
@@ -62,7 +62,7 @@ class Read:
 class ExactDataset(Proxy):
     """
     A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch. Workers
-    write down in `notes` what changes of it there.
+    record in `notes` what changes of it there.
     """
 
     _watch: Watch | None
@@ -114,14 +114,14 @@ class ExactDataset(Proxy):
         return samples
 
     def _own(self) -> OwnGenerators:
-        """Searched at each batch, as a dataset may make its generators when a worker reads the first sample."""
+        """Find its generators at each batch, as a dataset may make them when a worker reads the first sample."""
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    What is read lies there, and nothing that could draw runs. To seed three generators for a sample takes ten
-    microseconds, much longer than to read such a one.
+    Return whether a sample is just looked up, without code that could draw. Seeding three generators for a sample takes
+    ten microseconds, much longer than reading such a one.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -176,15 +176,15 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """The whole order of the current pass is: no generator is needed for it any more."""
+        """True if the whole order of the current pass is drawn: it needs no generator any more."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
-        """How many samples the first `batches` batches of the current pass hold."""
+        """Return the number of samples in the first `batches` batches of the current pass."""
         return self._order.samples(batches) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
-        """What the sampler gave for one batch of the current pass, for the trace of `verify-resume`."""
+        """Return the sampler's result for one batch of the current pass, for the trace of `verify-resume`."""
         return self._order.at(batch)
 
     def _draw(self, key: tuple[object, ...]) -> Drawn:
@@ -209,26 +209,27 @@ class ExactOrder:
 
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
-    """None if its data is read in this process, where all is seen."""
+    """Return notes, or None if its data is read in this process, where all changes are seen."""
     return Notes(loader.num_workers) if loader.num_workers else None
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """The generators that decide on the order of the data and on the seeds of workers."""
+    """Return the generators that decide on the order of the data and on the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
 
 
 def _untouched() -> Any:
-    """In the main process loading must not move the training's generators. A worker draws for nothing else."""
+    """Keep loading from moving the training's generators in the main process. A worker draws for nothing else."""
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    A copy of `loader` with an exact position. `loader` reads a map-style dataset and has a length; it stays as it is.
-    The order is the same on every rank, whose sampler takes its share of it. The seeds of samples differ by rank.
+    Return a copy of `loader` with an exact position. `loader` reads a map-style dataset and has a length; it stays as
+    it is. The order is the same on every rank, whose sampler takes its share of it. The seeds of samples differ by
+    rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
@@ -241,7 +242,7 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
 
 
 def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
-    """A copy of `loader` with other attributes, which the `__setattr__` of a DataLoader would reject."""
+    """Return a copy of `loader` with other attributes, which the `__setattr__` of a DataLoader would reject."""
     loader = copy.copy(loader)
     for name, value in changes.items():
         object.__setattr__(loader, name, value)

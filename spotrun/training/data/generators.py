@@ -1,8 +1,8 @@
 """
-Generators that objects of the script keep for themselves: an augmentation's, a sampler's, a model's.
+Finds and seeds generators that objects of the script keep for themselves: an augmentation's, a sampler's, a model's.
 
-What such a generator gives depends on the whole history of its process. So each is seeded by place, as the global ones
-are. Two objects may share one.
+The output of such a generator depends on the whole history of its process. So each is seeded by place, as the global
+ones are. Two objects may share one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from spotrun.training.python_state.asked import GENERATORS, load, state_of
 from spotrun.training.python_state.values import Encoded
 
 OwnGenerators = dict[str, Any]
-"""Generators by where they are kept, as in `dataset.transform.rng`."""
+"""Generators by the places that keep them, as in `dataset.transform.rng`."""
 
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
 LONG = 64
-"""A longer list is data, not a chain of transforms."""
+"""Maximum length of a chain of transforms; a longer list is data."""
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """Those in attributes of these objects, and of the objects there, `DEPTH` levels deep; without the global ones."""
+    """Return those in attributes of these objects, and of the objects there, `DEPTH` levels deep; no global ones."""
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
@@ -42,7 +42,7 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
-    """Those in attributes of a module and of its parts, and no further: it may know its framework, which knows all."""
+    """Return those in attributes of a module and of its parts, no deeper: its framework may know all generators."""
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()
@@ -57,7 +57,7 @@ def seed(own: OwnGenerators, number: int) -> None:
 
 
 def states(own: OwnGenerators) -> list[Encoded]:
-    """As they are now, in the order of `own`."""
+    """Return their states now, in the order of `own`."""
     return [state_of(generator) for generator in own.values()]
 
 

@@ -1,9 +1,9 @@
 """
-What a data set of the script keeps in the worker processes of its loader.
+Watches what a data set of the script keeps in the worker processes of its loader.
 
-It changes there alone, so no checkpoint holds it: a worker that is started anew has what the training process holds.
-The worker compares it with what it was after the first batch, and writes down what is another now, in memory that the
-training process reads at its snapshots.
+It changes only there, so no checkpoint holds it: a new worker has what the training process holds. The worker compares
+it now and then with its state at the comparison before, and records what has changed in memory that the training
+process reads at its snapshots.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from spotrun.training.python_state.values import SCALARS, name_of, same
 
 ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
-"""So many are named of one worker, with so many characters each: one has room in a row."""
+"""Maximum places that a worker reports, and maximum characters of each, so that one has room in a row."""
 LOOK_EVERY = 1024
-"""Batches between two looks. The first are nearer to each other: 1, 2, 4, 8, …"""
+"""Batches between two comparisons. The first ones come earlier: 1, 2, 4, 8, …"""
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
-"""Of a longer container only the length is compared: to touch all its items costs memory in each worker."""
+"""Maximum length of a compared container; of a longer one only the length: touching its items costs memory."""
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
 _CONTAINERS = (list, tuple, deque, set, frozenset, dict)
@@ -49,7 +49,7 @@ class Notes:
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, places: list[str]) -> None:
-        """Its length comes last, so that a reader never sees half of a row."""
+        """Write a row. Its length comes last, so that a reader never sees half of a row."""
         row, text = self._rows[worker], _text(places)
         while len(text) > ROW_BYTES - 2:
             places = places[: len(places) // 2]
@@ -65,7 +65,7 @@ class Notes:
                 try:
                     places = json.loads(bytes(row[2 : 2 + size].tolist()))
                 except ValueError:
-                    continue  # it is being written: there is a next time
+                    continue  # a worker is writing it: there is a next time
                 yield from (Lost(place, KEPT_THERE) for place in places)
 
 
@@ -74,7 +74,7 @@ def _text(places: list[str]) -> bytes:
 
 
 class Watch:
-    """One data set in one worker. Made in the training process, and used in the worker alone."""
+    """One data set in one worker. Made in the training process, and used only in the worker."""
 
     def __init__(self, dataset: Any, notes: Notes) -> None:
         self.notes = notes
@@ -90,7 +90,7 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """The first look is what later ones compare with."""
+        """Compare with the last facts; the first call only records them."""
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:
@@ -110,15 +110,15 @@ class Watch:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """What was opened when it was first needed is opened again by another worker."""
+    """Return whether facts differ. What was opened when it was first needed is opened again by another worker."""
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
 
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Of the objects of the script's classes in a data set: their attributes, by where they are. Generators are seeded by
-    the place in the data.
+    Yield facts of the objects of the script's classes in a data set: their attributes, by their places. Generators are
+    left out, as the place in the data seeds them.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()
@@ -147,7 +147,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def _fact(value: Any) -> Any:
-    """Comparable by `same` of values.py."""
+    """Return a fact that `same` of values.py can compare."""
     cls = type(value)
     if cls in SCALARS:
         return value
@@ -161,7 +161,7 @@ def _fact(value: Any) -> Any:
 
 
 def notes_of(loader: Any) -> Notes | None:
-    """Those of a loader whose data set was given some."""
+    """Return the notes of a loader whose data set was given some; else None."""
     dataset = getattr(loader, "dataset", None)
     watch = vars(dataset).get("_watch") if issubclass(type(dataset), Proxy) else None
     return None if watch is None else watch.notes

@@ -1,4 +1,4 @@
-"""One loader as the framework reads from it: each pass over it begins where training is."""
+"""Reads one loader as the framework does: each pass over it begins at the training's place."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
-"""A framework may read one batch ahead of the one that is trained, as Lightning does if a loader has no length."""
+"""States that are kept: a framework may read one batch ahead, as Lightning does if a loader has no length."""
 
 
 class LoaderProxy(Proxy):
-    """What the framework reads instead of the user's loader; `exact` begins each pass over it."""
+    """The loader that the framework reads instead of the user's; `exact` begins each pass over it."""
 
     def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
@@ -33,8 +33,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Lightning asks a loader for its state to find out whether it should warn about resuming in mid-epoch, and would
-    # save one that is a batch ahead.
+    # Lightning calls this to find out whether it should warn about resuming in mid-epoch, and would save a state that
+    # is a batch ahead.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -58,8 +58,8 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. `start(self)` says where the pass that begins now begins. A pass that begins after the
-    end of another one of the same epoch is a further cycle. `is_carried(generator)` says whether checkpoints hold it.
+    The passes over one loader. `start(self)` returns where the pass that begins now begins. A pass that begins after
+    the end of another one of the same epoch is a further cycle. `is_carried(generator)`: checkpoints hold it.
     """
 
     def __init__(
@@ -97,27 +97,27 @@ class ExactLoader:
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self.gave_others = False
-        """A stream that was read again after a resume gave another batch than before it."""
+        """True if a stream that was read again after a resume gave another batch than before it."""
 
     @property
     def name(self) -> str:
-        """What a person calls this data: the class of the dataset, or of a loader that has none."""
+        """The user's name of this data: the class of the dataset, or of a loader that has none."""
         return type(getattr(self._user_loader, "dataset", self._user_loader)).__name__
 
     @property
     def replays(self) -> bool:
-        """A position in this loader is reached by reading what comes before it."""
+        """True if a position in this loader is reached by reading what comes before it."""
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """The pass that begins where `state` was taken begins with it (see the method `state`)."""
+        """Begin the pass in which `state` was taken with that state (see the method `state`)."""
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
             self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """What a pass needs to begin there besides the two numbers; None if it needs nothing."""
+        """Return what a pass needs to begin there besides the two numbers; None if it needs nothing."""
         if self._current is None:
             return None
         if self.order is not None:
@@ -132,7 +132,7 @@ class ExactLoader:
         return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
 
     def state_between(self) -> Any:
-        """The state of a stream between two passes, None if it has none."""
+        """Return the state of a stream between two passes, None if it has none."""
         between = self._stream.between if self._stream else None
         return streams.state_of(between) if between is not None else None
 
@@ -146,14 +146,14 @@ class ExactLoader:
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:
-        """How many samples the first `batches` batches of the current epoch hold; 0 if that is unknown."""
+        """Return the number of samples in the first `batches` batches of the current epoch; 0 if that is unknown."""
         if self.order is None or self.begun is None:
             return 0
         cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
         return (cycles * self.order.samples(len(self._loader)) if cycles else 0) + self.order.samples(rest)
 
     def samples_by_size(self, batches: int) -> int:
-        """The same, and of a stream by the size of its loader's batches; 0 where it does not say that."""
+        """Return the same, and of a stream by the size of its loader's batches; 0 if that is unknown."""
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
         return self.samples(batches)
@@ -175,8 +175,8 @@ class ExactLoader:
 
     def _begin_indexed(self) -> _Pass:
         """
-        The order of a pass is drawn at its beginning, by generators that the script may draw from too: its data set's,
-        or the one that it trains by. In the middle of a pass these are as they were there.
+        Begin a pass, and draw its order. The generators for that may be ones that the script draws from too: its data
+        set's, or the one that it trains by. In the middle of a pass these stay as they were there.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -193,7 +193,7 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """What a pass has read is gone for the next one, and for a new process that has not read it again."""
+        """Begin a pass over data that can be read once: later passes, and new processes, do not get it again."""
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
@@ -280,7 +280,7 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     Reads each batch under generators seeded by the batch's number, and leaves those of the training alone. `states` has
-    the state of `holder` after each of the last batches; where there is none, `marks` has what these are known by.
+    the state of `holder` after each of the last batches; without a holder, `marks` has numbers that identify these.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -311,8 +311,8 @@ class _StreamPass(_Pass):
 
 class _OncePass(_StreamPass):
     """
-    Of a stream whose batches can be read only once. The first ones are kept, as a framework may read ahead and then
-    begin the pass again.
+    A pass over a stream whose batches can be read only once. The first ones are kept, as a framework may read ahead and
+    then begin the pass again.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -328,7 +328,7 @@ class _OncePass(_StreamPass):
             next(self, None)
 
     def begins_again(self) -> bool:
-        """False if too much was read for that."""
+        """Begin the pass again; return False if too much was read for that."""
         if self.number - self._first != len(self._kept):
             return False
         self._again, self.number, self.ended = self._kept.copy(), self._first, False
@@ -345,12 +345,12 @@ class _OncePass(_StreamPass):
 
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
-    """The exact loaders behind those proxies among `loaders`."""
+    """Return the exact loaders behind those proxies among `loaders`."""
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
 
 
 def is_indexed(loader: object) -> bool:
-    """A DataLoader over a map-style dataset that iterates as torch's own, or torchdata's, does."""
+    """Return whether it is a DataLoader over a map-style dataset that iterates as torch's own, or torchdata's, does."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     iterate = type(loader).__iter__

@@ -1,7 +1,8 @@
 """
-A number by which a batch is recognised when its stream is read again: of its tensors, arrays and plain values.
+Computes a number that identifies a batch when its stream is read again: of its tensors, arrays and plain values.
 
-A stream that reads what the training changes, such as a replay memory, gives other batches then. Nobody would see it.
+A stream that reads what the training changes, such as a replay memory, gives other batches then. Without the number
+that would go unseen.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DEPTH = 5
 
 
 def mark_of(batch: Any) -> int:
-    """Large tensors and arrays are looked at by samples. What is something else does not count."""
+    """Return the mark, with large tensors and arrays by samples. Other objects do not count."""
     mark = 0
     for part in _parts(batch, DEPTH):
         mark = zlib.crc32(part, mark)

@@ -7,7 +7,7 @@ from typing import Any
 
 class Proxy:
     """
-    Stands in for `inner`: what the subclass does not define is that object's own, `isinstance` included.
+    A stand-in for `inner`: what the subclass does not define is that object's own, `isinstance` included.
 
     Setting an attribute sets it on the object.
     """

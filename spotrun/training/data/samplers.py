@@ -1,7 +1,7 @@
 """
-What samplers keep between two passes, and orders that may not end.
+Restores what samplers keep between two passes, and draws orders that may not end.
 
-A sampler may count its passes, grow its batches, or be given other weights by a hook. So a pass begins with what the
+A sampler may count its passes, grow its batches, or get other weights from a hook. So a pass begins with what the
 sampler held when it first began, and a snapshot holds what has changed of that since the process began.
 """
 
@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from spotrun.training import seeds
 
 Values = dict[str, Any]
-"""Plain values by where they are, as in `sampler.epoch`."""
+"""Plain values by their places, as in `sampler.epoch`."""
 State = dict[str, Values]
 
 SCALARS = (bool, int, float, str, bytes, type(None))
@@ -28,10 +28,10 @@ FLAT = frozenset(SCALARS)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 DRAWN_AT_ONCE = 1 << 16
-"""Batches, as nearly all epochs have fewer."""
+"""Number of batches that are drawn at once; nearly all epochs have fewer."""
 LONG = 64
 DEPTH = 3
-"""Of samplers that hold samplers."""
+"""Maximum depth of samplers that hold samplers."""
 
 
 class Samplers:
@@ -48,7 +48,7 @@ class Samplers:
         self._resumed: State | None = None
 
     def made_late(self) -> None:
-        """The script has made them in training: a new process may make others, so all that they hold is saved."""
+        """Save all that they hold: the script has made them in training, and a new process may make others."""
         self._first = {}
 
     def set_epoch(self, epoch: object) -> None:
@@ -57,12 +57,12 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """The pass that begins next is the one of `state`."""
+        """Make the pass that begins next the one of `state`."""
         self._resumed = state
 
     def begin(self, key: object) -> None:
         """
-        The pass `key` is about to be drawn. If it has been drawn before, only what hooks have changed since is kept.
+        Prepare to draw the pass `key`. If it has been drawn before, keep only what hooks have changed since.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -73,24 +73,24 @@ class Samplers:
         self._begun_with = self._to_save(self._before)
 
     def drawn(self) -> None:
-        """The pass is drawn."""
+        """Note that the pass is drawn."""
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
             self._set(self._resumed["since"])
             self._resumed = None
 
     def state(self, *, next_pass: bool) -> State:
-        """What the present pass began with and hooks have changed since; or what the next one would begin with."""
+        """Return what this pass began with and hooks have changed since; or what the next one would begin with."""
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
         return {"before": self._begun_with, "since": self._since()}
 
     def _to_save(self, values: Values) -> Values:
-        """Of long values only those that are not as they were at first, as a new process has these."""
+        """Return the values without long ones that equal the first ones, as a new process has these."""
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
     def _since(self) -> Values:
-        """A long list or mapping that is still the same object is not looked into: this is called at each snapshot."""
+        """Return changed values, but skip long ones that are the same objects: each snapshot calls this."""
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
 
@@ -103,7 +103,9 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
-        """What is so already stays the same object: it may be the data, whose items other parts of a script hold."""
+        """
+        Set values; equal ones stay the same objects: one may be the data, whose items other parts of a script hold.
+        """
         living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
@@ -124,7 +126,7 @@ def _attributes(value: Any) -> Values:
 
 
 def _fill(sampler: Any, name: str, value: Any) -> None:
-    """In place where one can, as another part of the script may hold it too."""
+    """Set it in place if possible, as another part of the script may hold it too."""
     held = getattr(sampler, name, None)
     if isinstance(held, list | deque):
         held.clear()
@@ -190,8 +192,8 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The indices of a pass, in the sampler's order. Most are drawn at once; those of a sampler that goes on for ever are
-    drawn when they are needed, under the generators with which the first ones ended.
+    The indices of a pass, in the sampler's order. Most are drawn at once; those of a sampler that never ends are drawn
+    when they are needed, under the generators with which the first ones ended.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
@@ -206,6 +208,8 @@ class Drawn:
 
     def at(self, number: int) -> Any:
         """
+        Return the indices of batch `number`.
+
         Raises:
             IndexError: the pass has ended before.
         """
@@ -219,8 +223,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        How many the first `batches` hold, each of which is a list. Training asks after each batch, so only those are
-        counted that have not been.
+        Return the number of samples in the first `batches`, each of which is a list. Training calls this after each
+        batch, so it counts only the new ones.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

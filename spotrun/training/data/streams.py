@@ -1,5 +1,5 @@
 """
-Data without an index: an IterableDataset, or any other iterable of batches.
+Reads data without an index: an IterableDataset, or any other iterable of batches.
 
 A stream draws under generators seeded by the place, so a pass that begins again gives the same. To reach a position,
 training loads the stream's own `state_dict`; if it has none, training reads again what comes before.
@@ -28,7 +28,7 @@ def has_state(value: object) -> bool:
 
 
 def is_read_once(loader: object) -> bool:
-    """It gives its iterator's next items whenever it is iterated over, and has no state: a generator, for one."""
+    """Return whether each iteration goes on with its next items, and it has no state: a generator, for one."""
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
 
@@ -37,8 +37,8 @@ class SeededStream(Proxy):
     """
     An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.
 
-    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. They write
-    down in `notes` what is another at its beginning than it was in their first pass.
+    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. They record
+    in `notes` what differs at its beginning from their first pass.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -114,7 +114,7 @@ class Stream:
 
 
 def stream(loader: Any, seed: int, rank: int) -> Stream:
-    """A copy of a DataLoader over an IterableDataset, or any other iterable as it is, ready to be positioned."""
+    """Return a copy of a DataLoader over an IterableDataset, or another iterable as it is, ready to be positioned."""
     place = torch.zeros(3, dtype=torch.int64)
     place.share_memory_()  # type: ignore[no-untyped-call]
     if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
@@ -128,5 +128,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """A deep copy: a dataset may hand out the very list that it goes on changing."""
+    """Return a deep copy: a dataset may hand out the very list that it goes on changing."""
     return copy.deepcopy(holder.state_dict())

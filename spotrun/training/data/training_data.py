@@ -1,4 +1,4 @@
-"""The training and validation data of one training: exact loaders instead of its own, and where they begin."""
+"""The training and validation data of one training: exact loaders instead of its own, and their starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotrun.training.session import Agent
 
 class TrainingData:
     """
-    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process. For
-    `is_carried` see `ExactLoader`.
+    The data of one training, in an order that `seed` decides. `resumed` is the `state` of an earlier process.
+    `ExactLoader` documents `is_carried`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TrainingData:
         self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
-        """See `Hooks.exact`. `late`: the loader is not that of the training's beginning."""
+        """Do as `Hooks.exact` says. `late`: the loader is not that of the training's beginning."""
         rank = self._framework.rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
@@ -67,7 +67,7 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """Once its loaders are made: when training starts, or later if the epoch has no validation."""
+        """Resume once its loaders are made: when training starts, or later if the epoch has no validation."""
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)
@@ -86,12 +86,12 @@ class TrainingData:
         return exact_loaders(self._framework.loaders("train"))
 
     def _validation_streams(self) -> list[ExactLoader]:
-        """The streams among the validation loaders; the others have no state."""
+        """Return the streams among the validation loaders; the others have no state."""
         return exact_loaders(self._framework.loaders("validate"))
 
     def check(self) -> None:
         """
-        Say what a resume will cost.
+        Report what a resume will cost.
 
         Raises:
             TrainingUnsupported: these loaders together cannot be resumed.
@@ -130,14 +130,14 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """What the loaders need to begin after that place, besides its numbers. Not to be called in a validation."""
+        """Return what the loaders need to begin after that place, besides its numbers. Not for use in a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
     def news(self) -> list[Lost]:
-        """What data sets keep in workers of their loaders, and streams that did not give the same again; each time."""
+        """Return what data sets keep in workers of their loaders, and streams that gave other data again; each time."""
         again = [
             Lost(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())
@@ -152,11 +152,11 @@ class TrainingData:
         return sum(one.waited_s for one in self._train_loaders())
 
     def samples(self, batches: int) -> int:
-        """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""
+        """Return the number of samples in the first `batches` batches of this epoch; 0 if that is unknown."""
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """The same, where a stream is taken to fill its batches."""
+        """Return the same, assuming that a stream fills its batches."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

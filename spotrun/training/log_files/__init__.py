@@ -1,1 +1,1 @@
-"""The files and servers that loggers write to, as part of a checkpoint."""
+"""Saves the files and servers that loggers write to, as part of a checkpoint."""

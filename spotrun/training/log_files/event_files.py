@@ -58,7 +58,7 @@ class _Marker:
 
 
 def _arrive(number: int) -> Any:
-    """Called on the thread that writes the file, when it has written all that came before. Writes an empty event."""
+    """Report, on the thread that writes the file, that it has written all that came before. Write an empty event."""
     if number in _waiting:
         _waiting[number].set()
     return importlib.import_module("tensorboardX.proto.event_pb2").Event()

@@ -21,8 +21,8 @@ _under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    On a fresh start, before the framework writes anything: where the same `fit` of the same run began before, if it
-    did.
+    Begin, on a fresh start and before the framework writes anything, where the same `fit` of the same run began before,
+    if it did.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
@@ -31,7 +31,7 @@ def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
 
 
 def continue_run(loggers: Loggers, saved: State) -> None:
-    """After a resume, before the framework writes anything: go on where the snapshot was."""
+    """Go on where the snapshot was, after a resume and before the framework writes anything."""
     for name, kind in KINDS.items():
         kind.continue_run(loggers, saved.get(name, []))
     _note(loggers)
@@ -43,6 +43,6 @@ def _note(loggers: Loggers) -> None:
 
 
 def load(loggers: Loggers, saved: State) -> None:
-    """When training begins, after the framework has logged hyper-parameters once more: the files as they were."""
+    """Restore the files when training begins, after the framework has logged hyper-parameters once more."""
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

@@ -1,7 +1,7 @@
 """
-The MLflow run of an MLFlowLogger on a server or in a database: a resumed training continues it, with no step twice.
+Continues the MLflow run of an MLFlowLogger on a server or in a database after a resume, with no step twice.
 
-What a server holds does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is
+The data on a server does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is
 there already. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the
 last step that the MLflow run has of it. This cannot work for a metric whose steps do not grow.
 """
@@ -22,12 +22,12 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Those whose store is no folder."""
+    """Return those whose store is no folder."""
     return [each for each in mlflow_files.of_mlflow(loggers) if mlflow_files.store_folder(each) is None]
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """The run of each logger, when all that was logged has been sent."""
+    """Return the run of each logger, when all that was logged has been sent."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -40,7 +40,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start: continue the MLflow run that the same spotrun run began before, if it did."""
+    """Continue, on a fresh start, the MLflow run that the same spotrun run began before, if it did."""
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
         before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
@@ -51,7 +51,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """When the logger has begun a new MLflow run: continue the saved one instead."""
+    """Continue the saved MLflow run when the logger has begun a new one."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 
@@ -66,13 +66,13 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Nothing was logged to its run yet."""
+    """Return whether nothing was logged to its run yet."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """From now on the logger logs a metric only past its last step."""
+    """Let the logger log a metric only past its last step, from now on."""
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """
-The MLflow run of an MLFlowLogger with a file store as part of a snapshot: metrics, parameters and tags, no artifacts.
+Saves the MLflow run of an MLFlowLogger with a file store in a snapshot: metrics, parameters and tags, no artifacts.
 
-A resumed training continues the same MLflow run, with what its files held when the snapshot was taken, also on a
-machine that never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
+A resumed training continues the same MLflow run, with the files as they were at the snapshot, also on a machine that
+never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
 (https://mlflow.org/docs/latest/self-hosting/architecture/backend-store).
 """
 
@@ -24,17 +24,17 @@ MARK = "tags/spotrun.run"
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Those whose store is a folder; `mlflow_client` has the others."""
+    """Return those whose store is a folder; `mlflow_client` has the others."""
     return [each for each in of_mlflow(loggers) if store_folder(each) is not None]
 
 
 def of_mlflow(loggers: Loggers) -> list[Any]:
-    """The MLFlowLoggers, wherever they log to."""
+    """Return the MLFlowLoggers, wherever they log to."""
     return [each for each in loggers if is_a(each, "MLFlowLogger")]
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """The run of each logger, with its files."""
+    """Return the run of each logger, with its files."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -53,7 +53,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start: continue the MLflow run that the same spotrun run began before, without its metrics."""
+    """Continue, on a fresh start, the MLflow run that the same spotrun run began before, without its metrics."""
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
         before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
@@ -69,7 +69,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """When the logger has begun a new MLflow run: continue the saved one instead, with its files as they were."""
+    """Continue the saved MLflow run, with its files as they were, when the logger has begun a new one."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,13 +80,13 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """After the framework has logged hyper-parameters once more: the files as they were."""
+    """Restore the files after the framework has logged hyper-parameters once more."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _load(_folder(logger), state)
 
 
 def _load(folder: Path, state: State) -> None:
-    """Files that were too large for the snapshot stay here, cut to what the snapshot saw."""
+    """Restore files. Those that were too large for the snapshot stay here, cut to their length at the snapshot."""
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
         if extent is None:
@@ -114,12 +114,12 @@ def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
 
 
 def _is_new(folder: Path) -> bool:
-    """Nothing was logged to it yet."""
+    """Return whether nothing was logged to it yet."""
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 
 def is_active(run_id: str) -> bool:
-    """The script is inside `with mlflow.start_run()` of it."""
+    """Return whether the script is inside `with mlflow.start_run()` of it."""
     import mlflow
 
     active = mlflow.active_run()
@@ -127,7 +127,7 @@ def is_active(run_id: str) -> bool:
 
 
 def store_folder(logger: Any) -> str | None:
-    """`file:FOLDER`, `file://FOLDER` or FOLDER; None for a server or a database."""
+    """Return the folder of `file:FOLDER`, `file://FOLDER` or FOLDER; None for a server or a database."""
     uri = str(logger._tracking_uri)
     folder = uri.removeprefix("file:").removeprefix("//")
     return None if ":" in folder else folder
@@ -140,7 +140,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """The folder of its MLflow run, which begins now if it has not yet."""
+    """Return the folder of its MLflow run, which begins now if it has not yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

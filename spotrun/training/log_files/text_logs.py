@@ -1,9 +1,9 @@
 """
-The files of CSVLogger and TensorBoardLogger as part of a snapshot.
+Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
-A resumed training continues in the same version's folder, with what the files held when the snapshot was taken. So a
-reader sees each step once: steps that were trained again are not there twice, and nothing is missing on a machine that
-never had the files. A training that begins again, as it was killed before its first snapshot, reuses its old version.
+A resumed training continues in the same version's folder, with the files as they were at the snapshot. So a reader sees
+each step once: steps that were trained again are not there twice, and nothing is missing on a machine that never had
+the files. A training that begins again, as it was killed before its first snapshot, reuses its old version.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 PRIVATE_NAMES = ("_experiment", "_version")
 CARRIED_MAX_BYTES = 64 << 20
-"""Larger logs (images, histograms) would slow a snapshot down. They stay where they are; a resume there cuts them."""
+"""Maximum bytes of logs in a snapshot. Larger ones would slow it down; they stay in place, and a resume cuts them."""
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """The version and the files of each logger that writes files; flushes them."""
+    """Return the version and the files of each logger that writes files; flush them."""
     return [_dump(logger, pattern) for logger, pattern in _kinds(loggers)]
 
 
@@ -46,7 +46,7 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """In rows for a CSV file, which is rewritten when a column is added, else in bytes."""
+    """Return its length, in rows for a CSV file, which is rewritten when a column is added, else in bytes."""
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 
@@ -56,7 +56,7 @@ def _cut(path: Path, extent: int) -> bytes:
 
 
 def as_tensor(content: bytes) -> torch.Tensor:
-    """A file's content in a form that a snapshot can hold."""
+    """Return a file's content in a form that a snapshot can hold."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
@@ -65,7 +65,7 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start: continue the version that the same run began before, without its files."""
+    """Continue, on a fresh start, the version that the same run began before, without its files."""
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
@@ -95,7 +95,7 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """When the logger has opened a new version: continue the saved one instead."""
+    """Continue the saved version when the logger has opened a new one."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
         if state["files"] is None:  # now, as a CSVLogger deletes its file when it opens it
@@ -104,8 +104,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    What this machine has of the files that were too large for the snapshot, up to where the snapshot saw them. If a
-    process here resumed from it before, they have the names that `load` gave them.
+    Return what this machine has of the files that were too large for the snapshot, up to their length at the snapshot.
+    If a process here resumed from it before, they have the names that `load` gave them.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -113,7 +113,7 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
-    """From the version that the logger has just opened, which is removed, to another one."""
+    """Move to another version, and remove the one that the logger has just opened."""
     opened = Path(logger.log_dir)
     _close(logger)
     logger._version = version
@@ -126,7 +126,7 @@ def _move(logger: Any, pattern: str, version: int | str) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """After the framework has logged hyper-parameters once more: the files as they were."""
+    """Restore the files after the framework has logged hyper-parameters once more."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         files = state["files"]
@@ -145,13 +145,13 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """The names in the header of a CSV file; one with a comma is quoted there."""
+    """Return the names in the header of a CSV file; one with a comma is quoted there."""
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """New names for event files: a writer names its file by the second, and one opened now could overwrite the old."""
+    """Return new names for event files: a writer names its file by the second, and could overwrite an old one."""
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
         folder = Path(name).parent
@@ -172,7 +172,7 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
-    """By name within the version's folder; `add_scalars` writes each curve into a folder of its own."""
+    """Return files by name within the version's folder; `add_scalars` writes each curve into a folder of its own."""
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
@@ -186,5 +186,5 @@ def _kind(logger: Any) -> str:
 
 
 def writing_files(loggers: Loggers) -> list[Any]:
-    """The loggers with local files of a kind that is known here."""
+    """Return the loggers with local files of a kind that is known here."""
     return [logger for logger in loggers if _kind(logger) and "://" not in str(logger.root_dir)]

@@ -1,8 +1,9 @@
 """
-The offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of one run.
+Continues the offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of
+one run.
 
 W&B numbers the rows of a run. A client that is offline begins with 0 in each folder, and rows of the same number
-replace one another. So a resumed training goes on with the number that the snapshot saw. Online the server says it.
+replace one another. So a resumed training goes on with the number in the snapshot. Online the server sends it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """The run of each logger, and the number of its next row; nothing for one that is online or has no run yet."""
+    """Return the run of each logger, and the number of its next row; empty for one that is online or has no run yet."""
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
 
@@ -23,7 +24,7 @@ def _dump(run: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """The agent names the W&B run in its environment."""
+    """Do nothing: the agent names the W&B run in its environment."""
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
@@ -34,7 +35,7 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _is_offline(run: Any) -> bool:
-    """Ranks other than 0 have something in its place that answers to every name."""
+    """Return whether it is an offline run. Ranks other than 0 have a stand-in that answers to every name."""
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

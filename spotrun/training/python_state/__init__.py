@@ -1,1 +1,1 @@
-"""What a script keeps in plain Python objects, as part of a checkpoint."""
+"""Saves and restores what a script keeps in plain Python objects, as part of a checkpoint."""

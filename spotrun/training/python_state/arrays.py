@@ -1,4 +1,4 @@
-"""Which tensors and arrays an image can hold, and arrays as it holds them."""
+"""Checks which tensors and arrays an image can hold, and converts arrays to its form."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def memory_of(tensor: Tensor) -> Array:
-    """The bytes of a dense tensor on the CPU, not a copy. They are its own as long as its `data_ptr` is the same."""
+    """Return the bytes of a dense tensor on the CPU, not a copy. They are its own while its `data_ptr` is the same."""
     return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def bytes_of(array: Array) -> Tensor:
-    """The memory of the array itself, if it lies in one piece and may be written to."""
+    """Return the memory of the array itself, if it lies in one piece and may be written to; else a copy."""
     if not array.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -39,7 +39,7 @@ def bytes_of(array: Array) -> Tensor:
 
 
 class Masked(NamedTuple):
-    """What a masked array has beside its numbers: the mask, if it has one, and what stands for a masked number."""
+    """The parts of a masked array besides its numbers: the mask, if it has one, and the value for a masked number."""
 
     mask: Array | None
     fill_value: Array
@@ -54,7 +54,7 @@ class Masked(NamedTuple):
         return None if self.mask is None else self.mask.tobytes(), self.fill_value.tobytes(), self.is_hard
 
     def put_on(self, array: MaskedArray, data: Array) -> None:
-        """`array` has `data` and this mask from now on."""
+        """Give `array` the numbers `data` and this mask."""
         array.soften_mask()
         array.mask = np.ma.nomask  # what is masked takes no number
         array.data[...] = data
@@ -67,7 +67,7 @@ class Masked(NamedTuple):
 
 
 def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
-    """As an image holds it."""
+    """Return it as an image holds it."""
     mask, fill_value, is_hard = Masked.of(array)
     masked = None if mask is None else bytes_of(mask)
     return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard
@@ -78,12 +78,12 @@ def new_masked(dtype: str, shape: tuple[int, ...]) -> MaskedArray:
 
 
 def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
-    """With what `content_of_masked` gave."""
+    """Fill it with a result of `content_of_masked`."""
     data, dtype, shape, mask, fill_value, is_hard = content
     own_mask = None if mask is None else array_of(mask, "|b1", shape)
     Masked(own_mask, array_of(fill_value, dtype, ()), is_hard).put_on(array, array_of(data, dtype, shape))
 
 
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:
-    """A new array of what `bytes_of` gave."""
+    """Return a new array of a result of `bytes_of`."""
     return np.frombuffer(data.numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()

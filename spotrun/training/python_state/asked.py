@@ -1,7 +1,7 @@
 """
-Objects that know their state themselves: schedulers and optimizers that the script holds, and generators.
+Saves and loads objects that export their own state: schedulers and optimizers that the script holds, and generators.
 
-Such a state is a tree that nobody else holds. An image has it as values inside of values.
+No other object holds parts of such a state. An image has it as values inside of values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEPTH_MAX = 50
 
 
 class _Way(NamedTuple):
-    """How objects of one kind say their state, and take it."""
+    """A way to export the state of objects of one kind, and to load it."""
 
     state: Callable[[Any], Any]
     load: Callable[[Any, Any], None]
@@ -36,8 +36,8 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    A scaler makes its tensors when it scales for the first time. One that goes on at the end of a pass may be asked to
-    step before that, for the gradients that the pass has left over.
+    Load a scaler and make its tensors, which it would make when it scales for the first time. One that goes on at the
+    end of a pass may have to step before that, for the gradients that the pass has left over.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))
@@ -61,14 +61,16 @@ def is_asked(cls: type) -> bool:
 
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
-    """What its state leaves out: a scheduler writes its rates into an optimizer."""
+    """Return what its state leaves out: a scheduler writes its rates into an optimizer."""
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
 
 def state_of(asked: object) -> Encoded:
     """
+    Return the object's exported state.
+
     Raises:
-        NotPlain: its state holds what no image can hold, or it did not say it.
+        NotPlain: its state holds what no image can hold, or the export failed.
     """
     try:
         state = _way(asked).state(asked)

@@ -1,4 +1,4 @@
-"""Plain values in attributes of the module, as checkpoints of spotrun 0.1 hold them."""
+"""Loads plain values in attributes of the module, as checkpoints of spotrun 0.1 hold them."""
 
 from __future__ import annotations
 

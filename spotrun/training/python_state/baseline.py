@@ -1,4 +1,4 @@
-"""What Python state was when training began, so that only what has changed since is carried."""
+"""The Python state when training began, so that only changes since then are carried."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from spotrun.training.python_state.still import Resting, Still
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
-"""Begins the path of an object that was not there when training began, but when its first epoch did."""
+"""Prefix of the path of an object that did not exist when training began, but when its first epoch did."""
 
 LATE = "late: "
-"""Begins the path of a part of the trained module that came in training. A resume has put it back before."""
+"""Prefix of the path of a part of the trained module that came in training. A resume has restored it before."""
 
 
 class _Known(NamedTuple):
-    """An object that was there, with its parts of then. Holding it keeps its `id` its own."""
+    """An object that existed, with its parts of then. Holding it keeps its `id` its own."""
 
     node: Node
     unchanged: Unchanged | None
 
 
 class Change(NamedTuple):
-    """What is to be carried of an object: all of it, or these parts of a holder by name."""
+    """The parts of an object to carry: all of it, or these parts of a holder by name."""
 
     parts: dict[str, Any]
     gone: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that were there, by `id` and by path. A process that resumes makes the same ones, so a path names the
-    same object in both.
+    The objects that existed, by `id` and by path. A process that resumes makes the same ones, so a path names the same
+    object in both.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Baseline:
         self._registered: dict[int, object] = {}
         self._still = Still()
         self._changing: set[int] = set()
-        """Large objects that were seen to change. They are carried from then on, without a look."""
+        """Large objects that were seen to change. They are carried from then on, without a comparison."""
 
     def add(self, walk: Walk) -> None:
-        """What `walk` has found and was not known."""
+        """Add what `walk` has found and was not known."""
         for key, node in walk.nodes.items():
             if key in self._known:
                 continue
@@ -76,7 +76,7 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """The trained module's libraries' parts and its tensors are these from now on."""
+        """Take the trained module's tensors and its parts of libraries as they are now."""
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
@@ -85,8 +85,8 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        What hooks have made since, and a process that resumes makes too. It is carried in whole, as they may have made
-        it from weights, but for what no weights decide: how libraries' modules are built.
+        Add what hooks have made since, and a process that resumes makes too. It is carried in whole, as they may have
+        made it from weights, except for what no weights decide: how libraries' modules are built.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -97,13 +97,13 @@ class Baseline:
         self._still = Still(self._resting())
 
     def _resting(self) -> Iterator[Resting]:
-        """What was there and has a path, by which what holds it can refer to it."""
+        """Yield what existed and has a path, by which its holders can refer to it."""
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
                 yield Resting(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
-        """They are an image's: no later process makes them before it has loaded one."""
+        """Ignore an image's values: no later process makes them before it has loaded one."""
         self._ignored |= {id(value): value for value in values}
 
     def _name(self, path: str, value: object) -> None:
@@ -116,26 +116,28 @@ class Baseline:
         return id(value) in self._known
 
     def path_of(self, value: object) -> str | None:
-        """Where it was; None if it is new."""
+        """Return where it was; None if it is new."""
         found = self._paths.get(id(value))
         return found[0] if found else None
 
     def at(self, path: str) -> object:
         """
+        Return the object at this path.
+
         Raises:
-            KeyError: nothing was there.
+            KeyError: there was none.
         """
         return self._by_path[path]
 
     def before(self, *, probe: bool) -> Before:
-        """What the next walk need not look into."""
+        """Return what the next walk can skip."""
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """None if the object was there and is as it was."""
+        """Return None if the object existed and has not changed."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
@@ -161,14 +163,14 @@ class Baseline:
 
 
 def _is_compared(node: Node) -> bool:
-    """In whole: the parts of others are looked at."""
+    """Return whether it is compared in whole; other objects are compared by their parts."""
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
 
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
-    """An attribute may also be there and no part any more: of a library's module only the plain ones are."""
+    """Compare parts. An attribute may exist and be no part any more: of a library's module only plain ones are."""
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # few of many
         parts = {name: now[name] for name in others if not same(before[name], now[name])}

@@ -1,8 +1,8 @@
 """
-Modules that came late and are copies of a part of the trained one: averages and teachers that a batch has made.
+Carries modules that came late and are copies of a part of the trained one: averages and teachers that a batch made.
 
-Nothing in an image says how a module is made. A copy is made again of the part that it is built like, and gets its own
-weights, flags and plain attributes.
+An image does not say how a module is made. A resume copies the part that the module is built like, and gives the copy
+its own weights, flags and plain attributes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Gives the attributes of a module that are looked at, without those of torch."""
+"""Returns the attributes of a module that are compared, without those of torch."""
 
 
 class Copies:
-    """Which part each copy is built like, by `id` of the copy. It is found once, as a large model has many parts."""
+    """The part that each copy is built like, by `id` of the copy. It is found once, as a large model has many parts."""
 
     def __init__(self) -> None:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
 
     def part_like(self, made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
-        """The name of a part of `module`; None if `made` is a copy of none."""
+        """Return the name of a part of `module`; None if `made` is a copy of none."""
         found = self._like.get(id(made))
         if found is None or found[0]() is not made:
             found = self._like[id(made)] = (weakref.ref(made), _part_like(made, module, own_parts))
@@ -47,7 +47,7 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
-    """Whatever is not carried is the very same object in both."""
+    """Return whether everything that is not carried is the very same object in both."""
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
     for one, other in zip(made.modules(), part.modules(), strict=True):
@@ -58,7 +58,7 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
-    """All that differs from the part, with the living tensors."""
+    """Return all that differs from the part, with the living tensors."""
     return {
         "like": like,
         "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},
@@ -72,7 +72,7 @@ def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any
 
 def made_like(part: nn.Module, content: Mapping[str, Any]) -> nn.Module:
     """
-    A copy of `part` with what `content_of` gave.
+    Return a copy of `part` with a result of `content_of`.
 
     Raises:
         KeyError, ValueError, RuntimeError: the part is built otherwise by now.

@@ -1,9 +1,9 @@
 """
-What has changed in the script's Python state, as an image holds it: values for places.
+Encodes what has changed in the script's Python state, as an image holds it: values for places.
 
-An image is a list of objects. One that was there when training began is named by its path and filled where it stands;
-one that came later is made when it is needed. Values refer to objects by their number in the list or by their path, so
-sharing and cycles are kept. What cannot be held is left out and named.
+An image is a list of objects. One that existed when training began is named by its path and filled in place; one that
+came later is made when it is needed. Values refer to objects by their number in the list or by their path, so sharing
+and cycles are kept. What cannot be held is left out and reported.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_s
 
 FORMAT = 1
 BYTES_MAX = 8 << 30
-"""Of all tensors and arrays together."""
+"""Maximum bytes of all tensors and arrays together."""
 PACKED_FROM = 64
-"""A longer list of numbers of one kind is stored as a tensor."""
+"""Minimum length of a list of numbers of one kind that is stored as a tensor."""
 FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
 _EXACT = {**SEQUENCES, **MAPPINGS}
 
@@ -46,8 +46,8 @@ Packages of locks, logs, bars and pictures, which no step of a training depends 
 
 class Lost(NamedTuple):
     """
-    Something that has changed and is in no image: where it is, and what. `saved`: an image has it, and the process that
-    resumes has no place for it.
+    A change that is in no image: its place, and what it is. `saved`: an image has it, and the process that resumes has
+    no place for it.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Lost(NamedTuple):
 
 
 class Encoder:
-    """One image of what `walk` has found and is not as `baseline` says. Afterwards `lost` names what is left out."""
+    """One image of what `walk` has found and differs from `baseline`. Afterwards `lost` names what is left out."""
 
     def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
         self._script = script
@@ -94,7 +94,7 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Whoever holds it may be as it was."""
+        """Return whether it is carried even if its holders have not changed."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
@@ -102,7 +102,9 @@ class Encoder:
     # --- what has no encoding
 
     def _find_dead(self) -> None:
-        """Containers are carried whole or not at all, so one part without an encoding costs its new holders too."""
+        """
+        Find containers to leave out: each is carried whole or not at all, so one bad part also costs its new holders.
+        """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
             node = self._walk.nodes[key]
@@ -123,7 +125,7 @@ class Encoder:
                     waiting.append(holder)
 
     def _lost_in(self, node: Node) -> Lost | None:
-        """Why this object cannot be carried, as far as one sees without its parts' parts."""
+        """Return why this object cannot be carried, as far as it shows without its parts' parts; else None."""
         value = node.value
         if node.is_closed:
             return Lost(node.path, f"a {name_of(value)} of {len(value)} items")
@@ -226,7 +228,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # as its class says: a framework had put another one there for a while
+                continue  # that of its class: a framework had replaced it for a while
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)
@@ -242,7 +244,7 @@ class Encoder:
         }
 
     def _part_like(self, node: Node) -> str | None:
-        """The part of the trained module that this one, which came later, is a copy of."""
+        """Return the part of the trained module that this later one is a copy of, or None."""
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:
             return None
         return self._copies.part_like(node.value, self._walk.module, self._walk.own_parts)
@@ -290,7 +292,7 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Numbers that need no names: all float, or all small int."""
+    """Pack numbers that need no names: all float, or all small int; else return None."""
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

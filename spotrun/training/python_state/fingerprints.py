@@ -1,9 +1,9 @@
 """
-Whether an array, a tensor or a long container is as it was before.
+Compares an array, a tensor or a long container with its earlier self.
 
-What is small is compared in whole, each time. What is large is compared by what its writes count, and when `probe` says
-so by its bytes: at the first look, and at every 32nd after it. The first of the large ones are then compared in whole,
-and the others by samples.
+Small ones are compared in whole, each time. Large ones are compared by their counts of writes, and with `probe` by
+their bytes: at the first comparison, and at every 32nd after it. The first of the large ones are then compared in
+whole, and the others by samples.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from spotrun.training.python_state.asked import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""So much is compared in whole by one probe, which takes a tenth of a second."""
+"""Maximum bytes that one probe compares in whole, which takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
 Unchanged: TypeAlias = Callable[[bool], bool]
-"""Called with `probe`."""
+"""Called with `probe`; returns whether the value is unchanged."""
 
 
 class Budget:
-    """Of the bytes that a probe compares in whole."""
+    """The bytes that a probe may still compare in whole."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """There was room for them."""
+        """Take `size_bytes`, and return whether there was room for them."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits
 
 
 def unchanged(value: Any, budget: Budget) -> Unchanged:
-    """A function that says later whether `value` is as it is now."""
+    """Return a function that compares `value`, when called later, with what it is now."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
     if isinstance(value, np.ma.MaskedArray):
@@ -63,7 +63,7 @@ def _generator(generator: Any) -> Unchanged:
 
 
 def comparable(encoded: Any) -> Any:
-    """A state of `asked.py` as values that `==` compares by their bits."""
+    """Return a state of `asked.py` as values that `==` compares by their bits."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
     return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
@@ -92,7 +92,7 @@ def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
 
 
 def sampled(array: np.ndarray[Any, Any]) -> int:
-    """A checksum of it, whatever its class; of a large one of its samples."""
+    """Return a checksum of it, whatever its class; of a large one of its samples."""
     array = np.ndarray.view(array, np.ndarray)
     return _checksum_of_array(array, array.size <= SMALL_ELEMENTS)
 
@@ -110,7 +110,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """Writes through `.data`, as averages of weights are often written, count no version."""
+    """Compare also by bits: writes through `.data`, as averages of weights are often written, count no version."""
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape
@@ -128,7 +128,7 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     memory, address = (
         memory_of(tensor.detach()),
         tensor.data_ptr(),
-    )  # to ask torch for it takes longer than to compare it
+    )  # to get it from torch takes longer than to compare it
 
     def as_before(probe: bool) -> bool:
         is_there = tensor.data_ptr() == address and tensor.is_contiguous()
@@ -148,7 +148,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    """NaN is as NaN, and 0.0 not as -0.0."""
+    """Return its bits, by which NaN equals NaN, and 0.0 differs from -0.0."""
     return memory_of(tensor.contiguous()).tobytes()
 
 
@@ -162,7 +162,7 @@ def _checksum(tensor: Tensor, whole: bool) -> int:
 
 
 def sampled_tensor(tensor: Tensor) -> int:
-    """A checksum of it; of a large one of its samples."""
+    """Return a checksum of it; of a large one of its samples."""
     return _checksum(tensor, tensor.numel() <= SMALL_ELEMENTS)
 
 

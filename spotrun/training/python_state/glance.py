@@ -1,7 +1,7 @@
 """
-What can be seen of an object that no image holds, without a call of its code.
+Inspects an object that no image holds, without a call of its code.
 
-An iterator has a place; what is outside of the process has counts (outside.py). An object of a library is looked into,
+An iterator has a place; what is outside of the process has counts (outside.py). An object of a library is inspected
 attribute by attribute: numbers, arrays, and further objects. What a library keeps in private attributes, in dicts and
 as text is mostly a cache, and does not count there; a generator, a connection or a process does.
 """
@@ -34,10 +34,10 @@ from spotrun.training.python_state.outside import is_outside, seen_of
 from spotrun.training.python_state.values import SCALARS
 
 OBJECTS_MAX = 300
-"""So many parts of one object are looked at."""
+"""Maximum number of parts of one object that are inspected."""
 DEPTH = 6
 LONG = 64
-"""A longer list of a library's is data."""
+"""Maximum length of a library's list; a longer one is data."""
 BUFFER_MAX_BYTES = 1 << 20
 _SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
 _ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
@@ -48,13 +48,13 @@ _LISTS = (list, tuple, deque)
 CACHE = type(functools.lru_cache(len))
 
 Facts: TypeAlias = tuple[Any, ...]
-"""Comparable by `same` of values.py."""
+"""Values that `same` of values.py compares."""
 
 
 class Glance:
     """
-    `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are passed by. Files that
-    are written below the folder `work` belong to checkpoints.
+    Inspects objects. `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are
+    skipped. Files that are written below the folder `work` belong to checkpoints.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
@@ -63,12 +63,12 @@ class Glance:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Whether anything of it may be seen that a step may depend on."""
+        """Return whether inspection may show something that a step may depend on."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
-        """Others once the object was seen to change. None at all if nothing of it can be seen."""
+        """Return facts that differ once the object was seen to change; empty if inspection shows nothing of it."""
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
         waiting = deque([(value, depth)])
@@ -91,7 +91,7 @@ class Glance:
         return not kept and self.is_of_use(part)
 
     def _facts_of(self, value: Any) -> list[Any]:
-        """Of itself, without its parts."""
+        """Return its own facts, without those of its parts."""
         cls = type(value)
         if is_outside(cls):
             seen = seen_of(value, self._work)
@@ -114,7 +114,7 @@ class Glance:
 
 
 def _public(value: Any) -> list[Any]:
-    """The public plain attributes of the object itself, texts and flags too."""
+    """Return the public plain attributes of the object itself, texts and flags too."""
     cls = type(value)
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
@@ -122,7 +122,7 @@ def _public(value: Any) -> list[Any]:
 
 
 def _weakly_held(value: Any) -> list[Any]:
-    """How many objects, and which, as nothing here may keep them alive."""
+    """Return how many objects it holds weakly, and which, without keeping them alive."""
     cls = type(value)
     if issubclass(cls, weakref.ref):
         return [value() is None]
@@ -137,12 +137,12 @@ def _or_id(value: Any) -> Any:
 
 
 def _kept_results(value: Any) -> list[Any]:
-    """How many a cache has taken in. What they are nobody can say, or put back."""
+    """Return how many results a cache has taken in. Inspection cannot read them, nor a resume restore them."""
     return [value.cache_info().misses] if type(value) is CACHE else []
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What is looked at of an object that is no number."""
+    """Yield the inspected parts of an object that is no number."""
     cls = type(value)
     goes_on = hasattr(cls, "__next__")
     if goes_on and not cls.__dictoffset__:
@@ -161,12 +161,12 @@ def _counts_anyway(cls: type) -> bool:
 
 
 def _is_shadowed(cls: type) -> bool:
-    """A proxy answers for another object, which may not be there yet."""
+    """Return whether it is a proxy, which answers for another object that may not exist yet."""
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 
 
 def _frame(generator: GeneratorType[Any, Any, Any]) -> tuple[Any, ...]:
-    """Where it stands, and its plain variables."""
+    """Return where it stands, and its plain variables."""
     frame = generator.gi_frame
     if frame is None:
         return ()

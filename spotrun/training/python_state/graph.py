@@ -1,5 +1,5 @@
 """
-One walk over what the script keeps in Python objects: every object whose parts may change, and where it is.
+Walks once over what the script keeps in Python objects: finds every object whose parts may change, and its place.
 
 An object is named by the first way to it, as in `module.meters['loss'].history`. The walk goes on through containers
 and through instances, classes, functions and modules of the script. It stops at objects of libraries, which are only
@@ -31,22 +31,22 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
-"""A larger `numpy.memmap` is named if it changes, and not carried: its pages may be on the disk alone."""
+"""Maximum bytes of a carried `numpy.memmap`; a larger one is only reported: its pages may be on the disk alone."""
 OBJECTS_MAX = 50_000
-"""So many are looked at in one walk. What lies beyond is named if it changes, and not carried."""
+"""Maximum number of objects in one walk. What lies beyond is reported if it changes, and not carried."""
 TABLE_ITEMS = 1_000
-"""A longer container that is there when training begins is a table: one looks into it once it has changed."""
+"""Maximum items of a container that is walked when training begins; a longer table is read once it has changed."""
 ITEMS_MAX = 1 << 20
-"""A longer container is named if it changes, and not carried."""
+"""Maximum items of a carried container; a longer one is reported if it changes, and not carried."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
-"""What a module that is no part of the trained one keeps its tensors in."""
+"""Attributes in which a module that is no part of the trained one keeps its tensors."""
 CLOSURE = "nonlocal "
-"""Begins the names of those parts of a function that are variables of the function around it."""
+"""Prefix of the names of those parts of a function that are variables of the function around it."""
 FLAGS = "requires_grad of parameters"
-"""The name of a part of a module that no attribute holds."""
+"""Name of a part of a module that no attribute holds."""
 
 SEQUENCES: dict[type, str] = {
     list: "list",
@@ -61,21 +61,21 @@ CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) 
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds whose parts have names, each of which is carried by itself."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
-"""Kinds without parts to look at."""
+"""Kinds without parts that are walked."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
-"""Of objects of Python's own that are not made anew, what the script has given them or fills by them."""
+"""Attributes of Python's own objects, which a resume does not make, that hold what the script put into them."""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
-"""Of what a thread has for itself: what the one has that trains."""
+"""Kinds of bags; of a thread's own values, those of the thread that trains."""
 
 
 class Node:
     """
-    An object whose parts may change. `parts` is a list, for a holder a dict; None if there are none to look at. Those
+    An object whose parts may change. `parts` is a list, for a holder a dict; None if the walk does not read them. Those
     of a mapping are its keys and values in turns. `inner` are those that may have parts themselves, with their paths,
-    but for the ones that are `still`.
+    except for those that are `still`.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -89,11 +89,11 @@ class Node:
 
     @property
     def is_closed(self) -> bool:
-        """A container that is not looked into: a table, or too long."""
+        """True for a container that the walk does not enter: a table, or too long."""
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
-        """The very same objects, or none at all. Of a holder nobody asks."""
+        """Return whether its parts are the very same objects, or not read; not for holders."""
         if self.parts is None:
             return True
         pairs = self.kind in OF_PAIRS
@@ -103,24 +103,24 @@ class Node:
 
 
 class Before(NamedTuple):
-    """What an earlier walk has found and a later one need not look into."""
+    """Results of an earlier walk that a later one can skip."""
 
     quiet: Mapping[int, Quiet]
     registered: Mapping[int, object]
     """Tensors that are carried as weights."""
     tables: Mapping[int, object]
     earlier: Mapping[int, Node]
-    """Containers that were looked into, and what has no parts to look at."""
+    """Containers that were walked, and objects without parts to walk."""
     still: Set[int] = frozenset()
-    """Of these the `id`s of some that are as they were, with all that is in them."""
+    """The `id`s of some of these that have not changed, with all that is in them."""
 
 
 class Walk:
     """
-    What one walk has found, by `id` of the object. `others` are those that it does not look into, each
-    with the two halves of its path.
+    The objects that one walk has found, by `id`. `others` are those that it does not enter, each with the two halves of
+    its path.
 
-    It does not look into those in `stops` either. In the first walk, without `before`, each long container is a table.
+    It does not enter those in `stops` either. In the first walk, without `before`, each long container is a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -133,12 +133,12 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """Of `nodes`, those that may have changed: not the containers that have the very same parts."""
+        """Those of `nodes` that may have changed: not the containers that have the very same parts."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
-        """The one that is trained."""
+        """The module that is trained."""
         self.trained_parts: set[int] = set()
-        """Of the module that is trained, without those in `quiet`."""
+        """Parts of the module that is trained, without those in `quiet`."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
         """Libraries' modules, with the names of their plain attributes."""
@@ -146,7 +146,7 @@ class Walk:
 
     def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
         """
-        The module that is trained, with attributes of its framework's own, and all parts of it. Their tensors are
+        Walk the module that is trained, with attributes of its framework's own, and all parts of it. Their tensors are
         carried as weights.
         """
         self.module = module
@@ -179,7 +179,7 @@ class Walk:
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
-        """They are carried elsewhere, but for whether each requires gradients."""
+        """Note tensors, which are carried elsewhere; return whether each requires gradients."""
         flags = []
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -188,14 +188,14 @@ class Walk:
         return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
 
     def root(self, value: Any, path: str) -> None:
-        """An object that counts as the script's, whoever has made its class: of a dict what is in it."""
+        """Walk an object that counts as the script's, even with a class of a library; of a dict its items."""
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
         self._run()
 
     def modules(self) -> None:
-        """The modules of the script."""
+        """Walk the modules of the script."""
         for name, module in self._script.modules.items():
             if id(module) not in self.nodes:
                 own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
@@ -203,7 +203,9 @@ class Walk:
         self._run()
 
     def structure(self) -> Iterator[int]:
-        """Of modules that are no part of the trained one: libraries' modules, and in what each module has its parts."""
+        """
+        Yield keys of modules outside of the trained one: libraries' modules, and the dicts that hold modules' parts.
+        """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
                 if self._plain_of(node.value) is not None:
@@ -231,7 +233,7 @@ class Walk:
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
     def _keep_earlier(self, key: int) -> bool:
-        """It was there when training began, and has the same parts."""
+        """Reuse a node that existed when training began, and has the same parts; return whether it does."""
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
             return False
@@ -262,7 +264,7 @@ class Walk:
             return "mapped" if value.flags.writeable and value.nbytes <= MAPPED_MAX_BYTES else None
         if cls is FunctionType:
             return "function" if self._script.owns(value) else None
-        if issubclass(cls, type):  # not isinstance(), which asks the value: a proxy may have none yet, and raise
+        if issubclass(cls, type):  # not isinstance(), which calls the value: a proxy may have none yet, and raise
             return "class" if self._script.owns(value) and not issubclass(value, Enum) else None
         if issubclass(cls, Enum | ModuleType):
             return None
@@ -304,7 +306,7 @@ class Walk:
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
     def own_parts(self, module: nn.Module) -> dict[str, Any]:
-        """The attributes of a module that is not the trained one, without those of torch."""
+        """Return the attributes of a module that is not the trained one, without those of torch."""
         parts = self._plain_of(module)
         if parts is not None:
             return parts
@@ -321,7 +323,7 @@ class Walk:
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
-        """The public plain attributes of a library's module; None if the class is the script's."""
+        """Return the public plain attributes of a library's module; None if the class is the script's."""
         cls = type(module)
         is_plain = self._plain.get(cls)
         if is_plain is None:
@@ -343,24 +345,24 @@ _KINDS: dict[type, str] = {
     **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
-"""The same object for the same flags, as objects are compared fastest."""
+"""One object for equal flags, as identity is the fastest comparison."""
 OF_PAIRS = frozenset(MAPPINGS.values())
 
 
 def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
-    """In its order, which is not the one of its dict if it is an OrderedDict. No code of the script is called."""
+    """Return its pairs in its order, which an OrderedDict's dict does not have, without a call of the script's code."""
     return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """In reverse, so that a stack gives them in the order of `named_modules`."""
+    """Return inner modules in reverse, so that a stack gives them in the order of `named_modules`."""
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
 
 
 def cells_of(function: FunctionType) -> dict[str, CellType]:
-    """Where the variables are that it shares with the function around it."""
+    """Return the cells of the variables that it shares with the function around it."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
@@ -384,7 +386,7 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
 
 
 def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
-    """Those of `parts` that may have parts themselves, and the way to each."""
+    """Return those of `parts` that may have parts themselves, and the way to each."""
     if kind in HOLDERS:
         return [
             (part, f"{path}.{name}")

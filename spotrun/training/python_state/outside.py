@@ -1,4 +1,4 @@
-"""What is seen of things that are partly outside of this process: files, pipes, connections, processes."""
+"""Inspects objects that are partly outside of this process: files, pipes, connections, processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import Any
 UNKNOWN = "a connection whose traffic nobody counts"
 _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
-"""The highest descriptor of what every process prints to."""
+"""Highest descriptor of what every process prints to."""
 _TCP_COUNTS = struct.Struct("@120x2Q")
-"""Of `struct tcp_info` of Linux: the bytes that were acknowledged, and those that were received."""
+"""Fields of `struct tcp_info` of Linux: the bytes that were acknowledged, and those that were received."""
 
 
 def is_outside(cls: type) -> bool:
@@ -29,8 +29,8 @@ def is_outside(cls: type) -> bool:
 
 def seen_of(value: Any, work: str) -> Any:
     """
-    Another value once it was used: a position, a time, or counts. None if it is closed, or nothing can be seen;
-    `UNKNOWN` if it may have been used all the time. Files that are written below the folder `work` belong to
+    Return a value that changes with each use: a position, a time, or counts. None if it is closed, or nothing can be
+    seen; `UNKNOWN` if it may have been used all the time. Files that are written below the folder `work` belong to
     checkpoints, with their positions.
     """
     cls = type(value)
@@ -67,7 +67,7 @@ def _is_written_below(handle: int, work: str) -> bool:
 
 
 def _of_pipe(handle: int) -> Any:
-    """When it was last written to or read from, and how much lies in it."""
+    """Return when it was last written to or read from, and how much lies in it."""
     try:
         found = os.fstat(handle)
         if stat.S_ISSOCK(found.st_mode):
@@ -79,7 +79,7 @@ def _of_pipe(handle: int) -> Any:
 
 
 def _traffic(connection: socket.socket) -> Any:
-    """The bytes that went over it."""
+    """Return the bytes that went over it."""
     try:
         socket.socket.getpeername(connection)
     except OSError:
@@ -91,7 +91,7 @@ def _traffic(connection: socket.socket) -> Any:
 
 
 def _time_used(process: Any) -> Any:
-    """By a process that this one has started, in ticks; None when it has ended."""
+    """Return the ticks used by a process that this one has started; None when it has ended."""
     own = vars(process)
     number = own.get("pid") if isinstance(process, Popen) else getattr(own.get("_popen"), "pid", None)
     try:

@@ -1,8 +1,8 @@
 """
-Modules of libraries that are as they were: most parts of a model.
+Compares modules of libraries, most parts of a model, with their earlier selves.
 
 They have a few plain attributes (`Dropout.p`), and whether each parameter requires gradients. A large model has
-thousands of them, and each snapshot has to look at all.
+thousands of them, and each snapshot has to compare all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Quiet(NamedTuple):
 
     module: nn.Module
     attributes: int
-    """How many it had, its own of torch included."""
+    """Number of its attributes, torch's own included."""
     get: Callable[[dict[str, Any]], Any]
     values: Any
     tensors: Sequence[Tensor | None]
@@ -30,7 +30,7 @@ class Quiet(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module, names: Sequence[str]) -> Quiet:
-        """`names`: its attributes that are looked at."""
+        """Note a module; `names` are its attributes that are compared."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]

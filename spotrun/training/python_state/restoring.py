@@ -1,9 +1,9 @@
 """
-An image's values back into their places.
+Restores an image's values into the script's objects.
 
-The script has made its objects before. Those are filled where they stand, so that whoever else holds them sees it. What
-came later is made anew: containers, arrays and tensors, and instances of classes that the script's modules hold
-already. Nothing that an image names is imported or called.
+The script has made its objects before. Those are filled in place, so that every other holder sees it. Objects that came
+later are made again: containers, arrays and tensors, and instances of classes that the script's modules already hold.
+Nothing that an image names is imported or called.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _BAGS = {
 }
 _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
-"""Made when all of their parts are there."""
+"""Kinds that are made when all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
-"""Filled last, as hashing asks the parts."""
+"""Kinds that are filled last, as hashing calls methods of the parts."""
 
 
 class _Missing(Exception):
-    """There is no such object in this process."""
+    """Raised if there is no such object in this process."""
 
 
 class Restorer:
     """
-    Puts one image back. Afterwards `lost` names the places that this process lacks.
+    Restores one image. Afterwards `lost` names the places that this process lacks.
 
     `late` has the parts of the trained module as they are now, by path.
     """
@@ -75,10 +75,12 @@ class Restorer:
         """Instances of the script's classes that this process did not have."""
         self.lost: list[str] = []
         self.new: list[Any] = []
-        """What was made anew."""
+        """The objects that were made here."""
 
     def load(self) -> None:
         """
+        Restore the image.
+
         Raises:
             CheckpointDamaged: the image is malformed.
         """
@@ -104,7 +106,7 @@ class Restorer:
     # --- where each object is
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
-        """The object that is to be filled, None for those that are built from their parts."""
+        """Return the object to fill, None for those that are built from their parts."""
         if kind in _BUILT:
             return None
         if known:
@@ -192,13 +194,13 @@ class Restorer:
     # --- what is in it
 
     def _contents(self) -> dict[int, Any]:
-        """The parts of each object, found before any is filled. Containers that lack one of theirs are missing."""
+        """Return the parts of each object, before any is filled. Containers that lack one of theirs are missing."""
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
         built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
         contents: dict[int, Any] = {}
         before = -1
-        while before != len(self._missing):  # what is missing may be a part of what was found already
+        while before != len(self._missing):  # a missing object may be a part of one that was found already
             before = len(self._missing)
             for number, (kind, _, _, content) in others.items():
                 if number not in self._missing:
@@ -208,14 +210,14 @@ class Restorer:
                         self._missing.add(number)
             self._missing |= {number for number in self._anew - self._missing if self._lacks_a_part(number)}
             for number in built:
-                self._made[number] = None  # it may hold what is missing
+                self._made[number] = None  # it may hold a missing object
         for number, (_, path, _, content) in holders.items():
             if number not in self._missing:
                 contents[number] = dict(self._parts_of_holder(path, content))
         return contents
 
     def _lacks_a_part(self, number: int) -> bool:
-        """An instance would not be what its class makes. One that stands goes without the part."""
+        """Return whether an instance would not be as its class makes it. An existing one goes without the part."""
         try:
             for encoded in self._objects[number][3]["parts"].values():
                 self._value(encoded)
@@ -320,7 +322,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Around what the class does when an attribute is set, which would be code of the script."""
+    """Fill without the class's own `__setattr__`, which would be code of the script."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
@@ -385,7 +387,7 @@ def _member(name: str, member: str) -> Enum:
 
 
 def _flag(name: str, number: int) -> Flag:
-    """One of several members has no name, and is made when it is first needed: here by Python alone."""
+    """Return a flag. One of several members has no name, and Python alone makes it when it is first needed."""
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing
@@ -394,7 +396,7 @@ def _flag(name: str, number: int) -> Flag:
 
 
 def _enum(name: str) -> type:
-    """One that is there already."""
+    """Return a class that exists already."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

@@ -1,4 +1,4 @@
-"""What belongs to the script: modules whose file lies in the work folder, and their classes and functions."""
+"""Recognises what belongs to the script: modules whose file lies in the work folder, their classes and functions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
-"""A folder of this name holds libraries, also where it lies in the work folder."""
+"""Names of folders that hold libraries, also in the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
-"""Where Python's own modules lie, which may be in a home folder too."""
+"""Folders of Python's own modules, which may be in a home folder too."""
 OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
-"""A class that has one of these wants to know of its instances. spotrun makes none behind its back."""
+"""Attributes of classes that act on making instances. spotrun makes none behind their back."""
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 
@@ -42,7 +42,7 @@ class Script:
 
     @property
     def modules(self) -> dict[str, ModuleType]:
-        """By name, `__main__` first."""
+        """The script's modules by name, `__main__` first."""
         if len(self._modules) != self._seen:
             modules = dict(self._modules)
             found = {name: module for name, module in modules.items() if self._is_own(name, module)}
@@ -67,7 +67,7 @@ class Script:
         )
 
     def owns(self, thing: type | FunctionType) -> bool:
-        """A class or function that a module of the script has defined."""
+        """Return whether a module of the script has defined this class or function."""
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
@@ -78,7 +78,10 @@ class Script:
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def find(self, name: str) -> type | None:
-        """The class of this name, if a module of the script holds it already. Nothing is imported or called."""
+        """
+        Return the class of this name, if a module of the script holds it already, without an import or a call; else
+        None.
+        """
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)
         for part in qualname.split("."):
@@ -87,8 +90,8 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Instances may be made of it without a call: it and its bases are the script's, or have no code that would miss
-        the call.
+        Return whether instances of it may be made without a call: it and its bases are the script's, or have no code
+        that would miss the call.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
@@ -98,7 +101,7 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """Names of attributes that belong to the libraries' classes among the bases of `cls`."""
+        """Return names of attributes that belong to the libraries' classes among the bases of `cls`."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
             libraries = tuple(base for base in others if base.__module__ != "collections")  # all in a UserDict
@@ -114,13 +117,13 @@ def _real_path(file: str) -> str:
 
 @cache
 def _real_folder(folder: str) -> str:
-    """Hundreds of modules share a folder, and each part of its path is a call of the system."""
+    """Resolve a folder once: hundreds of modules share one, and each part of its path is a system call."""
     return os.path.realpath(folder)
 
 
 @cache
 def set_by(classes: tuple[type, ...]) -> frozenset[str]:
-    """The attributes that methods of these classes set on `self`."""
+    """Return the attributes that methods of these classes set on `self`."""
     return frozenset(name for cls in classes for code in _codes(cls) for name in _set_on_self(code))
 
 
@@ -134,7 +137,7 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and to read instructions takes a while
+    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and reading instructions takes a while
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):

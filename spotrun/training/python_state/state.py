@@ -1,4 +1,4 @@
-"""What a script keeps in Python objects, of one training: when it is looked at, carried and put back."""
+"""The state of one training that a script keeps in Python objects: walks, carries and restores it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from spotrun.training.python_state.unseen import Unseen
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
-"""Of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
+"""Maximum depth of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
 LONG = 64
-"""A longer list of a library's is data, not a chain of transforms."""
+"""Maximum length of a library's chain of transforms; a longer list is data."""
 NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
 class PythonState:
     """
     Calls come in this order: `begins`; `moved`; for each loader `reads`; `starts`; then `dump` at each snapshot. `load`
-    may be called as soon as there are loaders, so that workers are started with it, and once more after `starts`: hooks
-    at a training's start make objects anew.
+    may be called as soon as there are loaders, so that workers start with it, and once more after `starts`: hooks at a
+    training's start make new objects.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """Files that are written below the folder `work` belong to checkpoints."""
+        """Take `work`: files that are written below this folder belong to checkpoints."""
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work
@@ -56,16 +56,16 @@ class PythonState:
         self._news: list[Lost] = []
 
     def begins(self) -> None:
-        """Everything is as the script has made it, and no hook of the script has seen restored weights."""
+        """Note everything as the script has made it, before any hook of the script has seen restored weights."""
         self._baseline.add(self._walk(None))
 
     def moved(self) -> None:
-        """The module is on its device: other tensors may have taken the place of its own."""
+        """Note the tensors once the module is on its device: others may have taken their places."""
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        A loader was made, the `number`-th of its stage. What a stream or a sampler keeps is a part of the place in the
+        Note a loader, the `number`-th of its stage. What a stream or a sampler keeps is a part of the place in the
         data, which is carried elsewhere.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
@@ -83,7 +83,7 @@ class PythonState:
             self._baseline.add(walk)
 
     def starts(self) -> None:
-        """The hooks of the training's start have run; its first epoch begins."""
+        """Note that the hooks of the training's start have run; its first epoch begins."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
@@ -95,7 +95,7 @@ class PythonState:
         self._dumps = 0
 
     def dump(self) -> State:
-        """What has changed since `begins`, with the living tensors. `news` names what cannot be carried."""
+        """Return what has changed since `begins`, with the living tensors. `news` names what cannot be carried."""
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
@@ -124,15 +124,15 @@ class PythonState:
                 yield Lost(path, f"a {name_of(one)} that is no part of the training any more")
 
     def _is_of_library(self, value: object) -> bool:
-        """A cache of a function that the script has only imported."""
-        if type(value) is not CACHE:  # not isinstance(), which asks the value: a proxy may have none yet, and raise
+        """Return whether it is a cache of a function that the script has only imported."""
+        if type(value) is not CACHE:  # not isinstance(), which calls the value: a proxy may have none yet, and raise
             return False
         function = getattr(value, "__wrapped__", None)
         return not (isinstance(function, FunctionType) and self._script.owns(function))
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Put a `dump` of an earlier process back. What this process lacks is in the `news` of the `last` load.
+        Restore a `dump` of an earlier process. What this process lacks is in the `news` of the `last` load.
 
         Raises:
             CheckpointDamaged
@@ -145,7 +145,7 @@ class PythonState:
             self._news += (Lost(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost)
 
     def knows(self, value: object) -> bool:
-        """The script has it where images hold what changes."""
+        """Return whether the script has it in a place that images hold."""
         return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
@@ -161,13 +161,13 @@ class PythonState:
         return walk
 
     def news(self) -> list[Lost]:
-        """What was found since the last call and is in no image."""
+        """Return what was found since the last call and is in no image."""
         found, self._news = self._news, []
         return found
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
-    """Instances of the script's classes in a library's object, or the object itself if it is one."""
+    """Yield instances of the script's classes in a library's object, or the object itself if it is one."""
     if script.owns(type(value)):
         yield path, value
     elif depth and isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """
-Small objects that rest: most of what a script keeps. Many are compared at once, and a walk passes them by.
+Compares many small objects at once, and lets a walk skip those that rest: most of what a script keeps.
 
-One that was seen to change leaves for good, with those that hold it. From then on each walk looks at them one by one.
+An object that was seen to change leaves for good, with its holders. From then on each walk compares them one by one.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from spotrun.training.python_state.graph import MAPPINGS, SEQUENCES, Node
 from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
-"""So many are compared at once, and one by one where one of them has changed."""
+"""Number of objects that are compared at once, and one by one if one of them has changed."""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
 NUMBERS = "biufc"
-"""Kinds of numpy whose memory anybody may read. Times are none."""
+"""Kinds of numpy whose memory Python can read. Times are not among them."""
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
-"""What shows whether some objects are as they were: values to compare by `==`, and objects that have to be the same."""
+"""Returns what shows a change of some objects: values to compare by `==`, and objects that have to be the same."""
 
 
 class Resting(NamedTuple):
-    """An object as an earlier walk has found it, and whether it still is as it was then."""
+    """An object as an earlier walk has found it, and a test that it is still the same."""
 
     node: Node
     rests: Callable[[], bool]
 
 
 class Still:
-    """Of what was found the small objects that are as they were, with all that is in them."""
+    """The small objects that were found and have not changed, with all that is in them."""
 
     def __init__(self, found: Iterable[Resting] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """The `id` of each. One that changes later is not among them any more."""
+        """Return the `id` of each. One that changes later is not among them any more."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]
@@ -88,7 +88,7 @@ def _blocks(kind: str, objects: list[Resting]) -> Iterator[_Block]:
 
 
 def _kind_of_small(node: Node) -> str:
-    """ "" if it is no small object that can be compared with others at once."""
+    """Return "" if it is no small object that can be compared with others at once."""
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
         if node.parts is None or len(node.parts) > SMALL_ITEMS:
@@ -107,7 +107,7 @@ def _is_small_tensor(tensor: Tensor) -> bool:
 
 
 def _inside(node: Node) -> set[int]:
-    """What it holds and may change."""
+    """Return the keys of those objects in it that may change."""
     return {id(part) for part, _ in node.inner if not is_scalar(part)}
 
 
@@ -128,7 +128,7 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 
 def _look_at_tensors(values: list[Any]) -> Look:
-    """Their bytes are read where they lie, as to ask torch for them takes longer than to compare them."""
+    """Read their bytes in place, as to get them from torch takes longer than to compare them."""
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 
     def look() -> tuple[list[Any], list[Any]]:

@@ -1,6 +1,6 @@
 """
-What belongs to the process and not to an object, and a script may set: the environment, the working folder, settings
-of libraries. A process that resumes has it as the script sets it at its start.
+Watches what belongs to the process and not to an object, and a script may set: the environment, the working folder,
+settings of libraries. A process that resumes has it as the script sets it at its start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SET_BY_LIBRARIES = (
     "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
     "LD_",
 )  # fmt: skip
-"""Variables that begin so are settings of libraries, which make them themselves, and of no step's result."""
+"""Prefixes of variables that libraries set themselves, and that no step's result depends on."""
 VARIABLE = "an environment variable"
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
@@ -35,13 +35,13 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 class Surroundings:
-    """As they are now. The values of variables may be secrets: nothing says them."""
+    """The surroundings as they are now. Values of variables may be secrets: they are never reported."""
 
     def __init__(self) -> None:
         self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
     def changed(self) -> Iterator[Lost]:
-        """What is not as it was; each time."""
+        """Yield what differs from then; each time."""
         if self._raw != _raw():
             yield from self._changed_variables()
         settings = _settings()
@@ -57,7 +57,7 @@ class Surroundings:
 
 
 def _raw() -> Mapping[Any, Any]:
-    """All variables as the system has them: os.environ decodes each one for each look."""
+    """Return all variables as the system has them: os.environ decodes each one at each access."""
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw
 

@@ -1,6 +1,6 @@
 """
-Functions that only torch holds, and calls around a module, a gradient or a step: those that come or go while training
-goes on. A process that resumes has those that the script registers when it starts.
+Watches functions that only torch holds, which it calls around a module, a gradient or a step: those that come or go
+while training goes on. A process that resumes has those that the script registers when it starts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-How modules begin whose hooks no step depends on, or are registered again: with the weights (weights.prune_again), or by
-a framework when its training starts. The Trainer of transformers takes its own away when training is over.
+Prefixes of modules whose hooks no step depends on, or are registered again: with the weights (weights.prune_again), or
+by a framework when its training starts. The Trainer of transformers removes its own when training is over.
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""The names of the functions, by where torch holds them. What has none is left out."""
+"""The names of the functions, by where torch holds them, without empty places."""
 
 
 class TorchHooks:
-    """Of a module and its optimizers, as they are now."""
+    """The hooks of a module and its optimizers, as they are now."""
 
     def __init__(self, module: nn.Module, optimizers: Sequence[object] = ()) -> None:
         self._module = module
@@ -41,7 +41,7 @@ class TorchHooks:
         self._hooks = self._now()
 
     def changed(self, *, probe: bool) -> Iterator[Lost]:
-        """Where the functions are others than before. Those of parameters that only go are seen by a `probe`."""
+        """Yield places whose functions have changed. Only a `probe` sees those of parameters that only go."""
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
             return
@@ -83,7 +83,7 @@ def _matters(hook: Any) -> bool:
 
 
 def _module_of(hook: Any) -> str:
-    """Of a function, or of the class of what is called as one."""
+    """Return the module of a function, or of the class of a callable object."""
     return str(getattr(hook, "__module__", None) or type(hook).__module__)
 
 

@@ -1,9 +1,9 @@
 """
-Objects that are in no checkpoint and change without a sign in the script's own objects: an iterator that goes on, an
-open file, a connection, an environment of a library.
+Watches objects that are in no checkpoint and change without a sign in the script's own objects: an iterator that goes
+on, an open file, a connection, an environment of a library.
 
-Each is compared by what can be read of it without a call of its code (glance.py), so one that changes in silence stays
-unnamed. A connection whose traffic cannot be seen is taken for one that is used.
+Each is compared by what inspection shows without a call of its code (glance.py), so one that changes in silence is not
+reported. A connection whose traffic cannot be seen counts as used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 
 FACTS_MAX = 20_000
-"""Of all objects together. What comes later in the walk is looked at without its parts."""
+"""Maximum facts of all objects together. What comes later in the walk is inspected without its parts."""
 FEW = 1000
-"""So many facts are compared at each snapshot, more of them at each `PROBE_EVERY`-th."""
+"""Maximum facts that are compared at each snapshot; more of them only at each `PROBE_EVERY`-th."""
 OF_DATA = "data["
-"""How paths of data sets begin. The generators in there are seeded by place, and transforms note what they did last."""
+"""Prefix of paths of data sets. Place seeds the generators there, and transforms note what they did last."""
 
 
 class Unseen:
     """
-    Those that were there when training began. `carried` are the objects that images hold, by `id`; files that are
+    The objects that existed when training began. `carried` are the objects that images hold, by `id`; files that are
     written below the folder `work` are in checkpoints too.
     """
 
@@ -41,7 +41,9 @@ class Unseen:
                 self._many += len(facts)
 
     def changed(self, *, probe: bool = True) -> Iterator[Lost]:
-        """Where, and what it is; each once. Without `probe` nothing if a look would take long."""
+        """
+        Yield each changed object once: its place, and what it is. Without `probe`, yield none if that would take long.
+        """
         if not probe and self._many > FEW:
             return
         left = []

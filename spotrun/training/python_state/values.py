@@ -1,5 +1,5 @@
 """
-Plain values that cannot change, as an image holds them.
+Encodes plain values that cannot change, as an image holds them.
 
 The tree of an image (checkpoint/tree.py) has a form for each. Here a tuple stands for a kind of value that needs more
 than that, and begins with its name; a tuple of the script's is one that begins with "tuple".
@@ -32,16 +32,16 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """An image has no form for a value; the text says what it is."""
+    """Raised if an image has no form for a value; the text says what it is."""
 
 
 def is_scalar(value: object) -> bool:
-    """A value of `SCALARS`, or a tuple of such."""
+    """Return whether it is a value of `SCALARS`, or a tuple of such."""
     return type(value) in SCALARS or (type(value) is tuple and all(map(is_scalar, value)))
 
 
 def same(before: object, now: object) -> bool:
-    """The same object, or plain values that are equal and of one type."""
+    """Return whether it is the same object, or plain values that are equal and of one type."""
     if before is now:
         return True
     if type(before) is not type(now):
@@ -59,7 +59,7 @@ def same(before: object, now: object) -> bool:
 
 def encode(value: Any) -> Encoded:
     """
-    An `is_scalar` as an image holds it.
+    Return an `is_scalar` as an image holds it.
 
     Raises:
         NotPlain: it is a slice of something else, or a time zone without a name.
@@ -78,7 +78,7 @@ def encode(value: Any) -> Encoded:
 
 def decode(encoded: Encoded) -> Any:
     """
-    The value that was encoded.
+    Return the value that was encoded.
 
     Raises:
         ValueError: an unknown kind.
@@ -95,6 +95,6 @@ def _bounds(value: slice[Any, Any, Any]) -> tuple[Any, Any, Any]:
 
 
 def name_of(value: object) -> str:
-    """Of its class, as a person would look for it."""
+    """Return the name of its class, as a user would search for it."""
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

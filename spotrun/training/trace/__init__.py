@@ -1,1 +1,1 @@
-"""What a training did, batch by batch and exactly, for `spotrun verify-resume`."""
+"""Traces what a training did, batch by batch and exactly, for `spotrun verify-resume`."""

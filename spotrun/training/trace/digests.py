@@ -17,16 +17,16 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""A text as it is on each instance."""
+"""Returns a text as it is on each instance."""
 _LONG = 100
-"""A list of this many whole numbers or more is one leaf: the state of Python's generator has 625."""
+"""Minimum length of a list of whole numbers that is one leaf: the state of Python's generator has 625."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
-"""A longer text is a digest."""
+"""Maximum length of a shown text; a longer one is a digest."""
 
 
 def generators() -> dict[str, Any]:
-    """The state of every generator that spotrun seeds."""
+    """Return the state of every generator that spotrun seeds."""
     states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -34,7 +34,7 @@ def generators() -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """The sha256 over every bit of a tree of tensors, arrays and plain values."""
+    """Return the sha256 over every bit of a tree of tensors, arrays and plain values."""
     total = sha256()
     for path, leaf in _leaves(value):
         total.update(f"{path} {digest_of_leaf(leaf)}\n".encode(errors="surrogatepass"))
@@ -42,12 +42,12 @@ def digest(value: Any) -> str:
 
 
 def digests(value: Any) -> dict[str, str]:
-    """The sha256 of each leaf of a tree, by its path."""
+    """Return the sha256 of each leaf of a tree, by its path."""
     return {clean(path): digest_of_leaf(leaf) for path, leaf in _leaves(value)}
 
 
 def metrics(values: Mapping[str, Any]) -> dict[str, str]:
-    """Numbers in hexadecimal, by name; of anything larger a digest."""
+    """Return numbers in hexadecimal, by name; of anything larger a digest."""
     return {name: _number(value) for name, value in sorted(values.items())}
 
 
@@ -90,7 +90,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """A text for a value that is the same in each process: without addresses, and without the order of a set."""
+    """Return a text that is the same in each process: without addresses, and without the order of a set."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):
@@ -99,6 +99,6 @@ def stable(leaf: Any) -> str:
 
 
 def shown(leaf: Any) -> str:
-    """Of a plain value: itself if it is short."""
+    """Return a plain value's text if it is short, else its digest."""
     text = stable(leaf)
     return text if len(text) <= SHOWN_MAX else f"sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

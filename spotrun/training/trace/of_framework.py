@@ -1,8 +1,8 @@
 """
-The trace of a training behind the port: what `Framework` shows of it, written down at the places of `Hooks`.
+Traces a training behind the port: records what `Framework` shows of it, at the places of `Hooks`.
 
-Only if the environment names a file for it (trace_file.py). It may also list steps to hold at: the trainer stands still
-after each of them, once, until it is killed.
+It does so only if the environment names a file for it (trace_file.py). The environment may also list steps to hold at:
+the trainer stands still after each of them, once, until it is killed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""This many steps before a hold take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable in between."""
+"""Number of steps before a hold that take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable meanwhile."""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
-"""After each of them, and at the first epoch's end, a first pass notes what is where."""
+"""Number of batches after which, as at the first epoch's end, a first pass notes all places."""
 
 
 class Holds:
@@ -58,7 +58,7 @@ class Holds:
 
 
 class OfProcess:
-    """What the traces of all fits of a process share: their file, and where the last of them has ended."""
+    """Shared parts of the traces of all fits of a process: their file, and where the last of them has ended."""
 
     def __init__(self, rank: int) -> None:
         self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
@@ -79,7 +79,7 @@ _process: OfProcess | None = None
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """The trace of a fit that has been loaded and has yet to begin; None where nobody wants one."""
+    """Return the trace of a fit that has been loaded and has yet to begin; None if no trace is wanted."""
     global _process
     if FILE_VARIABLE not in os.environ:
         return None
@@ -88,7 +88,7 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 
 class FrameworkTrace:
-    """Of one fit. Epochs and steps count on over the fits of a process."""
+    """The trace of one fit. Epochs and steps count on over the fits of a process."""
 
     def __init__(self, framework: Framework, process: OfProcess) -> None:
         self._here = framework
@@ -117,7 +117,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """It is counted, and no generator was seeded since."""
+        """Record a batch that is counted, before any generator is seeded again."""
         here, number = self._here, self._here.batch - 1
         order = next((found for one in here.loaders("train") if (found := data_order.order_of(one)) is not None), None)
         self._file.append(
@@ -137,7 +137,7 @@ class FrameworkTrace:
         self._holds.reached(self._step)
 
     def validated(self) -> None:
-        """What was logged so far is that of this validation too."""
+        """Record a validation. What was logged so far is that of this validation too."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -145,7 +145,7 @@ class FrameworkTrace:
         self._file.append(Improved(step=self._step))
 
     def evaluated(self, stage: str, known: Mapping[str, Any], predictions: Any = None) -> None:
-        """Outside of the training."""
+        """Record a result outside of the training."""
         found = None if predictions is None else digest(predictions)
         self._file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=found))
 
@@ -155,7 +155,7 @@ class FrameworkTrace:
             self._note("the first epoch's end")
 
     def ended(self) -> None:
-        """The generators are as the rest of the script finds them."""
+        """Record the end, with the generators as the rest of the script finds them."""
         here, module = self._here, self._here.module
         self._process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -179,8 +179,8 @@ class FrameworkTrace:
 
     def _places(self) -> Places:
         """
-        Without plain local variables: of a loop, those of its last batch are there in one history and not in another.
-        What is in them is among the roots.
+        Return the places without plain local variables: those of a loop's last batch exist in one history and not in
+        another. Their contents are among the roots.
         """
         here = self._here
         weights = (*here.module.parameters(), *here.module.buffers())
@@ -198,7 +198,7 @@ class FrameworkTrace:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
-    """Of each group of each, to the bit."""
+    """Return the rate of each group of each, to the bit."""
     return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 

@@ -1,4 +1,4 @@
-"""Which files this process writes outside of its work folder, for `spotrun verify-resume`: no checkpoint has them."""
+"""Lists files that this process writes outside of its work folder, for `verify-resume`: no checkpoint has them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from spotrun.exactness.trace_file import FILE_VARIABLE, INSTANCES_VARIABLE
 
 PATHS_MAX = 1_000
-"""So many are remembered."""
+"""Maximum number of paths that are remembered."""
 _WRITES = os.O_WRONLY | os.O_RDWR
 _OPEN_FILES = Path("/proc/self/fd")
 
 
 class OutsideFiles:
     """
-    From when it is made on it hears of each file that Python opens for writing or puts in another one's place. What
-    was open then is known too, where /proc tells it. What code that is not Python opens later is not seen.
+    Records each file that Python opens for writing, or puts in another one's place, once this exists. Files that were
+    open then are known too, if /proc lists them. Files that code other than Python opens later are not seen.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class OutsideFiles:
         sys.addaudithook(self._heard)
 
     def written(self) -> tuple[str, ...]:
-        """Those that are there now, without those of instances, of the trace and of Python's caches."""
+        """Return those that exist now, without those of instances, of the trace and of Python's caches."""
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 
@@ -48,7 +48,7 @@ class OutsideFiles:
             self._add(arguments[0])
 
     def _add(self, path: object) -> None:
-        """Whatever it is: what cannot be read here fails in the script itself, and says more there."""
+        """Add any path: one that cannot be read here fails in the script itself, with more detail there."""
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return
         try:

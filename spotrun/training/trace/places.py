@@ -1,9 +1,9 @@
 """
-What the script holds in Python objects, by places: one text for each value, wherever it is.
+Describes what the script holds in Python objects, by places: one text for each value, in any place.
 
-This is a walk of its own, not the one of spotrun/training/python_state, so that what that one does not look into is
-compared all the same: closures, iterators, generators, local variables of functions that run, objects of libraries. Of
-an object of a library it takes what its pickle says, or else its plain attributes.
+This is a walk of its own, not the one of spotrun/training/python_state, so that it also compares what that one skips:
+closures, iterators, generators, local variables of functions that run, objects of libraries. Of an object of a library
+it takes the content of its pickle, or else its plain attributes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 
 PLACES_MAX = 50_000
-"""What lies beyond is named as not looked into."""
+"""Maximum number of places; further ones are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
-"""A longer list of plain values is one text."""
+"""Minimum length of a list of plain values that is one text."""
 TABLE_ITEMS = 1_000
-"""A longer container of objects is one text, if it has a pickle."""
+"""Maximum items of a container of objects that is not one text; a longer one is, if it has a pickle."""
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
 """Packages of trainers and loops. What the script sees of them is compared by itself."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
@@ -77,7 +77,7 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, thre
 
 
 class Places:
-    """`found` has a text for each place, and `unread` the class of what could not be looked into."""
+    """`found` has a text for each place, and `unread` the class of each object that could not be inspected."""
 
     def __init__(self, script: Script, stops: Iterable[object] = (), own: frozenset[str] = frozenset()) -> None:
         self._script = script
@@ -89,7 +89,7 @@ class Places:
         self.unread: dict[str, str] = {}
 
     def add(self, path: str, value: object) -> None:
-        """All that can be reached from `value`, which is at `path`."""
+        """Add all that can be reached from `value`, which is at `path`."""
         self._waiting.append((path, value))
         while self._waiting:
             where, one = self._waiting.popleft()
@@ -98,7 +98,7 @@ class Places:
                 continue
             try:
                 self._look(clean(where), one)
-            except Exception:  # noqa: BLE001 - a look must not end the training that it looks at
+            except Exception:  # noqa: BLE001 - an inspection must not end the training that it inspects
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
@@ -110,7 +110,7 @@ class Places:
                     self.unread[f"loggers[{number}]"] = name_of(logger)
 
     def modules(self) -> None:
-        """The variables of the script's modules."""
+        """Add the variables of the script's modules."""
         own = reversed(self._script.modules.items())
         for name, module in {id(module): (name, module) for name, module in own}.values():  # one may have two names
             for variable, value in sorted(vars(module).items()):
@@ -118,7 +118,7 @@ class Places:
                     self.add(f"{name}.{variable}", value)
 
     def frames(self) -> None:
-        """Local variables of the script's functions that run, the innermost last."""
+        """Add local variables of the script's functions that run, the innermost last."""
         frame: FrameType | None = inspect.currentframe()
         running = []
         while frame is not None:
@@ -196,7 +196,7 @@ class Places:
             self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
     def _state(self, path: str, value: Any) -> None:
-        """Of a generator, a scheduler or an optimizer that the script holds."""
+        """Add the state of a generator, a scheduler or an optimizer that the script holds."""
         try:
             state = state_of(value)
         except NotPlain:
@@ -254,7 +254,7 @@ class Places:
         self._attributes_beside(path, value)
 
     def _attributes_beside(self, path: str, value: Any) -> None:
-        """Of a container of the script's class."""
+        """Add the attributes of a container of the script's class."""
         parts = attributes_of(value) if self._script.owns(type(value)) else {}
         self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
@@ -288,14 +288,14 @@ class Places:
             self._attributes(path, value)
 
     def _file(self, path: str, value: io.IOBase) -> None:
-        """What is in it is compared as a file of the work folder."""
+        """Add a file object. The file's content is compared as a file of the work folder."""
         if isinstance(value, io.StringIO | io.BytesIO):
             self.found[path] = "closed" if value.closed else shown(value.getvalue())
         else:
             self.found[path] = name_of(value)
 
     def _pickled(self, path: str, value: object) -> bool:
-        """It has a pickle, which is no longer than what is worth reading."""
+        """Return whether it has a pickle that is not too long to read, and add that."""
         stream = _Short()
         try:
             with warnings.catch_warnings():
@@ -334,7 +334,7 @@ def _content(cell: CellType) -> Any:
 
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
-    """Of what a library has made of a callback: what it says is its state, its public plain attributes, its models."""
+    """Yield what a library has made of a callback: its exported state, its public plain attributes, its models."""
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return
     for name, text in digests(callback.state_dict()).items():  # type: ignore[attr-defined]
@@ -361,5 +361,5 @@ def digest_of_tree(value: Any) -> str:
 
 
 def is_bar(callback: object) -> bool:
-    """It shows times."""
+    """Return whether it shows times."""
     return is_a(callback, "ProgressBar", "ModelSummary")

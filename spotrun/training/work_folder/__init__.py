@@ -1,1 +1,1 @@
-"""The files of the work folder as a part of snapshots: frozen at a boundary, and put back when training resumes."""
+"""Freezes the files of the work folder at a boundary, for snapshots, and restores them when training resumes."""

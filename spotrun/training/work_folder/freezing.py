@@ -1,5 +1,5 @@
 """
-Freezes the work folder at a boundary, without a wait for its large files.
+Freezes the work folder at a boundary, without waiting for its large files.
 
 Small files are copied at once. Of large ones a descriptor is kept, and the agent reads them while training goes on; a
 file that is written to meanwhile is torn, and copied at the next boundary.
@@ -23,17 +23,17 @@ from spotrun.wire import plain
 
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
-"""What is copied at a boundary at most, 20 to 40 ms: more files than that are read later, as large ones are."""
+"""Maximum bytes copied at a boundary, 20 to 40 ms: further files are read later, as large ones are."""
 DESCRIPTORS_MAX = 100
-"""A process may have 1,024 by default, and an agent holds three frozen folders at most."""
+"""Maximum descriptors of a frozen folder: a process may have 1,024 by default, and an agent holds three folders."""
 TRIES = 3
 TICK_NS = 20_000_000
-"""Two writes within one tick of the kernel's clock (4 ms, or 10) leave one time on a file."""
+"""Nanoseconds within which two writes may leave one time on a file: a tick of the kernel's clock is 4 or 10 ms."""
 FICLONE = 0x40049409
 """https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html"""
 COPY_BYTES = 1 << 30
 PLACES_MAX = 20_000
-"""The agent stores fewer, and names the others as too many."""
+"""Maximum number of places; the agent stores fewer, and reports the others as too many."""
 
 
 class Frozen:
@@ -49,7 +49,7 @@ class Frozen:
         self._index_bytes = 0
 
     def add(self, data: bytes) -> int:
-        """Where it is in the memory."""
+        """Add bytes to the memory, and return where they begin."""
         start, written = self._at, 0
         while written < len(data):
             written += os.pwrite(self._memory, data[written:], start + written)
@@ -57,7 +57,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """The number of this descriptor, which is now its own."""
+        """Take over this descriptor, and return its number."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -74,7 +74,7 @@ class Frozen:
         self.add(index)
 
     def send(self, tell: Callable[[Message, Collection[int]], object]) -> None:
-        """Hand it over. Closes it."""
+        """Send it to the agent, and close it."""
         index_at = self._at - self._index_bytes
         first = self._descriptors[: FDS_MAX - 1]
         tell(
@@ -88,14 +88,14 @@ class Frozen:
         self.close()
 
     def duplicate(self) -> Frozen:
-        """The same folder once more, under the same number."""
+        """Return the same folder once more, under the same number."""
         other = Frozen(self.number, os.dup(self._memory))
         other._descriptors = [os.dup(fd) for fd in self._descriptors]
         other.stamps, other._at, other._index_bytes = self.stamps, self._at, self._index_bytes
         return other
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close it. Idempotent."""
         for fd in (self._memory, *self._descriptors):
             if fd >= 0:
                 os.close(fd)
@@ -106,7 +106,7 @@ class Frozen:
 
 
 class Freezer:
-    """`before` is what was in the folder before the script began; what is not `chosen` belongs to no checkpoint."""
+    """Freezes a folder: `before` was in it before the script began; what is not `chosen` belongs to no checkpoint."""
 
     def __init__(self, work: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> None:
         self._work = work
@@ -120,18 +120,18 @@ class Freezer:
         """A folder of which the agent had all, and its index."""
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
-        """The folder is as it is in the checkpoint that training resumes from."""
+        """Note that the folder is as it is in the checkpoint that training resumes from."""
         seen = survey(Path(self._work), self._before, self._chosen)
         self._known = _lasting(seen.files, time.time_ns(), {each.path for each in opened if each.updates})
 
     def committed(self, number: int) -> None:
-        """The folder of that number is durable."""
+        """Note that the folder of that number is durable."""
         if number in self._unsettled:
             self._known = self._unsettled[number]
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
 
     def torn(self, paths: Iterable[str]) -> None:
-        """From now on these are copied."""
+        """Copy these from now on."""
         self._copied |= set(paths)
         for path in paths:
             for known in (self._known, *self._unsettled.values()):
@@ -139,8 +139,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        The folder as it is now. `opened` are the files that are open for writing; a `final` one copies those, as there
-        is no other boundary after it.
+        Return the folder as it is now. `opened` are the files that are open for writing; a `final` one copies those, as
+        there is no other boundary after it.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -208,7 +208,7 @@ class Freezer:
 
 
 def _lasting(files: Mapping[str, Seen], now_ns: int, updated: Collection[str]) -> dict[str, Seen]:
-    """Those of which a later write will show. It may not within a tick, nor where a file is written by a mapping."""
+    """Return those whose later writes will show. A write within a tick, or by a mapping, may not."""
     return {
         path: seen
         for path, seen in files.items()
@@ -217,7 +217,7 @@ def _lasting(files: Mapping[str, Seen], now_ns: int, updated: Collection[str]) -
 
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
-    """What is in it, and its stamp; as well as that goes where another thread always writes."""
+    """Return its content and its stamp, as consistent as possible if another thread writes all the time."""
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
         data, stamp = bytearray(), Stamp.of(os.fstat(fd))
@@ -229,7 +229,7 @@ def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
 
 
 def _copy(fd: int, size_bytes: int, folder: str) -> int:
-    """A file without a name that has the first bytes of another; where the file system can, it shares them."""
+    """Return a file without a name that has the first bytes of another, shared if the file system can."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         with contextlib.suppress(OSError):
             fcntl.ioctl(copy.fileno(), FICLONE, fd)

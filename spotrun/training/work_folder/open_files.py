@@ -1,4 +1,4 @@
-"""The files of the work folder that this process has open for writing: flushed, and set to where they were."""
+"""Flushes the files of the work folder that this process has open for writing, and restores their positions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-"""From the outermost to the innermost. A class that is written in Python, like GzipFile, may add bytes at a flush."""
+"""Kinds from the outermost to the innermost. A class written in Python, like GzipFile, may add bytes at a flush."""
 DELETED = " (deleted)"
 
 
 class Opened(NamedTuple):
-    """A descriptor of a file of the work folder. `updates`: it may be written to by a mapping, or in the middle."""
+    """A descriptor of a file of the work folder. `updates`: writes may come by a mapping, or in the middle."""
 
     path: str
     fd: int
@@ -25,14 +25,14 @@ class Opened(NamedTuple):
 
 
 class OpenFiles:
-    """Looks for the file objects of a descriptor once, as that takes a look at all objects of the process."""
+    """Finds the file objects of a descriptor once, as the search covers all objects of the process."""
 
     def __init__(self, work: str) -> None:
         self._inside = work + os.sep
         self._objects: dict[tuple[int, int], list[weakref.ref[Any]]] = {}
 
     def flush(self) -> list[Opened]:
-        """Those that are open, with nothing left in Python's buffers."""
+        """Return those that are open, with nothing left in Python's buffers."""
         opened = list(self._open())
         for file in self._files_of(opened):
             with contextlib.suppress(ValueError, OSError):  # closed by another thread, or its disk is full: not ours
@@ -40,7 +40,7 @@ class OpenFiles:
         return opened
 
     def move(self, positions: Mapping[str, int]) -> None:
-        """After the files were rewritten: go on where it says, or at the end."""
+        """Set positions after the files were rewritten: those in `positions`, else the end."""
         opened = list(self._open())
         for each in opened:
             place = positions.get(each.path)
@@ -66,7 +66,7 @@ class OpenFiles:
                 yield Opened(target[len(self._inside) :], fd, mode == os.O_RDWR)
 
     def _files_of(self, opened: list[Opened]) -> list[Any]:
-        """The outer ones first."""
+        """Return the file objects, the outer ones first."""
         keys: dict[tuple[int, int], int] = {}
         for each in opened:
             with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class OpenFiles:
 
 
 def positions_of(flushed: Iterable[Opened]) -> dict[str, int]:
-    """Where each stands, by path."""
+    """Return the position of each, by path."""
     found: dict[str, int] = {}
     for file in flushed:
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def _kind(kind: type) -> Any:
 
 
 def _descriptor(file: Any) -> int:
-    """-1 where it has none any more."""
+    """Return its descriptor; -1 if it has none any more."""
     try:
         return -1 if file.closed else int(file.fileno())
     except (ValueError, OSError, AttributeError):  # detached, or half made

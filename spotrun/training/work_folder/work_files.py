@@ -1,4 +1,4 @@
-"""What a fit asks of its work folder: its state at a boundary, and the files of the checkpoint when it resumes."""
+"""The work folder of a fit: its state at a boundary, and the files of the checkpoint when it resumes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training. On ranks other than 0 it knows what that process has open, and nothing more; without a
-    `rule` no files belong to checkpoints. Of a gang's members only the lead has files that belong to them, and paths in
-    a state are in its folder, `of_checkpoints`: Lightning gives all ranks the folder of rank 0. The `folder` of this
-    process is elsewhere then.
+    The files of one training. On ranks other than 0 it only knows what that process has open; without a `rule` no files
+    belong to checkpoints. Of a gang's members only the lead has files that belong to them, and paths in a state are in
+    its folder, `of_checkpoints`: Lightning gives all ranks the folder of rank 0. The `folder` of this process is
+    elsewhere then.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -38,12 +38,12 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Where this process stands in the files that it writes, by path. Flushes them."""
+        """Return the position of this process in each file that it writes, by path. Flush them."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
-        """The folder at this boundary. `positions` came before it, on all ranks."""
+        """Return the folder at this boundary. `positions` came before it, on all ranks."""
         if self._freezer is None:
             return None
         self._hear(self._freezer)
@@ -59,7 +59,7 @@ class WorkFiles:
                     freezer.torn(paths)
 
     def send(self, frozen: Frozen) -> None:
-        """Hand it to the agent, before the snapshot that it belongs to."""
+        """Send it to the agent, before the snapshot that it belongs to."""
         assert isinstance(self._agent, Session)
         frozen.send(self._agent.tell)
 
