@@ -1,4 +1,4 @@
-"""The report of a sweep by its name: its record says what was asked for, and the ledgers of its runs all else."""
+"""Reports a sweep by its name: its record has the user's request, and the ledgers of its runs all else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    The sweep as it is now. Nobody has to attend to it.
+    Return the sweep as it is now. No process has to attend to it.
 
     Raises:
         SpecInvalid: an older spotrun began it, and did not write down its budget.
@@ -37,13 +37,13 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     attendants = [Attendant(run, record.name, number, params[number - 1]) for number, run in enumerate(sweep.runs(), 1)]
     trials = tuple(each.shown() for each in attendants)
     is_over = sweep.is_over([each.run for each in attendants])
-    ended = ("it was asked to stop" if record.stopped_by else "") if is_over else None
+    ended = ("a stop was requested" if record.stopped_by else "") if is_over else None
     simulated = any(each.run.created.simulated for each in attendants)
     return SweepShown(record.name, plan, trials, tuple(params), simulated, ended)
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Those of each trial, as the flags of its command mean them."""
+    """Return the parameters of each trial, as the flags of the sweep's command mean them."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])
