@@ -1,5 +1,5 @@
 """
-The memory into which a trainer copies its state, made by the agent and handed down (protocol 20).
+Memory into which a trainer copies its state, made by the agent and handed down (protocol 20).
 
     free (the trainer's) -> full (the agent's) -> free
 
@@ -12,7 +12,7 @@ and not twice as much:
 What they have in common is sent first. From then on the other one is the trainer's, so each is written while the last
 third of the one before it is sent. The trainer has one of them at a time.
 
-A memfd needs no /dev/shm. It outlives the trainer, so what was snapshot is not lost with it.
+A memfd needs no /dev/shm. It outlives the trainer, so its snapshots are not lost with it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ import os
 
 COUNT = 2
 OWN_ONE_OF = 3
-"""A third of each arena is its own. With less a snapshot would have to wait longer, and training with it at the end."""
+"""
+A third of each arena is its own. With a smaller part a snapshot would have to wait longer, and training with it at the
+end.
+"""
 
 
 class Arena:
     """
-    A window on the memory behind `fd`, from `start` on. `common` is what it shares with its other one, counted from
-    its own first byte.
+    A window on the memory behind `fd`, from `start` on. `common` is the part that it shares with the other arena,
+    counted from its own first byte.
     """
 
     def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
@@ -40,22 +43,22 @@ class Arena:
         self._memory: mmap.mmap | None = memory
 
     def descriptor(self) -> int | None:
-        """Another descriptor of this memory, the caller's to close; None once it was given up."""
+        """Return another descriptor of this memory, the caller's to close; None once the arena was given up."""
         return None if self._memory is None else os.dup(self.fd)
 
     def image(self, size_bytes: int) -> memoryview:
-        """The first bytes, before `close`."""
+        """Return the first bytes, before `close`."""
         assert self._memory is not None
         return memoryview(self._memory)[self.start : self.start + size_bytes]
 
     def close(self) -> None:
-        """The memory goes when neither arena nor a view into one is left."""
+        """Close the arena. The memory goes when neither arena nor a view into one is left."""
         os.close(self.fd)
         self._memory = None
 
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
-    """A memory of its own, with both of its arenas."""
+    """Make a memory of its own, and return both of its arenas."""
     own = -(-size_bytes // (OWN_ONE_OF * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
@@ -81,7 +84,7 @@ class Arenas:
         self._given: int | None = None
 
     def grant(self, size_bytes: int) -> list[Arena]:
-        """A new set, of which the first one is the trainer's."""
+        """Make a new set, of which the first arena is the trainer's."""
         replaced = self._current
         self._current = range(replaced.stop, replaced.stop + COUNT)
         for arena in overlapping(self._current.start, size_bytes):
@@ -93,11 +96,11 @@ class Arenas:
 
     @property
     def none_is_free(self) -> bool:
-        """The trainer has none to write to; false before it has asked for any."""
+        """True if the trainer has no arena to write to; False before it has requested any."""
         return bool(self._current) and self._given is None
 
     def fill(self, number: int) -> Arena | None:
-        """The arena, now the agent's; None for one that was not the trainer's: a trainer gone wrong."""
+        """Return the arena, now the agent's; None for one that was not the trainer's, which is the trainer's fault."""
         if number != self._given:
             return None
         self._given = None
@@ -105,7 +108,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """What a full arena has in common with its other one is not needed any more."""
+        """Note that the common part of a full arena is not needed any more."""
         if number in self._full:
             self._spent.add(number)
 
@@ -115,7 +118,7 @@ class Arenas:
         self._drop_if_unused(number)
 
     def give(self) -> int | None:
-        """The arena that has just become the trainer's, if one can."""
+        """Return the arena that has just become the trainer's; None if none can."""
         full = self._full.intersection(self._current)
         if self._given is not None or not full <= self._spent or len(full) == len(self._current):
             return None
@@ -123,7 +126,7 @@ class Arenas:
         return self._given
 
     def close(self) -> None:
-        """The trainer is gone: free ones go now, full ones when they are freed."""
+        """Note that the trainer is gone: free arenas go now, full ones when they are freed."""
         self._given = None
         self._current = range(self._current.stop, self._current.stop)
         for number in list(self._arenas):

@@ -1,5 +1,5 @@
 """
-One attempt: what it is made of, its takeover and its end. Threads put letters into the inbox; everything is decided and
+One attempt: its parts, its takeover and its end. Threads put letters into the inbox; everything is decided and
 done in one thread, by the turns of turns.py.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
@@ -43,7 +43,7 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
-"""Run time that the lead of a gang whose attempt has ended may take to save what it holds, while the others wait."""
+"""Maximum run time for the lead of a gang whose attempt has ended to save what it holds, while the others wait."""
 
 
 class AttemptLoop:
@@ -96,7 +96,7 @@ class AttemptLoop:
 
     def run(self, ready: Image | None = None) -> NoReturn:
         """
-        Until the attempt is over. `ready` is a prefetched checkpoint.
+        Run until the attempt is over. `ready` is a prefetched checkpoint.
 
         Raises:
             PowerOff: always, with the reason.
@@ -116,7 +116,10 @@ class AttemptLoop:
             raise
 
     def take_newest(self) -> Newest | None:
-        """The newest checkpoint in memory, which is now the caller's. What no trainer has begun with is still held."""
+        """
+        Return the newest checkpoint in memory, which is then the caller's. A checkpoint with which no trainer has begun
+        is still held.
+        """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
 
@@ -126,8 +129,8 @@ class AttemptLoop:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Whether what the trainer of a gang's lead has left may yet be saved: the gang has lost another member, and the
-        next one has not begun. That begins with it then (protocol 43).
+        Return a test of whether the snapshot that a gang lead's trainer has left may still be saved: the gang has lost
+        another member, and the next attempt has not begun. That then begins with it (protocol 43).
         """
         name, attempt = self._node.assignment.name, self._journal.attempt
 
@@ -138,7 +141,7 @@ class AttemptLoop:
         return may_save
 
     def _begin(self) -> Attempt:
-        """Take the run over; the lead of a gang goes on with what the gang has begun."""
+        """Take the run over; the lead of a gang goes on with the attempt that the gang has begun."""
         if self._place is None or self._gang is None:
             return self._journal.take_over()
         self._journal.attempt = self._place.attempt
@@ -168,7 +171,7 @@ class AttemptLoop:
         return Pace(self._node.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
 
     def fail_setup(self, detail: str) -> NoReturn:
-        """Take over only to say why there will be no training."""
+        """Take over only to record why there will be no training."""
         self._journal.take_over()
         self._ending.failed(Cause.USER_ERROR, detail)
 

@@ -1,5 +1,5 @@
 """
-What one attempt writes to the ledger. Each event stands there once, however often the agent restarts and repeats it.
+Writes the events of one attempt to the ledger. Each event stands there once, even if the agent restarts and repeats it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""System time; longer than the recorder's own patience."""
+"""Maximum system seconds for an append; longer than the recorder's own patience."""
 NAMED_MAX = 40
-"""More places that no checkpoint holds are not named in the ledger: nobody reads them all."""
+"""Maximum places without a checkpoint that the ledger names: no user reads more."""
 PLACE_MAX, WHAT_MAX = 120, 160
-"""Characters, so that all of them fit into one entry."""
+"""Maximum characters of a place and of its description, so that all of them fit into one entry."""
 
 
 class EventRecorder(Protocol):
-    """Where an agent's events are taken down, in order: a Recorder."""
+    """Port that records an agent's events in order: a Recorder."""
 
     @property
     def state(self) -> RunState: ...
@@ -62,7 +62,7 @@ class EventRecorder(Protocol):
 class AttemptJournal:
     """
     The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`. In a gang the attempt
-    is one that its lead has started, and `member` is who writes.
+    is one that its lead has started, and `member` is the writer.
 
     The loop waits for an event that its next move depends on. The others are appended in the background, in order, and
     a refusal comes to the inbox.
@@ -100,7 +100,7 @@ class AttemptJournal:
         return mine
 
     def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
-        """The trainers of a gang `meet` there."""
+        """Write the checkpoint that a trainer begins with. The trainers of a gang `meet` there."""
         event = replace(event, meet=meet)
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
 
@@ -109,7 +109,7 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
 
     def command_began(self, incarnation: int, began_at: datetime, *, unprotected: bool) -> None:
-        """It says nothing of its steps, and runs."""
+        """Write that a command runs, which reports no steps."""
         event = TrainingStarted(
             attempt=self.attempt, incarnation=incarnation, step=0, began_at=began_at, unprotected=unprotected
         )
@@ -140,7 +140,7 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
-        """Those that the run has not named yet; `NAMED_MAX` of them in all."""
+        """Write the places that the run has not named yet; at most `NAMED_MAX` of them in all."""
         told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -152,7 +152,7 @@ class AttemptJournal:
         self._append_later(decide)
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
-        """Does not wait: the ledger lies in the same store."""
+        """Write that the store refused a checkpoint. Does not wait: the ledger lies in the same store."""
         event = CheckpointFailed(
             attempt=self.attempt,
             step=refused.step,
@@ -188,8 +188,8 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        `missing` are members that were not reached. `lossy` adds which step survives. That is read when the event is
-        written: the saver may commit another one until then.
+        Write the end of the attempt. `missing` are members that were not reached. `lossy` adds which step survives.
+        That is read when the event is written: the saver may commit another one until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -227,12 +227,15 @@ class AttemptJournal:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
-        """Does not wait. If the event is refused, the inbox gets a letter."""
+        """Append without waiting. If the event is refused, the inbox gets a letter."""
         self._recorder.append(decide)
 
 
 def comes_too_late(notice: NoticeSeen, known: NoticeSeen | None) -> bool:
-    """Whether it is told already that this instance is taken, or another member of its gang before it."""
+    """
+    Return True if the ledger has an earlier notice already: for this instance, or for another member of its gang whose
+    deadline comes first.
+    """
     if known is None or known.member == notice.member:
         return known is not None
     return known.deadline_at is None or (notice.deadline_at is not None and known.deadline_at <= notice.deadline_at)

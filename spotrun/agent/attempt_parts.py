@@ -1,4 +1,4 @@
-"""What the turns of one attempt share, from its takeover on. All of it is the main loop's alone."""
+"""State that the turns of one attempt share, from its takeover on. Only the main loop uses it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 
 
 class OfAttempt:
-    """What acts on these parts."""
+    """Base of the classes that act on these parts."""
 
     def __init__(self, parts: Parts) -> None:
         self._node = parts.node
@@ -63,10 +63,10 @@ class OfAttempt:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether there is nothing to save: the callback has not reported yet, or the command has none."""
+        """True if there is nothing to save: the callback has not reported yet, or the command has none."""
         return not self._trainer.makes_snapshots
 
     @property
     def _is_last_chance(self) -> bool:
-        """No newer snapshot can follow the one that is there."""
+        """True if no newer snapshot can follow the one that is there."""
         return self._trainer.exited is not None or self._drain.draining_s is not None

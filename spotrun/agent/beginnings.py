@@ -1,4 +1,7 @@
-"""How the trainers of an attempt begin: a training with a checkpoint, a command with the files of one, or anew."""
+"""
+Starts the trainers of an attempt: a training with a checkpoint, a command with the files of one, or either from the
+start.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from spotrun.checkpoint.restore import Image
 
 
 class Beginnings(OfAttempt):
-    """`conversation` is that with the trainer that began last. Where nothing can be begun with, the attempt ends."""
+    """
+    Starts trainers. `conversation` is that with the newest trainer. If there is nothing to begin with, the attempt
+    ends.
+    """
 
     conversation: Conversation
 
@@ -27,7 +33,7 @@ class Beginnings(OfAttempt):
             self.command(incarnation, StateChoice.NEWEST)
 
     def command(self, incarnation: int, choice: StateChoice) -> None:
-        """Put the state of a command in its place, and start it."""
+        """Put the state of a command in its place, and start the command."""
         self._keeper.rest()
         self._node.status.change(phase="restore")
         try:
@@ -50,7 +56,7 @@ class Beginnings(OfAttempt):
         return trainer
 
     def training(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
+        """Start a trainer, and fetch its checkpoint while it does its imports; a `ready` one need not be fetched."""
         tidy(self._node, self._journal.attempt)
         self._keeper.rest()
         meet = self._trainers.arrange()

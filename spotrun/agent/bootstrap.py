@@ -2,7 +2,7 @@
 The first process of an instance: it runs the agent, and runs it again when it crashes.
 
 The agent's exit code 0 means *power off*, which is this process's own end: the cloud ends an instance whose init has
-ended. Imports nothing of spotrun's, so that it starts whatever is wrong with the rest.
+ended. Imports nothing of spotrun's, so that no fault of the rest keeps it from starting.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 import time
 
 CRASHES_MAX = 10
-"""Crashes in a row. An agent that crashes on each start will never start."""
+"""Maximum crashes in a row. An agent that crashes on each start will never start."""
 STEADY_S = 300.0
-"""An agent that lived this long (system time) has not crashed on its start."""
+"""System seconds; an agent that lived for this long has not crashed on its start."""
 PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -38,7 +38,7 @@ def main(command: list[str] | None = None) -> int:
 
 
 def run_agent(command: list[str]) -> int:
-    """The agent's exit code. It never outlives this process."""
+    """Run the agent and return its exit code. It never outlives this process."""
     parent = os.getpid()
 
     def die_with_parent() -> None:

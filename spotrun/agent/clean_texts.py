@@ -1,7 +1,7 @@
 """
-The texts of what an agent writes to the ledger and to its status object, without the secrets of the run.
+Removes the secrets of the run from the texts that an agent writes to the ledger and to its status object.
 
-All of an event or a status passes here just before it is written, whoever has put it together.
+All of an event or a status passes here just before it is written, from any part of the agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = frozenset(
 
 
 def cleaned(written: Written, clean: Clean) -> Written:
-    """The same event or status, with each of its texts after `clean`, keys of mappings too."""
+    """Return the same event or status, with each of its texts after `clean`, keys of mappings too."""
     return cast(Written, _cleaned(written, clean))
 
 

@@ -1,5 +1,5 @@
 """
-The files of a checkpoint: what the trainer froze at its boundary is stored before the ledger's entry names it.
+Stores the files of a checkpoint: what the trainer froze at its boundary is stored before the ledger's entry names it.
 
 What has not changed since the last boundary that became a commit is neither read nor sent. A file that was written to
 before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the next one.
@@ -27,7 +27,7 @@ from spotrun.folder.work_files import LinkTo, Seen, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
-"""A training that does no step any more writes no more either, or hardly."""
+"""Maximum reads of a file at the end. A training that does no step any more hardly writes any more."""
 
 
 class FilesTorn(Exception):
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
 
 
 class CommitFiles:
-    """Used by the thread that saves. `begin` comes before each trainer's first snapshot."""
+    """Stores the files of snapshots, in the thread that saves. `begin` comes before each trainer's first snapshot."""
 
     def __init__(self, node: Node, pieces: Pieces) -> None:
         self._node = node
@@ -56,14 +56,14 @@ class CommitFiles:
         self.known: dict[str, Known] = {}
 
     def begin(self, attempt: int, known: dict[str, Known]) -> None:
-        """The folder of the trainer that begins has the files that are `known`, and no others."""
+        """Note that the folder of the new trainer has the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
     def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[Stored | None]:
         """
-        The files of the snapshot, which are all in the store; None where none belong to it. The ledger has to name
-        them inside of this: what it does not name may be deleted from its end on.
+        Yield the files of the snapshot, which are all in the store; None if none belong to it. The ledger has to name
+        them inside of this block: what it does not name may be deleted from the block's end on.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
@@ -106,7 +106,7 @@ class CommitFiles:
         return (known, *self._listing(snapshot.frozen, known))
 
     def committed(self, stored: Stored) -> None:
-        """The ledger names it."""
+        """Note that the ledger names these files."""
         self.known = stored.known
         self._pieces.named(stored.name.key, stored.listing)
 
@@ -114,7 +114,7 @@ class CommitFiles:
         self._pieces.sweep()
 
     def _listing(self, frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
-        """It names the first of the files that were left out; all of them come beside it."""
+        """Return the list, which names the first of the files that were left out, and next to it all of those."""
         entries = [each.entry for _, each in sorted(known.items())]
         links, unkept = self._links(frozen.folder.links)
         refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
@@ -127,12 +127,15 @@ class CommitFiles:
         return Listing(files=files, left_out=shown, removed=gone, folders=folders, links=links), left_out
 
     def _folders(self, found: Mapping[str, int]) -> tuple[Folder, ...]:
-        """Files make their folders anyway, so the others are of no interest to anybody who is told what is missing."""
+        """
+        Return the folders to list. Files make their folders anyway, so a report of missing files need not name the
+        others.
+        """
         named = (path for path in sorted(found) if not self._pieces.names_secret(path))
         return tuple(Folder(path, found[path]) for path in islice(named, FILES_MAX))
 
     def _links(self, found: Mapping[str, LinkTo]) -> tuple[tuple[Link, ...], list[LeftOut]]:
-        """Those that a list may name, and the others."""
+        """Return the links that a list may name, and the others as left out."""
         secret = {path for path, to in found.items() if any(map(self._pieces.names_secret, (path, to.target)))}
         kept = sorted(path for path in found if path not in secret)
         left_out = [LeftOut(path=path, size_bytes=0, reason=SECRET_NAME) for path in sorted(secret)]
@@ -157,8 +160,10 @@ class _Storing:
 
     def all_files(self, senders: int) -> dict[str, Known]:
         """
+        Store the files, and return what is known of each.
+
         Raises:
-            FilesTorn: and all other files of it were read, so that the next snapshot tears at no second one.
+            FilesTorn: a file was torn; all others were read, so that the next snapshot tears at no second one.
         """
         done: dict[str, Known] = {}
         torn: list[str] = []
@@ -177,7 +182,7 @@ class _Storing:
         return done
 
     def _planned(self) -> list[tuple[FrozenFile, Callable[[FrozenFile], Known]]]:
-        """What to do with each file: the small ones come first, until a limit is reached."""
+        """Return each file with the function that handles it: the small ones come first, until a limit is reached."""
         planned: list[tuple[FrozenFile, Callable[[FrozenFile], Known]]] = []
         left_bytes = self._max_gb * 1e9
         for count, file in enumerate(self._frozen.folder.files):
@@ -216,7 +221,7 @@ class _Storing:
             return self._at_rest(file)
 
     def _at_rest(self, file: FrozenFile) -> Known:
-        """No other boundary follows, and training stands still: the file is read where it lies."""
+        """Read the file at its own place: no other boundary follows, and training stands still."""
         for _ in range(TRIES_AT_THE_END):
             try:
                 with opened(self._node.assignment.work, file.place) as fd:
@@ -236,7 +241,7 @@ class _Storing:
             return _left_out(file, str(refused)).entry
         except OSError as error:
             if file.held is Held.PLACE and not self._is_final:
-                raise TornFile from error  # it was removed since, and nobody held it
+                raise TornFile from error  # it was removed since, and no process held it open
             return _left_out(file, f"it cannot be read: {error.strerror}").entry
         return output_file(file.path, file.stamp, self._attempt, pieces)
 

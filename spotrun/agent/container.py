@@ -1,10 +1,10 @@
 """
-The container in which the set-up and the trainers of this instance run, where the job names an image.
+The container in which the set-up and the trainers of this instance run, if the job names an image.
 
     pull by digest, unless it is here -> start, with the instance's folder in it -> find its Python
 
-The agent is outside of it. What it starts inside is its own child in the container's files
-(spotrun/container/engine.py), so all rules for processes hold as they do without one. An agent that starts anew has a
+The agent is outside of it. A process that it starts inside is its own child, with the container's files
+(spotrun/container/engine.py), so all rules for processes hold as they do without one. An agent that starts again has a
 new container.
 """
 
@@ -35,11 +35,11 @@ from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
-"""System time between two pulls."""
+"""System seconds between two pulls."""
 PACKAGE = Path(spotrun.__file__).parent
-"""Is seen in the container at its own path: what trains there imports it (spotrun/autoload)."""
+"""The package, visible in the container at its own path: what trains there imports it (spotrun/autoload)."""
 TRACE = "SPOTRUN_TRACE"
-"""Names a file of a rehearsal (spotrun/exactness/trace_file.py), which a training writes."""
+"""Variable with the file of a rehearsal (spotrun/exactness/trace_file.py), which a training writes."""
 FIND_PYTHON = "command -v python3 || command -v python"
 PASSED_ON = frozenset(
     {
@@ -49,7 +49,7 @@ PASSED_ON = frozenset(
     }
 )
 OURS = "SPOTRUN_"
-"""How the names of other variables begin that a container sees."""
+"""Prefix of the other variables that a container sees."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
 """Folders of a container that a set-up may fill, and a training does without."""
 
@@ -63,13 +63,16 @@ class NoImageNow(SpotrunError):
 
 
 def name_of(node: Node) -> str:
-    """Of this instance of this run: no other has it, and an agent that starts anew finds what is left of its own."""
+    """
+    Return the name of the container of this instance and run: no other has it, and an agent that starts again finds the
+    remains of its own.
+    """
     return f"spotrun-{node.assignment.run_uid}-{node.assignment.instance_id}"
 
 
 def start(node: Node) -> None:
     """
-    Give the node its container, anew.
+    Give the node a new container.
 
     Raises:
         ImageUnusable
@@ -93,7 +96,10 @@ def start(node: Node) -> None:
 
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """By their paths, which are the same on both sides. What a training needs of this machine, and nothing else."""
+    """
+    Return the mounts by their paths, which are the same on both sides: what a training needs of this machine, and
+    nothing else.
+    """
     mounts = {str(folder): "rw"}
     if trace := environment.get(TRACE):
         mounts[str(Path(trace).parent)] = "rw"
@@ -103,14 +109,17 @@ def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict
 
 
 def variables(container: Container, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a process in it begins with: the image's, and of the agent's those that speak of the run and the machine."""
+    """
+    Return the variables of a process in the container: the image's, and those of the agent's that concern the run and
+    the machine.
+    """
     passed = {name: value for name, value in inherited.items() if name in PASSED_ON or name.startswith(OURS)}
     return {**container.variables, **passed}
 
 
 def python_in(container: Container) -> str:
     """
-    The path of the image's Python.
+    Return the path of the image's Python.
 
     Raises:
         ImageUnusable: it has none.
@@ -123,7 +132,7 @@ def python_in(container: Container) -> str:
 
 def make_environment(container: Container, folder: Path) -> None:
     """
-    The environment of the run in that folder, on top of the image's Python.
+    Make the environment of the run in that folder, on top of the image's Python.
 
     Raises:
         ImageUnusable: the image's Python makes none.
@@ -137,7 +146,7 @@ def make_environment(container: Container, folder: Path) -> None:
 
 
 class ContainerEffects:
-    """The container's own files as they are now; `since` tells what is different later. See SideEffects."""
+    """The container's own files as they are now; `since` returns what is different later. See SideEffects."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -168,7 +177,7 @@ def _run(container: Container, command: list[str]) -> subprocess.CompletedProces
 
 
 def _engine() -> Engine:
-    """That of this machine, whose daemon may start while this agent does."""
+    """Return the engine of this machine, whose daemon may start while this agent does."""
     for pause_s in PAUSES_S:
         try:
             return find_engine()
@@ -191,7 +200,7 @@ def _pull(node: Node, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # the identity is as new as the run, and its cloud needs a while until all its servers know what it may do
+            # the identity is as new as the run, and its cloud needs a while until all servers know its permissions
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
@@ -201,7 +210,7 @@ def _pull(node: Node, engine: Engine, image: Image) -> None:
 
 
 def _pull_once(node: Node, engine: Engine, image: Image) -> None:
-    """Engines say in many words why they could not pull; the registry says it in one."""
+    """Pull the image once. If that fails, look it up in the registry, whose error is shorter than an engine's."""
     login = login_to(image, node.spec.envs, node.secrets.values)
     try:
         engine.pull(image, login)

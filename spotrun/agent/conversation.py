@@ -1,4 +1,4 @@
-"""What one trainer says, what follows from it, and what it is told."""
+"""Handles one trainer's messages and sends the replies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from spotrun.trainer_link import (
 
 
 class Conversation:
-    """The talk of an attempt with its current trainer."""
+    """Handles the messages of an attempt's current trainer."""
 
     def __init__(
         self, node: Node, trainer: Trainer, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
@@ -113,19 +113,19 @@ class Conversation:
         return self._trainer.asked or "steps"
 
     def _make_room(self) -> None:
-        """Makes room for the last snapshot, which is worth more than any older one that is not durable before it."""
+        """Make room for the last snapshot, which is worth more than any older one that is not durable before it."""
         self._trainer.wants_room()
         self._saver.drop_waiting()
         if self._drain.deadline_s is not None:
             self._saver.abandon()
 
     def snapshot_was_torn(self, paths: Sequence[str]) -> None:
-        """By the files of it that were written to: another one is wanted at once."""
+        """Note that files of a snapshot were written to: another snapshot is due at once."""
         self._trainer.torn(paths)
         self._was_torn = True
 
     def ask_for_snapshot(self, now_s: float, *, at_once: bool = False) -> None:
-        """If one is due, or wanted `at_once`, and the trainer and the saver are free for it."""
+        """Ask for a snapshot if one is due, or wanted `at_once`, and the trainer and the saver are free for it."""
         self._ask(now_s, at_once=at_once or self._was_torn)
         self._was_torn = self._was_torn and self._trainer.asked is None
 
@@ -142,7 +142,7 @@ class Conversation:
     def let_a_newer_one_in(self, now_s: float, turn_s: float) -> None:
         """
         Give the arena of a snapshot that is held back to the trainer again, which wants to take another one: at the
-        last moment, as until then it would be all that is left of a trainer that dies.
+        last moment, as until then it would be the only remains of a trainer that dies.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -153,7 +153,7 @@ class Conversation:
             self._saver.drop_waiting()
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
-        """For the script's loggers. After a notice no time is spent on them."""
+        """Send the run's figures for the script's loggers. After a notice no time is spent on them."""
         if self._drain.deadline_s is not None:
             return
         state = self._node.recorder.state
@@ -164,9 +164,9 @@ class Conversation:
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    What the ledger says of the run so far, as of `now`. `epochs_ended` counts epochs whose last step is done, durable
-    or not: when a training resumes, what the script's loggers show is rolled back to the checkpoint, and these figures
-    with it.
+    Return the figures of the run so far by the ledger, as of `now`. `epochs_ended` counts epochs whose last step is
+    done, durable or not: when a training resumes, the figures that the script's loggers show are rolled back to the
+    checkpoint, and these with them.
     """
     total = summarise(state, now).total
     return Figures(

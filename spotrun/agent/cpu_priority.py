@@ -22,7 +22,10 @@ NICENESS = 15
 
 
 class CpuPriority:
-    """Of this process's session. If the kernel lacks the feature, nothing happens: threads' niceness counts there."""
+    """
+    Sets the priority of this process's session. Without the feature in the kernel, nothing happens: threads' niceness
+    counts there.
+    """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
         self._autogroup = autogroup
@@ -31,7 +34,7 @@ class CpuPriority:
 
     def stand_behind(self, behind: bool) -> None:
         """
-        Let training go first, or no longer. Call it again and again: without privileges a process may change this ten
+        Let training go first, or no longer. Call it repeatedly: without privileges a process may change this ten
         times a second, and the kernel refuses other tries.
         """
         if self._usual is None:
@@ -47,7 +50,7 @@ class CpuPriority:
 
 
 def _niceness(autogroup: Path) -> int | None:
-    """As the kernel shows it: `/autogroup-34514 nice 0`; None if it has no such thing."""
+    """Return the niceness that the kernel shows as `/autogroup-34514 nice 0`; None if it has no such file."""
     try:
         found = re.search(r"nice (-?\d+)", autogroup.read_text())
     except OSError:

@@ -1,6 +1,4 @@
-"""
-What an agent makes of facts. Pure: nothing here reads a clock or touches a process.
-"""
+"""Decides what an agent does, from facts. Pure: nothing here reads a clock or touches a process."""
 
 from __future__ import annotations
 
@@ -18,7 +16,10 @@ from spotrun.units import count_of
 
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
-"""The first step may compile, fill caches and start workers; a script may download before and export after."""
+"""
+Factor outside of training. The first step may compile, fill caches and start workers; a script may download before and
+export after.
+"""
 
 STANDBY_GRACE_S = 30.0
 DRAIN_WINDOW_S = 120.0
@@ -26,7 +27,7 @@ STANDBY_MAX_S = 1800.0
 
 
 class Standing(Enum):
-    """What an agent that has just read the ledger is to do."""
+    """The next act of an agent that has just read the ledger."""
 
     START = auto()
     STAND_BY = auto()
@@ -35,7 +36,11 @@ class Standing(Enum):
 
 
 def standing(state: RunState, launch_number: int) -> Standing:
-    """Protocol 12: start only from a launch that is open, the newest not yet started, of a run that goes on."""
+    """
+    Return the agent's next act (protocol 12).
+
+    An agent starts only from a launch that is open, the newest not yet started, of a run that goes on.
+    """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
         return Standing.LEAVE
@@ -48,20 +53,25 @@ def standing(state: RunState, launch_number: int) -> Standing:
 
 
 def is_fenced(state: RunState, attempt: int) -> bool:
-    """Whether the run goes on elsewhere, or has ended."""
+    """Return True if the run goes on elsewhere, or has ended."""
     return state.terminal is not None or state.current_attempt != attempt
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """A standby saw at `seen_s` (its own monotonic run time) that its predecessor goes within `window_s`."""
+    """
+    Note of a standby: at `seen_s` (its own monotonic run time) it read that its predecessor goes within `window_s`.
+    """
 
     seen_s: float
     window_s: float
 
 
 def leaving_window_s(state: RunState) -> float | None:
-    """How long the current attempt has left since it was asked to go; None if it was not asked."""
+    """
+    Return the seconds from the notice to the current attempt's end, or DRAIN_WINDOW_S if it leaves for another reason;
+    None if it stays.
+    """
     current = state.current
     if current is None:
         return None
@@ -74,10 +84,10 @@ def standby_verdict(
     state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
 ) -> Standing:
     """
-    Protocol 13: START takes over, STAND_BY waits on.
+    Return the next act of a standby (protocol 13): START takes over, STAND_BY waits on.
 
-    After the predecessor's own word or the record of its end; else after the notice window + 30 s by our own clock.
-    An attempt that was never asked to go is never fenced: the standby leaves when its window is over.
+    It takes over after the predecessor's last entry or the record of its end; else after the notice window + 30 s by
+    its own clock. An attempt that was never told to go is never fenced: the standby leaves when its window is over.
     """
     now = standing(state, launch)
     if now is not Standing.STAND_BY:
@@ -88,14 +98,14 @@ def standby_verdict(
 
 
 FAILED = 1
-"""The exit code of a trainer whose training has failed, and that was killed when its command began another one."""
+"""Exit code of a trainer whose training has failed, and that was killed when its command began another one."""
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     """
-    Why a trainer ended with something else than success, the instance being alive (promise I7, failures.md R15, R17).
+    Return why a trainer ended without success while its instance lives (promise I7, failures.md R15, R17).
 
-    137 is what a shell makes of a child's SIGKILL.
+    A shell turns a child's SIGKILL into 137.
     """
     if hung:
         return Cause.HANG
@@ -104,22 +114,22 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """How a trainer ended, and the reason in its own words; empty if it gave none."""
+    """The way in which a trainer ended, and the reason in its own words; empty if it gave none."""
 
     how: str
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line: `ValueError: no such file (exit code 1)`."""
+        """Return one line: `ValueError: no such file (exit code 1)`."""
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """The same, and `why` no other trainer is started."""
+        """Return the same, and `why` no other trainer is started."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
 def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
-    """`output` is what the trainer printed last."""
+    """Return how a trainer ended. `output` is its last output."""
     if cause is Cause.HANG:
         return ExitWords("no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
@@ -132,13 +142,13 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
 
 
 def _signal_name(number: int) -> str:
-    """Real-time signals have no names of their own."""
+    """Return the name of a signal. Real-time signals have no names of their own."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Why no other trainer is started after `exited`, which `state` holds already; None to start one.
+    Return why no other trainer is started after `exited`, which `state` holds already; None to start one.
 
     A script that fails twice at the same step fails there a third time (promise I7).
     """
@@ -162,22 +172,22 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
 
 def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool) -> bool:
     """
-    Whether to try to make a final snapshot durable in the `left_s` that are left.
+    Return True if the agent should try to make a final snapshot durable in the `left_s` that are left.
 
-    `save_s` is what saves take, None where none was measured. While another snapshot is being uploaded, that is given
-    up for a final one only where this time will do. Else nothing is lost by trying: saves before the notice stood
-    behind training, so the last one may be many times as fast.
+    `save_s` is the duration of a save, None if none was measured. While another snapshot is being uploaded, that one is
+    given up for a final one only if the time is enough. Otherwise nothing is lost by trying: saves before the notice
+    gave way to training, so the last one may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
 
 def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, training: bool) -> float:
     """
-    Run time without a sign of life after which a trainer counts as hung (failures.md R13).
+    Return the run time without a sign of life after which a trainer counts as hung (failures.md R13).
 
         max(10 median steps, policy.hang_after, floor)      three times that before its first progress and after fit()
 
-    `floor_s` is 30 s of system time: however fast run time passes, a busy machine is slow.
+    `floor_s` is 30 s of system time: at any speed of run time, a busy machine is slow.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -186,7 +196,7 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFacts:
     """
-    What decides about the next snapshot; run time in seconds.
+    Facts that decide about the next snapshot; run time in seconds.
 
     `since_commit_s`: since the newest commit of the run, None where there is none. `since_snapshot_s`: since this
     trainer's newest snapshot, None before its first. `interval_s` None: the trainer counts steps by itself.
@@ -200,7 +210,7 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
-    """Why to take a snapshot now, or None. A trainer's first one comes early: a fast proof that saving works."""
+    """Return why to take a snapshot now, or None. A trainer's first one comes early: a fast proof that saving works."""
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:
@@ -216,9 +226,9 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class Held(NamedTuple):
     """
-    A snapshot that waits for `left_s`, as the newest commit is too young. Since it was taken the training has done so
-    many `steps`, each of which takes `step_s`; it wants a snapshot each `every_steps`, None if it does not count them.
-    It has been `silent_s`.
+    A snapshot that waits for `left_s`, as the newest commit is too young. Since it was taken the training has done
+    `steps` steps, each of which takes `step_s`; it wants a snapshot each `every_steps`, None if it does not count them.
+    It has been silent for `silent_s`.
     """
 
     left_s: float
@@ -230,14 +240,14 @@ class Held(NamedTuple):
 
 
 LATE_STEPS = 3
-"""A training that has been silent for so many steps' time stands still."""
+"""Number of steps in whose time a silent training counts as standing still."""
 
 
 def gives_way(held: Held, turn_s: float) -> bool:
     """
-    Whether a newer snapshot is to take the place of this one: it is due, and will be taken by the time that a commit
-    may be made again. A validation may take longer. We look every `turn_s`. A training that stands still may never do
-    its next step, and then this one is all that is left of it.
+    Return True if a newer snapshot is to take the place of this one: it is due, and will be taken by the time at which
+    a commit may be made again. A validation may take longer. The caller asks every `turn_s`. A training that stands
+    still may never do its next step, and then this snapshot is its only remains.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -249,20 +259,22 @@ def gives_way(held: Held, turn_s: float) -> bool:
 # -- the state of a command --------------------------------------------------------------------------------------------
 
 RESTLESS_INTERVALS = 3
-"""A state that finds no rest for so many intervals between checkpoints is told of."""
+"""Number of intervals between checkpoints after which the agent reports a state that is never at rest."""
 
 
 class StateChoice(Enum):
-    """With which files a command begins."""
+    """The files with which a command begins."""
 
     AS_IT_STANDS = auto()
-    """On the instance where the one before it has ended."""
+    """Those on the instance where the command before it has ended."""
     NEWEST = auto()
     ONE_BEFORE = auto()
 
 
 def failures_in_a_row(state: RunState) -> int:
-    """How often a command has failed by itself since the newest checkpoint was made, or since the run was opened."""
+    """
+    Return how often a command has failed by itself since the newest checkpoint was made, or since the run was opened.
+    """
     trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
     order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
     made = [order.get((commit.event.attempt, commit.event.incarnation), 0) for commit in state.commits]
@@ -285,8 +297,8 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    The same as `why_give_up` for a command whose state is kept. Two failures without a checkpoint between them are at
-    the same step; with other files the next one may come further, as long as there are others.
+    Return the same as `why_give_up` for a command whose state is kept. Two failures without a checkpoint between them
+    are at the same step; with other files the next one may come further, if there are others.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -298,8 +310,8 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    From SIGTERM until the state of the command is durable: the longest that one took to end, and what saves take now or
-    have taken. None where one of both was not measured.
+    Return the seconds from SIGTERM until the state of the command is durable: the longest time that one took to end,
+    and the duration of a save, now or before. None if one of both was not measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -308,5 +320,8 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 
 def is_restless(since_s: float, interval_s: float) -> bool:
-    """Whether to tell of a state for which a checkpoint is due since `since_s` ago, and that changes all the time."""
+    """
+    Return True if the agent should report a state for which a checkpoint is due since `since_s`, and that changes all
+    the time.
+    """
     return since_s >= RESTLESS_INTERVALS * interval_s

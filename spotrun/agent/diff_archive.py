@@ -1,4 +1,4 @@
-"""What a command has changed in folders, as an archive that repeats the change in equal folders elsewhere."""
+"""Packs the changes of a command in folders into an archive that repeats them in equal folders elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FACTS_MAX_BYTES = 16 << 20
 
 
 class Stamp(NamedTuple):
-    """Differs for two states of a file between which something was written or its rights were changed."""
+    """State of a file; it differs for two states between which the file was written to or its rights were changed."""
 
     mode: int
     size_bytes: int
@@ -30,7 +30,7 @@ class Stamp(NamedTuple):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are relative to `made_in`, the folder that holds the changed ones; those of files, links and folders."""
+    """Names of changed files, links and folders, relative to `made_in`, the folder that holds them."""
 
     made_in: str
     written: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
-    """Everything below `folders` of `root`, by its name relative to `root`."""
+    """Return everything below `folders` of `root`, by its name relative to `root`."""
     return {os.path.relpath(path, root): stamp for name in folders for path, stamp in _walk(root / name)}
 
 
@@ -98,10 +98,10 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     """
-    Do to `folders` of `root` what was packed.
+    Repeat the packed change in `folders` of `root`.
 
     Raises:
-        SetupUnusable: it is no such archive.
+        SetupUnusable: the archive is not one of these.
         SpotrunError: this machine cannot take it. Either way the folders may be half changed.
     """
     try:
@@ -147,7 +147,7 @@ def _remove(path: Path) -> None:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """By hand: Python 3.11.2, Debian's, has no extraction filters yet."""
+    """Extract one member by hand: Python 3.11.2, Debian's, has no extraction filters yet."""
     if member.isdir():
         if target.is_symlink() or not target.is_dir():
             _remove(target)

@@ -1,6 +1,4 @@
-"""
-Why and when this attempt has to leave: the cloud's notice, a runner's drain, a user's stop.
-"""
+"""Computes why and when this attempt has to leave: the cloud's notice, a runner's drain, a user's stop."""
 
 from __future__ import annotations
 
@@ -16,29 +14,31 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
-"""System time that a busy machine may lose to scheduling."""
+"""System seconds that a busy machine may lose to scheduling."""
 LAST_WORD_S = 1.0
-"""Run time before the deadline at which the agent writes that the final snapshot will not be durable in time."""
+"""Run seconds before the deadline at which the agent writes that the final snapshot will not be durable in time."""
 LAST_WORD_MIN_S = 0.3
 """The same in system time: on a busy machine the write itself may have to wait for the processor."""
 DRAIN_WITHIN_S = 120.0
-"""Run time that a drain without a deadline may take."""
+"""Maximum run seconds of a drain without a deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
 """The same in system time: a step or a validation cannot be hurried."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run time between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
+Run seconds between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
 commands save by themselves then; before that moment each of them may still come to its end.
 """
 FILES_S = 10.0
-"""Run time between SIGKILL and the deadline, to store what it has written; a sixth of a short notice."""
+"""
+Run seconds between SIGKILL and the deadline, to store the files of the command; at most a sixth of a short notice.
+"""
 TERMINATED_WITHIN_MIN_S = 5.0
-"""The same in system time, where there is no deadline."""
+"""The same as TERMINATED_WITHIN_S in system time, without a deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-What of a notice an upload in flight that is not given up has for itself. It may be done before, as it goes first now:
+Share of a notice for an upload in flight that is not given up. The upload may be done before, as it goes first now:
 then there may be time for a final snapshot.
 """
 
@@ -53,8 +53,8 @@ class Stage(Enum):
 @dataclass
 class Drain:
     """
-    Nothing here acts. `deadline_s` is when there will be no more time, `draining_s` since when training was asked to
-    stop; monotonic run time.
+    Times of the attempt's end; this class does not act. `deadline_s` is when there will be no more time, `draining_s`
+    since when training has to stop; monotonic run time.
     """
 
     clock: Clock
@@ -66,9 +66,9 @@ class Drain:
     draining_s: float | None = None
     too_short: str = ""
     keeps_state: bool = False
-    """It is of a command whose state has to be stored once it has ended."""
+    """True for a command whose state has to be stored once it has ended."""
     leaving_s: float | None = None
-    """From SIGTERM until that is durable, as measured; None where it was not."""
+    """Measured seconds from SIGTERM until that state is durable; None if unmeasured."""
     _plain: bool = False
 
     def notice(self, notice: NoticeHeard) -> None:
@@ -77,7 +77,7 @@ class Drain:
         self.reason, self.cause = self.reason or "interruption notice", Cause.INTERRUPTED
 
     def read(self, state: RunState, attempt: int) -> None:
-        """What the ledger asks of this attempt."""
+        """Read the ledger's orders for this attempt."""
         mine = state.attempts.get(attempt)
         if self.at_once or mine is None:
             return
@@ -93,8 +93,8 @@ class Drain:
 
     def stage(self, pace: Pace, *, uploading: bool = False, plain: bool = False) -> Stage:
         """
-        `uploading`: whether a snapshot is on its way. `plain`: there is nothing to save, so training goes on as long as
-        is safe.
+        Return the stage. `uploading`: a snapshot is on its way. `plain`: there is nothing to save, so training goes on
+        until the last safe moment.
         """
         now_s = self.clock.monotonic()
         if self.draining_s is not None:
@@ -106,7 +106,7 @@ class Drain:
         return Stage.DRAINING if now_s >= self._drain_s(pace, uploading, plain) else Stage.NOTICED
 
     def begin(self, pace: Pace, *, uploading: bool, plain: bool = False) -> None:
-        """`uploading`: whether another snapshot is on its way."""
+        """Begin to drain. `uploading`: another snapshot is on its way."""
         self.draining_s, self._plain = self.clock.monotonic(), plain
         left_s = max(0.0, self._give_up_s() - self.draining_s)
         fits = final_snapshot_fits(left_s, pace.commit_s, uploading=uploading)
@@ -114,11 +114,11 @@ class Drain:
             self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
 
     def command_ended(self) -> None:
-        """It has ended by itself after SIGTERM, and what is left of the time belongs to its state."""
+        """Note that the command has ended by itself after SIGTERM: the rest of the time belongs to its state."""
         self._plain = False
 
     def until_next_s(self, pace: Pace, *, uploading: bool = False, plain: bool = False) -> float:
-        """System seconds until the stage may change by itself."""
+        """Return the system seconds until the stage may change by itself."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
         due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace, uploading, plain)
@@ -145,7 +145,7 @@ class Drain:
         return self.deadline_s - self.noticed_s
 
     def _kill_s(self) -> float:
-        """When a command is ended that has not ended by itself."""
+        """Return when the agent ends a command that has not ended by itself."""
         assert self.deadline_s is not None
         return self.deadline_s - max(min(FILES_S, self._window_s / 6), LAST_WORD_MIN_S * self.clock.scale)
 

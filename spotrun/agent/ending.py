@@ -1,4 +1,4 @@
-"""How an attempt ends. The ledger has its last event before the instance goes, so that nobody has to guess."""
+"""Ends an attempt. The ledger has its last event before the instance goes, so that no runner has to guess."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from spotrun.run.events import BillingRule, Cause
 from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
-"""After the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and bills."""
+"""
+Maximum time after the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and
+bills.
+"""
 
 
 class Ending:
-    """Each method ends the attempt: it raises PowerOff. `final` is the commit of the training's last snapshot."""
+    """Ends the attempt: each method raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(
         self, node: Node, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
@@ -36,7 +39,9 @@ class Ending:
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:
-        """The drain was not finished. The steps since the newest commit are lost, and the ledger says so."""
+        """
+        End after a drain that was not finished. The steps since the newest commit are lost, and the ledger says so.
+        """
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: int | None, step: int) -> NoReturn:
@@ -46,14 +51,14 @@ class Ending:
         self._power_off("completed")
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
-        """These members of the gang were not reached. The steps since the newest commit are lost."""
+        """End because these members of the gang were not reached. The steps since the newest commit are lost."""
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
         self._journal.ended(Cause.EXTERNAL, self._trainers.last_step, detail, lossy=True, missing=missing)
         self._go(detail)
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
-        """`lossy`: steps were lost, and the ledger adds which one survives."""
+        """End with a failure. `lossy`: steps were lost, and the ledger adds which one survives."""
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
@@ -61,13 +66,15 @@ class Ending:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """What the script has written, as far as there is time. What can be saved of the training is durable by now."""
+        """
+        Store the files of the script, as far as there is time. All of the training that can be saved is durable by now.
+        """
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
         self._outputs.finish(max(0.0, self._left_s()))
 
     def _left_s(self) -> float:
-        """System time for the files. The last seconds of a notice belong to the ledger's last entry."""
+        """Return the system seconds for the files. The last seconds of a notice belong to the ledger's last entry."""
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
         scale = self._node.clock.scale
@@ -75,7 +82,9 @@ class Ending:
         return min(HAND_OVER_AFTER_S, left_s - max(LAST_WORD_S / scale, 2 * LAST_WORD_MIN_S))
 
     def _commit_of(self, final: int | None) -> int | None:
-        """The newest commit that can be resumed from, if there is no final one or that is suspect."""
+        """
+        Return the final commit, or the newest that can be resumed from if there is no final one or that is suspect.
+        """
         state = self._node.recorder.state
         commit = None if final is None else state.commit(final)
         if commit is not None and not commit.event.suspect:
@@ -84,7 +93,7 @@ class Ending:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off, once it would be no cheaper to be taken by the cloud."""
+        """Power off, once leaving costs no more than being taken by the cloud."""
         self._trainers.close()
         await_the_cloud(self._node, self._journal.attempt)
         self._power_off(reason)
@@ -96,7 +105,7 @@ class Ending:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing.
+    Return until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing.
 
     An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time,
     and one that leaves by itself is billed (protocol 15;
@@ -108,7 +117,7 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 
 def await_the_cloud(node: Node, attempt: int) -> None:
-    """Do nothing, as long as being taken is cheaper than leaving. On most machines that never returns."""
+    """Do nothing, while being taken is cheaper than leaving. On most machines that never returns."""
     if not node.watcher.heard_end:
         return
     state, name = node.recorder.state, node.assignment.name

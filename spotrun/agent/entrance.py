@@ -1,8 +1,8 @@
 """
-Where the processes of one trainer come in: a Unix socket in the instance's folder, which no other trainer ever has.
+Lets the processes of one trainer in: a Unix socket in the instance's folder, which no other trainer ever has.
 
-The first that comes leads the training and has the link; any other is turned away with the reason. What an earlier
-trainer has left running finds no socket at its path.
+The first process that connects leads the training and has the link; any other is turned away with the reason. A process
+that an earlier trainer has left running finds no socket at its path.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""So many are named in the log, lest one that tries for ever fills it."""
+"""Maximum strangers that are named in the log, so that one that tries for ever does not fill it."""
 ONE_TRAINING = f"give each training a job of its own, or call fit() several times in one script; {WITHOUT}"
 
 
 class Entrance:
     """
-    `address` is what a trainer's environment has in `SPOTRUN_AGENT`. `leader` is the process that has the link.
+    Socket of one trainer. `address` is the value of `SPOTRUN_AGENT` in the trainer's environment. `leader` is the
+    process that has the link.
 
     Raises:
         OSError: the folder takes no socket.
@@ -48,19 +49,19 @@ class Entrance:
         self._closed = threading.Event()
 
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
-        """Let them in, beside the caller, until `close`. `leads` gets the link of the first, and returns soon."""
+        """Let processes in, in another thread, until `close`. `leads` gets the link of the first, and returns soon."""
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
     def close(self) -> None:
-        """Idempotent. Who comes now finds nobody."""
+        """Remove the socket, so that no later process connects. Idempotent."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._sock.close()
         Path(self.address).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Let those go that wait. They have ended by then."""
+        """Close the links of the processes that wait. They have ended by then."""
         while self._waiting:
             self._waiting.pop().close()
 
@@ -93,7 +94,10 @@ class Entrance:
         _turn_away(link, why)
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
-        """One that is alone waits for its end, which comes: so the last words are those of the first."""
+        """
+        Turn away a process that came after the leader. If the leader has ended, the process waits for its own end,
+        which comes: so the last words are those of the leader.
+        """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))
         if alone:

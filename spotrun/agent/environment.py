@@ -2,7 +2,7 @@
 The Python environment of a run on one instance: a layer over the agent's own, which `setup` installs into.
 
 It sees all that the agent's Python has, torch first of all, and adds to it; in a container, all that the image's has.
-Nothing outside of the instance's folder is touched by a `pip install`, on this machine's own Python least of all.
+A `pip install` touches nothing outside of the instance's folder, this machine's own Python least of all.
 """
 
 from __future__ import annotations
@@ -24,34 +24,39 @@ from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
 TORCH_VARIABLE = "SPOTRUN_INSTALLS_TORCH"
-"""Set by a start script whose image has no PyTorch that spotrun takes."""
+"""Variable set by a start script whose image has no PyTorch that spotrun takes."""
 _OF_PACKAGES = (".dist-info", ".egg-info")
 _VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
-"""What setups compile for, where they compile for the machine that they run on."""
+"""Prefixes of processor features for which setups compile, if they compile for the machine that they run on."""
 
 
 def make(instance_dir: Path) -> None:
-    """Anew, whatever was there, on top of the agent's own Python."""
+    """Make a new environment in place of any that was there, on top of the agent's own Python."""
     layer.make(instance_dir / FOLDER)
 
 
 def exists(instance_dir: Path) -> bool:
-    """A link that leads nowhere on this machine leads to the Python of a container."""
+    """
+    Return True if the run has an environment. A link that leads nowhere on this machine leads to the Python of a
+    container.
+    """
     return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
 
 def python(instance_dir: Path, beneath: str = sys.executable) -> str:
-    """The interpreter that runs a script on this instance, where `beneath` is the one without an environment."""
+    """Return the interpreter that runs a script on this instance, where `beneath` is the one without an environment."""
     return str(instance_dir / FOLDER / "bin" / "python") if exists(instance_dir) else beneath
 
 
 def lacks_torch() -> bool:
-    """Whether PyTorch is to be installed into the environment of a run."""
+    """Return True if PyTorch is to be installed into the environment of a run."""
     return TORCH_VARIABLE in os.environ
 
 
 def torch_command() -> str:
-    """It installs PyTorch by its digests, and then looks whether a training has all that it needs."""
+    """
+    Return the command that installs PyTorch by its digests, and then checks that a training has all that it needs.
+    """
     pip = "pip --disable-pip-version-check --no-input --no-cache-dir install --quiet --retries 10"
     locks = " ".join(f"--requirement {shlex.quote(str(lock))}" for lock in _torch_locks())
     return f"{pip} --require-hashes --no-deps --only-binary :all: {locks} && {pip} --no-index 'spotrun[lightning]'"
@@ -62,7 +67,7 @@ def _torch_locks() -> list[Traversable]:
 
 
 def variables(instance_dir: Path) -> Mapping[str, str]:
-    """What an activated environment sets beside PATH; nothing where the run has none."""
+    """Return the variables besides PATH that an activated environment sets; none if the run has no environment."""
     return {"VIRTUAL_ENV": str(instance_dir / FOLDER)} if exists(instance_dir) else {}
 
 
@@ -86,9 +91,9 @@ def relocate(instance_dir: Path, made_in: str) -> None:
 
 def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     """
-    The name of what `setup` makes here: a hash of all that goes into it.
+    Return the name of what `setup` makes here: a hash of all its inputs.
 
-    That is the command, the work folder with every file that the command may read, its variables, and what it builds
+    These are the command, the work folder with every file that the command may read, its variables, and what it builds
     on: Python, its packages (the image's torch among them, or the one that is installed where there is none), the
     accelerator and the instructions of the processor. In a container the digest of its image stands for what is in it.
     """
@@ -117,7 +122,9 @@ def _hash(facts: Mapping[str, Any]) -> str:
 
 
 def _packages() -> list[str]:
-    """Names with versions, as their folders have them: reading what is in those takes a second on a cold disk."""
+    """
+    Return names with versions, as their folders have them: reading what is in those takes a second on a cold disk.
+    """
     folders = [Path(path) for path in sys.path if os.path.isdir(path)]
     return sorted({each.name for folder in folders for each in folder.iterdir() if each.suffix in _OF_PACKAGES})
 

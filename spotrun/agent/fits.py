@@ -1,8 +1,8 @@
 """
-With what the fits of a trainer begin, where its script calls fit() several times.
+The beginnings of a trainer's fits, if its script calls fit() several times.
 
 A trainer repeats its script. Each fit() that an earlier one has ended begins with its own last checkpoint and does no
-step; the one that was under way goes on from the newest. All others begin afresh.
+step; the one that was under way goes on from the newest. All others begin from the start.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spotrun.trainer_link import SEED, FilesRule, Resume
 from spotrun.units import Steps
 
 PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
-"""Puts files into the work folder, given the paths that are open there and the attempt. Returns what went wrong."""
+"""Puts files into the work folder, given the paths that are open there and the attempt. Returns the fault, or ""."""
 
 
 class Start(NamedTuple):
-    """With what a fit begins: what the trainer is told, the image that goes with it, and what puts its files back."""
+    """The beginning of a fit: the message to the trainer, the image that goes with it, and what puts its files back."""
 
     resume: Resume
     image: Image | None = None
@@ -55,7 +55,7 @@ def told_to_trainer(node: Node, image: Image | None) -> Resume:
 
 
 def afresh_after(node: Node, last: Commit) -> Start:
-    """The fit() after the one that has ended with `last`."""
+    """Return the beginning of the fit() after the one that has ended with `last`."""
     event = last.event
     told = told_to_trainer(node, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
@@ -63,8 +63,8 @@ def afresh_after(node: Node, last: Commit) -> Start:
 
 def ends_before(node: Node, commit: Commit) -> tuple[Image, ...]:
     """
-    With what the fits before that of `commit` have ended, on the instance's disk: together they may be larger than its
-    memory. The caller closes them.
+    Return the images with which the fits before that of `commit` have ended, on the instance's disk: together they may
+    be larger than its memory. The caller closes them.
 
     Raises:
         CheckpointDamaged: one of them is not there, or not whole.
@@ -92,7 +92,10 @@ def close(images: Sequence[Image]) -> None:
 
 
 def start_at_end(node: Node, image: Image, files: CommitFiles) -> Start:
-    """A fit() that has ended with `image`. Its files are fetched when they are put back: most are there by then."""
+    """
+    Return the beginning of a fit() that has ended with `image`. Its files are fetched when they are put back: most are
+    there by then.
+    """
 
     def put(opened: Sequence[str], attempt: int) -> str:
         found = FilesOfCommit(node, image.commit, files.known, beside="files-of-end")

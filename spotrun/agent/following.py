@@ -1,8 +1,8 @@
 """
-A member of a gang that does not lead: its trainers begin and end by the ledger's word (protocol 38).
+Runs a member of a gang that does not lead: its trainers begin and end by the ledger (protocol 38).
 
 The lead's agent restores, saves and judges. This one starts the trainer of incarnation i when it has read where that
-meets, ends it when it reads of the next one or of the attempt's end, and tells how it has ended.
+meets, ends it when it reads of the next one or of the attempt's end, and reports how it has ended.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spotrun.trainer_link import WORK
 from spotrun.units import count_of
 
 TURN_S = 0.1
-"""System time: how long the loop waits for a letter at most."""
+"""Maximum system seconds for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""System time that a script has for its end, once the run is complete."""
+"""Maximum system seconds for the script to end by itself, once the run is complete."""
 REASON_MAX = 500
 
 
 class Following:
-    """The part of one attempt that this member has."""
+    """This member's part of one attempt."""
 
     def __init__(self, node: Node, attempt: Attempt) -> None:
         self._node = node
@@ -63,6 +63,8 @@ class Following:
 
     def run(self) -> NoReturn:
         """
+        Follow the attempt until it is over.
+
         Raises:
             PowerOff: the attempt is over, or this agent may not go on.
         """
@@ -99,7 +101,7 @@ class Following:
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
-        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may be long in coming
+        self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # its files may take long to come
         newest = self._node.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         self._node.status.change(phase="restore")
@@ -117,7 +119,7 @@ class Following:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Make the work folder that of commit `number`: the state of a command as on the lead, and else what was uploaded.
+        Make the work folder that of commit `number`: the state of a command as on the lead, and otherwise as uploaded.
         Return why the store has not what was committed; an empty text if it has.
 
         Raises:
@@ -140,7 +142,7 @@ class Following:
         return ""
 
     def _tell_of_files(self) -> None:
-        """What this member's trainer has written is in no checkpoint: only the lead's files are."""
+        """Note the files of this member's trainer, which are in no checkpoint: only the lead's files are."""
         if self._trainer is None or self._told_of_files:
             return
         newest = self._node.recorder.state.latest_commit()
@@ -172,7 +174,9 @@ class Following:
                 pass
 
     def _ended(self, exited: Exited) -> None:
-        """The lead decides what follows. It has our reason, which may be that of all."""
+        """
+        Report the end of this trainer to the lead, which decides what follows. This member's reason may be that of all.
+        """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)
         output = self._node.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
@@ -200,7 +204,7 @@ class Following:
         self._node.heartbeat.beat_now()
 
     def _await_the_end(self) -> None:
-        """The script of the lead has come to its end, and that of this member is about to."""
+        """Wait for this member's script to end: that of the lead has come to its end."""
         if self._trainer is not None and not self._exited:
             self._trainer.wait(ENDS_BY_ITSELF_WITHIN_S)
 

@@ -1,4 +1,7 @@
-"""A frozen work folder that came from the trainer (spotrun/folder/frozen_files.py): read beside training, or torn."""
+"""
+Reads a frozen work folder that came from the trainer (spotrun/folder/frozen_files.py) while training goes on, or finds
+it torn.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from spotrun.trainer_link import FilesFrozen
 
 
 class TornFile(Exception):
-    """It was written to since, in another way than by more at its end."""
+    """A file was written to since, in another way than by more at its end."""
 
 
 class Descriptors(list[int]):
-    """Descriptors that came with a message. Whoever has it last closes them."""
+    """Descriptors that came with a message. The last owner closes them."""
 
     def close(self) -> None:
         while self:
@@ -29,7 +32,7 @@ class Descriptors(list[int]):
 
 
 class Coming:
-    """A frozen folder of which not all descriptors are here."""
+    """A frozen folder of which not all descriptors have arrived."""
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         self.message = message
@@ -41,7 +44,7 @@ class Coming:
 
     def whole(self) -> Frozen:
         """
-        All of it.
+        Return the whole folder.
 
         Raises:
             msgspec.MsgspecError, AssertionError: it is not what a trainer of ours sends.
@@ -51,7 +54,7 @@ class Coming:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """The descriptors are its own now."""
+    """Return the frozen folder, which owns the descriptors from now on."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(message.number, msgspec.json.decode(index, type=FrozenFolder), descriptors)
 
@@ -67,7 +70,7 @@ class Frozen:
     @contextlib.contextmanager
     def open(self, file: FrozenFile, at_place: Callable[[str], int]) -> Iterator[Whole]:
         """
-        The bytes of a file that is not KNOWN. `at_place` opens what nobody holds open.
+        Yield the bytes of a file that is not KNOWN. `at_place` opens a file that no process holds open.
 
         Raises:
             OSError: it cannot be opened.
@@ -94,7 +97,7 @@ class Frozen:
 
 
 class Whole:
-    """`size_bytes` of what is open as `fd`, from `start` on."""
+    """`size_bytes` of the file that is open as `fd`, from `start` on."""
 
     def __init__(self, fd: int, start: int, size_bytes: int) -> None:
         self._fd = fd
@@ -103,8 +106,10 @@ class Whole:
 
     def pieces(self, piece_bytes: int) -> Iterator[bytes]:
         """
+        Yield the bytes in pieces.
+
         Raises:
-            TornFile: it is shorter.
+            TornFile: the file is shorter.
         """
         done = 0
         while done < self.size_bytes:
@@ -120,7 +125,10 @@ class Whole:
 
 
 def _check(fd: int, file: FrozenFile) -> None:
-    """Its time and size are as they were, or it has only grown. To remove or rename it changes neither."""
+    """
+    Raise TornFile unless a file's time and size are as they were, or it has only grown. Removing or renaming it changes
+    neither.
+    """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.held is Held.PLACE:
         if now != then:

@@ -1,4 +1,4 @@
-"""What the members of a gang make of facts. Pure: nothing here reads a clock or touches a process."""
+"""Decides what the members of a gang do, from facts. Pure: nothing here reads a clock or touches a process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from spotrun.run.reasons import lost_a_peer
 from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
-"""Run time after which another member than the lead may start the attempt (protocol 36)."""
+"""Run seconds after which another member than the lead may start the attempt (protocol 36)."""
 SILENT_S = 30.0
-"""Run time for which an unchanged status tells that a member is not reached (protocol 44)."""
+"""Run seconds after which an unchanged status means that a member is not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
 """The same in system time: a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
-"""Run time for which the others' trainers may outlive the lead's; they end at once where they notice it."""
+"""Maximum run seconds for which the others' trainers outlive the lead's; they end at once where they notice it."""
 ENDS_WITHIN_MIN_S = 5.0
 """The same in system time."""
 TOLD_WITHIN_S = 40.0
-"""Run time within which the loss that has ended the others is told of, or its member is found not to be reached."""
+"""
+Maximum run seconds until the loss that has ended the others is reported, or its member is found not to be reached.
+"""
 TOLD_WITHIN_MIN_S = 15.0
 """The same in system time."""
 BEGINS_WITHIN_S = 60.0
-"""Run time after the lead's trainer has begun within which the others tell that theirs have (protocol 39)."""
+"""Maximum run seconds after the lead's trainer has begun until the others report that theirs have (protocol 39)."""
 BEGINS_WITHIN_MIN_S = 20.0
 """The same in system time."""
 
 
 class MemberStands(Enum):
-    """What a member that is in no attempt is to do."""
+    """The next act of a member that is in no attempt."""
 
     LEAVE = auto()
     WAIT = auto()
@@ -46,8 +48,10 @@ class MemberStands(Enum):
 
 def stands(state: RunState, name: MemberName) -> MemberStands:
     """
-    By the ledger (protocol 33 to 35). Who was named and has not read it is in the current attempt, and trains. Who is
-    to replace those that train says so meanwhile: a runner tells them to hand over once a whole gang stands ready.
+    Return a member's next act by the ledger (protocol 33 to 35).
+
+    A member that was named and has not read it is in the current attempt, and trains. A member that is to replace those
+    that train reports itself ready meanwhile: a runner tells them to hand over once a whole gang stands ready.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -66,8 +70,8 @@ def stands(state: RunState, name: MemberName) -> MemberStands:
 
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
-    Whether a member of an attempt that is over may train in the next one. The attempt has lost another member; or it
-    ended for what its training is the cause of, and then nobody trains on by itself.
+    Return True if a member of an attempt that is over may train in the next one: the attempt has lost another member.
+    If it ended for a cause in its training, no member trains on by itself.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
@@ -77,8 +81,8 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    The gang of the next attempt, if `name` is to start it: that of the earliest members that are ready, as many as the
-    job asks for. The first of them starts it; after a while another one may (protocol 36).
+    Return the gang of the next attempt, if `name` is to start it: that of the earliest members that are ready, in the
+    number that the job requests. The first of them starts it; after a while another one may (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -91,7 +95,7 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Who has said so since the newest end, the earliest name first."""
+    """Return the members that have reported ready since the newest end, the earliest name first."""
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -112,7 +116,7 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """How the trainer of a member has ended, and when; `damaged` as in MembersTrainer."""
+    """The end of a member's trainer, with its moment and reason; `damaged` as in MembersTrainer."""
 
     name: MemberName
     exit_code: int
@@ -122,7 +126,7 @@ class EndedTrainer(NamedTuple):
 
 
 def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: int) -> list[EndedTrainer]:
-    """Those of this incarnation, the first one first."""
+    """Return the ended trainers of this incarnation, the first one first."""
     found = []
     for name, each in seen.items():
         trainer = _trainer_of(each, attempt, incarnation)
@@ -133,22 +137,22 @@ def ended_trainers(seen: Mapping[MemberName, Seen], attempt: int, incarnation: i
 
 def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
-    Whose end is the reason of all: the first one's. A rank that failed because it lost another one was not the first,
-    whatever the clocks say: they are of two machines, and a process may be long in ending.
+    Return the end that is the reason of all: the first one. A rank that failed because it lost another one was not the
+    first, whatever the clocks say: they are of two machines, and a process may take long to end.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
 
 def silent_members(seen: Mapping[MemberName, Seen], now_s: float, scale: float) -> tuple[MemberName, ...]:
-    """Whose agents have said nothing for so long that they count as not reached."""
+    """Return the members whose agents have been silent so long that they count as not reached."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Who does not reach others, or is not reached: without these members all reach one another. All but the lead, if it
-    is the lead that most of them do not reach.
+    Return the members that do not reach others, or are not reached: without them all others reach one another. All but
+    the lead, if it is the lead that most of them do not reach.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -166,9 +170,10 @@ def are_settled(
     seen: Mapping[MemberName, Seen], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Whether enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers have, or
-    those that live on stand in a collective call and do not notice, or somebody is silent. If all that have ended have
-    only `lost` another one, there is one that is about to be told of, or the network between them is broken.
+    Return True if enough is known of the others, after the lead's trainer has ended at `since_s`: all their trainers
+    have ended, or those that live on wait in a collective call and do not notice, or a member is silent. If all that
+    have ended have only `lost` another one, there is one that is about to be reported, or the network between them is
+    broken.
     """
     if silent_members(seen, now_s, scale):
         return True
@@ -184,14 +189,17 @@ def are_settled(
 def missing_at_start(
     seen: Mapping[MemberName, Seen], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
-    """Whose agents have not told in time that they have begun the trainer of this incarnation (protocol 39)."""
+    """
+    Return the members whose agents have not reported in time that they have begun the trainer of this incarnation
+    (protocol 39).
+    """
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
     return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)
 
 
 def _trainer_of(seen: Seen, attempt: int, incarnation: int) -> MembersTrainer | None:
-    """What its agent has told of that one, if it has begun it."""
+    """Return the report of a member's agent on that trainer; None if it has not begun it."""
     trainer = None if seen.status is None else seen.status.trainer
     if trainer is None or (trainer.attempt, trainer.incarnation) != (attempt, incarnation):
         return None

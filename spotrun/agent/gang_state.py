@@ -38,23 +38,23 @@ from spotrun.run.gang import MemberName
 from spotrun.units import count_of
 
 LOOKS_EVERY_S = 2.0
-"""Run time between two reads of another member's status."""
+"""Run seconds between two reads of another member's status."""
 LOOKS_EVERY_MIN_S = 0.2
 """The same in system time."""
 RESTS = 3
 """Rests of the lead's state, without the file that another member has, after which the checkpoint is refused."""
 RESTS_MAX = 120
-"""The same where one of the two does not rest."""
+"""The same if one of the two does not rest."""
 READS_WITHIN_S = 10.0
-"""System time for a fault of the store to pass. The lead asks on."""
+"""Maximum system seconds for a fault of the store to pass. The lead asks on."""
 NAMED_MAX = 5
-"""Paths in an answer."""
+"""Maximum paths in an answer."""
 PATH_MAX = 300
-"""Characters of a path in an answer."""
+"""Maximum characters of a path in an answer."""
 
 
 class StateUnlike(Exception):
-    """Why no checkpoint can be made of the state: another member has files of it that the lead does not have."""
+    """No checkpoint can be made of the state: another member has files of it that the lead does not have."""
 
 
 class MemberSilent(Exception):
@@ -87,9 +87,9 @@ class Heard(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    How long the lead has asked about a copy of its state, and for how long that has rested. `renewed`: the lead has a
-    newer file now at a path where another member has one. `ended`: its command has ended; then a `final` copy follows,
-    or is this one.
+    Progress of the lead's question about a copy of its state: how long it has asked, and for how long the state has
+    rested. `renewed`: the lead has a newer file now at a path where another member has one. `ended`: its command has
+    ended; then a `final` copy follows, or is this one.
     """
 
     asked_s: float
@@ -101,7 +101,7 @@ class Asking(NamedTuple):
 
 def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
     """
-    Decide on a copy of the lead's state by what was heard of all other members.
+    Decide on a copy of the lead's state by the answers of all other members.
 
     Members do not write at the same moment, nor equally fast. So a file that only another member has counts once that
     is at rest, and the lead's state has rested for a while without it. A command that has ended in the middle of its
@@ -123,7 +123,10 @@ def verdict(heard: Iterable[Heard], asking: Asking, rest_s: float) -> Verdict:
 
 
 class OthersState:
-    """Of the lead: the members that it asks. Used by the thread that saves. `runs` says whether the command runs."""
+    """
+    The members that the lead asks about their files. Used by the thread that saves. `runs` tells whether the command
+    runs.
+    """
 
     def __init__(self, node: Node, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._node = node
@@ -169,7 +172,7 @@ class OthersState:
 
     def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, Heard]]:
         """
-        Yield what was heard of the members, again and again.
+        Yield the members' answers repeatedly.
 
         Raises:
             MemberSilent
@@ -218,7 +221,7 @@ def _heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
 
 
 class AnswersLead:
-    """Of another member: a thread that answers the lead about the files that its own trainer has written."""
+    """Thread of another member that answers the lead about the files that its own trainer has written."""
 
     def __init__(self, node: Node, attempt: int, lead: MemberName) -> None:
         self._node = node
@@ -270,13 +273,13 @@ class AnswersLead:
             self._node.heartbeat.beat_now()
 
     def _listing(self, asked: StateAsked) -> Listing:
-        """The list that the lead asks about. It is in the store, and in the ledger only if all agree."""
+        """Return the list that the lead asks about. It is in the store, and in the ledger only if all agree."""
         if asked.key not in self._listings:
             self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
     def _rest(self, unlike: Mapping[str, Stamp | str]) -> bool:
-        """Return whether these have been as they are for a rest, and no process has one open for writing."""
+        """Return True if these have been unchanged for a rest, and no process has one open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
@@ -295,7 +298,7 @@ class AnswersLead:
         return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
-        """Return whether a file is as it is listed. It is read once as long as neither changes."""
+        """Return True if a file is as it is listed. It is read once while neither changes."""
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False
         known = self._compared.get(path)

@@ -1,8 +1,8 @@
 """
-What the lead of a gang makes of the other members while its own trainer runs, and once that has ended.
+Watches the other members of a gang for the lead, while its own trainer runs and once that has ended.
 
-A collective call that a rank has left stands for ever, or fails on all others. So a trainer that has ended ends those
-of all members, and the first of them has the reason.
+A collective call that a rank has left waits for ever, or fails on all others. So a trainer that has ended ends those of
+all members, and the first of them has the reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spotrun.run.gang import MemberName
 from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
-"""Run time without a step, or five steps' time, after which a member that says nothing is missed (protocol 44)."""
+"""Run seconds without a step, or five steps' time, after which a member that is silent is missed (protocol 44)."""
 STANDS_STILL_STEPS = 5
 
 
 class Missing(NamedTuple):
-    """Members without whom an attempt cannot go on."""
+    """Members without which an attempt cannot go on."""
 
     names: tuple[MemberName, ...]
     why: str
@@ -63,13 +63,13 @@ class GangWatch:
         self._reach.close()
 
     def begins(self) -> None:
-        """Another trainer has begun."""
+        """Note that another trainer has begun."""
         self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
         self._reach.begins()
 
     def missing(self, trainer: Trainer, step_s: float | None) -> Missing | None:
-        """Who is not reached while no trainer goes on, or has not begun with this one in time."""
+        """Return the members that are not reached while no trainer goes on, or have not begun with this one in time."""
         now_s = self._clock.monotonic()
         late = missing_at_start(self._others.seen, self._attempt, trainer.number, now_s - self._began_s, self._scale)
         limit_s = max(STANDS_STILL_S, STANDS_STILL_STEPS * (step_s or 0.0))
@@ -85,8 +85,8 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        The first other trainer that has ended with an error, if this one does not end by itself because of it: then it
-        is to be ended. One that ended well has done its part.
+        Return the first other trainer that has ended with an error, if this one does not end by itself because of it:
+        then the caller ends this one. A trainer that ended well has done its part.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -97,7 +97,7 @@ class GangWatch:
         return self._ended_for
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
-        """Whether enough is known of the others, now that this trainer has ended for that reason."""
+        """Return True if enough is known of the others, now that this trainer has ended for that reason."""
         now_s = self._clock.monotonic()
         if self._exited_s is None:
             self._exited_s = now_s
@@ -109,7 +109,7 @@ class GangWatch:
         return known or bool(self._cut_off())
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
-        """The other trainer whose error is the reason of all; None if it is this one's."""
+        """Return the other trainer whose error is the reason of all; None if it is this one's."""
         failed = self._failed(trainer)
         if self._ended_for is not None:
             return has_the_reason(failed)
@@ -118,7 +118,7 @@ class GangWatch:
         return None if first is own else first
 
     def _cut_off(self) -> tuple[MemberName, ...]:
-        """Without whom all that are left reach one another."""
+        """Return the members without which all others reach one another."""
         told = {name: seen.status.unreached if seen.status else () for name, seen in self._others.seen.items()}
         return cut_off_members(told | {self._name: self._reach.unreached}, self._name)
 

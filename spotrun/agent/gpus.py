@@ -1,5 +1,5 @@
 """
-How busy the GPUs of this machine are, by NVML, the library that comes with Nvidia's driver.
+Reads how busy the GPUs of this machine are, by NVML, the library that comes with Nvidia's driver.
 
 A machine without a GPU, a container without the library (`libnvidia-ml.so.1`), and a driver of another version than its
 library have no figures. https://docs.nvidia.com/deploy/nvml-api
@@ -15,18 +15,18 @@ from typing import Any
 from spotrun.folder.status_objects import Gpu
 
 LOOKS_EVERY_S = 5.0
-"""System time between two looks at the GPUs."""
+"""System seconds between two reads of the GPUs."""
 STALE_S = 30.0
-"""System time after which an answer says nothing of now."""
+"""System seconds after which an answer is out of date."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA environment variables"""
 
 
 class Gpus:
     """
-    Those that a training with these variables may use.
+    The GPUs that a training with these variables may use.
 
-    A thread of their own asks: the driver of a GPU that is in trouble may never answer, and heartbeats have to go on.
+    A thread of their own reads them: the driver of a faulty GPU may never answer, and heartbeats have to go on.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -38,12 +38,12 @@ class Gpus:
         threading.Thread(target=self._work, name="gpus", daemon=True).start()
 
     def stop(self) -> None:
-        """Without waiting for an answer."""
+        """Stop the thread, without waiting for an answer."""
         self._stop.set()
 
     @property
     def newest(self) -> tuple[Gpu, ...]:
-        """Empty where no driver tells anything."""
+        """The newest figures; empty if no driver reports anything."""
         answered_s, found = self._answer
         return found if time.monotonic() - answered_s < STALE_S else ()
 
@@ -57,12 +57,14 @@ class Gpus:
                     pynvml.nvmlInit()
                 begun = True
                 self._answer = (time.monotonic(), tuple(look(pynvml, self._visible)))
-            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot, or load it anew
+            except pynvml.NVMLError:  # no driver, or none yet: images install one while they boot, or load it again
                 begun = False
 
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
-    """Each GPU that `visible` names, all for None; what it does not tell of one is left out."""
+    """
+    Yield each GPU that `visible` names, all for None. A figure that it lacks is None or 0; without any it is left out.
+    """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -76,7 +78,7 @@ def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
 
 def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     """
-    Up to the first name that means none, as CUDA does.
+    Yield the GPUs up to the first name that means none, as CUDA does.
 
     Numbers are taken for NVML's, in the order of the PCI bus. CUDA itself puts faster GPUs first: where a machine has
     several kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, another one may be meant.
@@ -95,7 +97,7 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
 
 
 def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
-    """By its number, by the begin of its UUID, or by the whole UUID of a slice."""
+    """Return a GPU by its number, by the beginning of its UUID, or by the whole UUID of a slice."""
     if name.isdecimal():
         return every[int(name)] if int(name) < len(every) else None
     if name.startswith("MIG-"):
@@ -105,7 +107,10 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
-    """None where it is not told: a GPU that is sliced (MIG) has no share, some have no memory of their own."""
+    """
+    Return the figure; None if the driver has none: a GPU that is sliced (MIG) has no share, some have no memory of
+    their own.
+    """
     try:
         return ask(of)
     except nvml.NVMLError:

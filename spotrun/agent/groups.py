@@ -1,5 +1,5 @@
 """
-Process groups that this agent, or the one before it, started: find them and end them.
+Finds and ends process groups that this agent, or the one before it, started.
 
 A process is named by its id and its start time, so that a reused id is never taken for it.
 """
@@ -26,13 +26,16 @@ _PAUSE_S = 0.01
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """The process of that id, dead but unreaped ones included, or None."""
+    """Return the process of that id, dead but unreaped ones included; None if there is none."""
     found = proc.stat(pid)
     return None if found is None else found.mark
 
 
 def members(leader: int) -> list[Stat]:
-    """Of the group of `leader`, and what descends from it in groups of their own: `torchrun` puts each rank in one."""
+    """
+    Return the processes of the group of `leader`, and their descendants in groups of their own: `torchrun` puts each
+    rank in one.
+    """
     stats = list(proc.all_stats())
     found = {each.mark.pid: each for each in stats if leader in (each.group, each.mark.pid)}
     rest = [each for each in stats if each.mark.pid not in found]
@@ -43,18 +46,20 @@ def members(leader: int) -> list[Stat]:
 
 
 def cpu_s(leader: int) -> float:
-    """System seconds that its live members and the children they have waited for have computed."""
+    """Return the system seconds that the group's live members and the children they have waited for have computed."""
     return sum(found.cpu_s for found in members(leader))
 
 
 def runs_python(leader: int) -> bool:
-    """Whether the program of a member is an interpreter of Python, by the name of its file."""
+    """Return True if the program of a member is an interpreter of Python, by the name of its file."""
     programs = (proc.program(found.mark.pid) for found in members(leader))
     return any(program.startswith(("python", "pypy")) for program in programs)
 
 
 def signal_all(leader: int, number: signal.Signals) -> None:
-    """Its group at once, and each member in a group of its own. The caller knows that the id is not reused."""
+    """
+    Signal the whole group at once, and each member in a group of its own. The caller knows that the id is not reused.
+    """
     others = [found.mark.pid for found in members(leader) if found.group != leader]
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
@@ -70,14 +75,16 @@ def remember(path: Path, group: ProcessMark) -> None:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL every process of the group; harmless where it is gone. The caller knows that the id is not reused."""
+    """
+    Send SIGKILL to every process of the group; harmless if it is gone. The caller knows that the id is not reused.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 def end_left_over(path: Path, instance_id: str) -> None:
     """
-    End what the agent before this one left running on this instance (protocol 17).
+    End the processes that the agent before this one left running on this instance (protocol 17).
 
     The group is known by the file at `path`, and all of a trainer's processes by their environment.
     """
@@ -88,7 +95,9 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
-    """SIGKILL what `find` finds until it finds nothing, for a while; what is left then."""
+    """
+    Send SIGKILL to what `find` finds until it finds nothing, for a while. Return the processes that are left then.
+    """
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:
@@ -110,5 +119,7 @@ def _end_remembered(path: Path) -> None:
 
 
 def carrying(instance_id: str) -> list[int]:
-    """Live processes of set-up and training on that instance, by the environment that they were started with."""
+    """
+    Return the live processes of set-up and training on that instance, by the environment that they were started with.
+    """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

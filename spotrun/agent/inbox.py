@@ -1,6 +1,4 @@
-"""
-What the agent's threads tell its main loop. They only tell; the loop acts.
-"""
+"""Letters from the agent's threads to its main loop. The threads only report; the loop acts."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Said:
 @dataclass(frozen=True)
 class Exited:
     """
-    Trainer `incarnation`, which ended `at` that time, and its whole process group are gone. All that it said is in the
+    Trainer `incarnation`, which ended `at` that time, and its whole process group are gone. All its messages are in the
     inbox already. `ended_well`: with exit code 0, or, after SIGTERM, as a program ends that has caught it.
     """
 
@@ -80,7 +78,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no answer that means anything: notices cannot be heard."""
+    """The metadata service gives no answer that can be read: the agent cannot receive notices."""
 
     reason: str
 
@@ -88,7 +86,7 @@ class NoticesLost:
 @dataclass(frozen=True)
 class LedgerRead:
     """
-    Somebody has written to the ledger: the recorder has its newest state.
+    Another process has written to the ledger: the recorder has its newest state.
 
     The letter has none: one that waited here while a standby took over would be of a run that goes on elsewhere.
     """
@@ -104,8 +102,8 @@ class LedgerLost:
 @dataclass(frozen=True)
 class Saved:
     """
-    A snapshot became commit `commit`. To upload, verify and write that down took `took_s` of run time. `digest` is of
-    its image (`unchanged.digest`) where that was not sent whole.
+    A snapshot became commit `commit`. Uploading, verifying and recording it took `took_s` of run time. `digest` is of
+    its image (`unchanged.digest`) if that was not sent whole.
     """
 
     sequence: int
@@ -131,7 +129,7 @@ class SaveTorn:
 
 @dataclass(frozen=True)
 class SaveGivenUp:
-    """A command's state holds what may not be stored, like a secret. Until that changes, another try is none better."""
+    """A command's state holds what may not be stored, like a secret. Until that changes, another try does not help."""
 
     sequence: int
     reason: str
@@ -147,7 +145,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """That member of the gang does not answer the lead, who wants to know before it makes a checkpoint."""
+    """A member of the gang does not answer the lead, which needs the answer before it makes a checkpoint."""
 
     sequence: int
     name: MemberName
@@ -156,8 +154,8 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and here is a copy of it, made at `at`. `is_last`: it has ended.
-    `state` is None where nothing has changed since the newest checkpoint, or no copy could be made.
+    The state of command `incarnation` was at rest, and `state` is a copy of it, made at `at`. `is_last`: it has ended.
+    `state` is None if nothing has changed since the newest checkpoint, or no copy could be made.
     """
 
     incarnation: int
@@ -169,7 +167,7 @@ class StateFrozen:
 
 @dataclass(frozen=True)
 class SaveRefused:
-    """The store takes no writes: the snapshot of `size_bytes` is kept, and saved when somebody has made room."""
+    """The store takes no writes: the snapshot of `size_bytes` is kept, and saved once the store has room again."""
 
     sequence: int
     step: int
@@ -179,7 +177,7 @@ class SaveRefused:
 
 @dataclass(frozen=True)
 class EntryUnwritten:
-    """The store takes no writes: an entry of the ledger waits until somebody has made room."""
+    """The store takes no writes: an entry of the ledger waits until the store has room again."""
 
     detail: str
 
@@ -221,7 +219,7 @@ Inbox = queue.SimpleQueue[Letter]
 
 
 def forget(inbox: Inbox, incarnation: int) -> None:
-    """Drop what a killed trainer has said, and wait for its end. All other letters are kept."""
+    """Drop the messages of a killed trainer, and wait for its end. All other letters are kept."""
     kept: list[Letter] = []
     while True:
         letter = inbox.get()

@@ -1,10 +1,10 @@
 """
-A shell in the container of an instance, with the environment of the training there.
+Opens a shell in the container of an instance, with the environment of the training there.
 
     sudo FOLDER/enter                  FOLDER is that of the instance; the agent writes `enter`, which calls this
     sudo FOLDER/enter COMMAND …        another command in its place
 
-It is beside the training, not of it: it connects to no agent, and lives on when the trainer ends. It ends with its
+The shell is not part of the training: it connects to no agent, and lives on when the trainer ends. It ends with its
 instance.
 """
 
@@ -30,7 +30,7 @@ TRAINER = "trainer.json"
 """See Assignment.trainer_mark, and spotrun/agent/groups.py."""
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
 NOT_ITS_OWN = (AGENT, groups.TRAINER_VARIABLE, MARK)
-"""By these a process is taken for the training, and ended with it."""
+"""Variables that mark a process as part of the training, which is ended with it."""
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
@@ -40,7 +40,10 @@ class Entry(NamedTuple):
 
 
 def write_entrance(folder: Path) -> None:
-    """For people: the secrets of the training are not in it, but read when it is called."""
+    """
+    Write the script `enter` for users: it does not contain the secrets of the training, but reads them when it is
+    called.
+    """
     path = folder / ENTRANCE
     python = shlex.join([sys.executable, "-P", "-m", __name__, str(folder)])
     path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
@@ -49,10 +52,11 @@ def write_entrance(folder: Path) -> None:
 
 def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> Entry:
     """
-    What runs that command in the container of the instance with that folder. `outside` is the environment of who asks.
+    Return the command and the environment that run `command` in the container of the instance with that folder.
+    `outside` is the environment of the caller.
 
     Raises:
-        NotInstalled: whoever asks is not root.
+        NotInstalled: the caller is not root.
         SpotrunError: no container runs there.
     """
     if os.geteuid() != 0:
@@ -70,7 +74,7 @@ def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> E
 
 
 def _trainer(remembered_at: Path) -> int | None:
-    """The process of the training, if it lives."""
+    """Return the process of the training; None unless it lives."""
     try:
         mark = decode(remembered_at.read_bytes(), ProcessMark)
     except (OSError, OutOfBounds):
@@ -79,7 +83,7 @@ def _trainer(remembered_at: Path) -> int | None:
 
 
 def main(folder: str, *command: str) -> NoReturn:
-    """Becomes it; or says why not, as a shell does."""
+    """Become the command; or print why not and exit, as a shell does."""
     try:
         found = entry(Path(folder), command or SHELL, os.environ)
     except SpotrunError as error:

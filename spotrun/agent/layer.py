@@ -15,7 +15,10 @@ from pathlib import Path
 
 
 def make(folder: Path) -> None:
-    """Anew, whatever was there. `pip` is this Python's, or the one that comes with Python where it has none."""
+    """
+    Make a new environment in place of any that was there. `pip` is this Python's, or the one that comes with Python if
+    this one has none.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
     lines = [f"import site; site.addsitedir({path!r})\n" for path in _own_site_folders()]

@@ -1,4 +1,4 @@
-"""How an attempt leaves: from a notice, or a wish to stop, over its last snapshot to its last entry."""
+"""Takes an attempt from a notice, or a request to stop, over its last snapshot to its last entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.agent.inbox import NoticeHeard
 from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
-"""System time before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
+"""System seconds before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
 
 
 class Leaving(OfAttempt):
@@ -30,7 +30,7 @@ class Leaving(OfAttempt):
         self._journal.notice_seen(notice)
 
     def read(self, state: RunState) -> None:
-        """The notice of another member ends the attempt of its gang (protocol 47)."""
+        """Read the notice of another member, which ends the attempt of its gang (protocol 47)."""
         notice = state.attempts[self._journal.attempt].notice
         if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:
             return
@@ -57,7 +57,7 @@ class Leaving(OfAttempt):
             self._ending.drained_short("the final snapshot was not durable in time")
 
     def _hold_files(self) -> None:
-        """The line belongs to the last snapshot, if there will be one."""
+        """Stop sending files: the network is for the last snapshot, if there will be one."""
         if not self._is_plain:
             self._outputs.hold()
 
@@ -67,7 +67,7 @@ class Leaving(OfAttempt):
         self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._node.clock.now())
 
     def terminated(self) -> NoReturn:
-        """The command is done with what it does after SIGTERM, or its time is over."""
+        """End the attempt of a command that is done with its work after SIGTERM, or whose time is over."""
         if self._trainer.final is not None:
             self.drained(self._trainer.final)
         stopped_at = self._node.clock.now()
@@ -77,7 +77,7 @@ class Leaving(OfAttempt):
     def _begin(self) -> None:
         """
         Train no further step. A trainer that has done none is ended as it is; a command that makes no snapshots is
-        asked to end, and has a while for that.
+        terminated, and has a while to end.
         """
         self._drain.begin(self._pace, uploading=self._saver.uploading, plain=self._is_plain)
         self._hold_files()

@@ -1,5 +1,5 @@
 """
-Signs of life of a trainer, so that no silence lasts for ever (promise I16; failures.md R13).
+Watches for signs of life of a trainer, so that no silence lasts for ever (promise I16; failures.md R13).
 
 While it trains, progress is the only sign: ranks that wait for each other compute busily. Before its first progress and
 after fit() a script does what it likes (it downloads, it exports), so output and computing count there, too.
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from spotrun.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""System time between two looks at a trainer that does not speak: each reads all of /proc."""
+"""System seconds between two reads of the signs of a silent trainer: each reads all of /proc."""
 BUSY_SHARE = 0.01
 """Share of one core. A process that merely waits stays below, even if its threads poll."""
 
 
 @dataclass(frozen=True)
 class Signs:
-    """`cpu_s`: system seconds that the trainer's processes have computed."""
+    """Signs of life. `cpu_s`: system seconds that the trainer's processes have computed."""
 
     output_bytes: int
     cpu_s: float
@@ -38,11 +38,11 @@ class Liveness:
         self._looked_s = time.monotonic()
 
     def heard(self, at_s: float | None = None) -> None:
-        """It gave a sign, at `at_s` of run time or now."""
+        """Note a sign of life, at `at_s` of run time or now."""
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:
-        """Run time since the newest sign that counts."""
+        """Return the run time since the newest sign that counts."""
         if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._look()
         return self._clock.monotonic() - self._heard_s

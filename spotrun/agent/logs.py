@@ -31,26 +31,26 @@ from spotrun.secrets.readings import PART
 from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0
-"""Run time."""
+"""Minimum run seconds between two chunks."""
 SHIP_EVERY_MIN_S = 1.0
-"""System time: a chunk costs an fsync."""
+"""The same in system time: a chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
-"""System time between two looks at how long the file is."""
+"""System seconds between two reads of the file's length."""
 TAIL_BYTES = 2000
 KEPT_BYTES = 64 << 20
-"""So much of what was shipped stays on the disk of the instance."""
+"""Bytes of shipped output that stay on the disk of the instance."""
 GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
-"""A multiple of any page."""
+"""Unit in which the disk gets bytes back: a multiple of any page."""
 TEXT_MAX_BYTES = 4096
-"""A longer text is cut before secrets are looked for in it."""
+"""Maximum bytes of a text; a longer one is cut before it is searched for secrets."""
 CUT = " …"
 LOG_NAME = "training.log"
 
 
 class Console:
     """
-    The log file of an instance. Everything that runs for the user writes to it; all that is read from it here has gone
-    through `redaction`.
+    The log file of an instance. Everything that runs for the user writes to it; all that this class reads from it has
+    gone through `redaction`.
     """
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
@@ -58,23 +58,23 @@ class Console:
         self._kept_bytes = kept_bytes
         self._given_back = 0
         self._shipped: deque[tuple[int, bytes]] = deque()
-        """What the disk does not have as it was shipped yet, by its first byte."""
+        """Shipped output that the disk does not have in its redacted form yet, by its first byte."""
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
 
     def open(self) -> int:
-        """A descriptor for a child's output; its owner closes it."""
+        """Return a descriptor for a child's output; its owner closes it."""
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(self, line: str) -> None:
-        """A line of the agent's own."""
+        """Write a line of the agent's own."""
         with unless_no_room(), self.path.open("a") as file:
             file.write(f"[spotrun] {line}\n")
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
         """
-        Bytes from `start` on. Where they are not the `last`, as more may follow, what may be the beginning of a secret
-        is left for the next time.
+        Return bytes from `start` on. If they are not the `last`, as more may follow, what may be the beginning of a
+        secret is left for the next call.
         """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
@@ -89,8 +89,8 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        A text that did not come from the file, without secrets. A long one is cut before. Where it ends with what may
-        be the beginning of a secret, that goes too: somebody has cut it.
+        Return a text that did not come from the file, without secrets. A long one is cut before. If a text that was cut
+        ends with what may be the beginning of a secret, that goes too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -102,14 +102,14 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        That is what the store has from byte `start` on. The disk gets the same, once nothing that follows can be
-        recognised by it any more.
+        Note what the store has from byte `start` on. The disk gets the same, once no later output needs it to be
+        recognised as a secret.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)
 
     def ends(self) -> None:
-        """Nothing more is shipped."""
+        """Write the rest in its redacted form: nothing more is shipped."""
         self._hide(self.size_bytes())
 
     def _hide(self, before: int) -> None:
@@ -121,7 +121,9 @@ class Console:
                     file.write(hidden)
 
     def give_back(self, shipped: int) -> None:
-        """Give the disk what is in the store, of which there are so many bytes; a file system may not be able to."""
+        """
+        Give the disk space of output back that is in the store: `shipped` bytes. A file system may not be able to.
+        """
         end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
         if end <= self._given_back:
             return
@@ -138,7 +140,7 @@ class Console:
         return self.path.stat().st_size
 
     def tail(self, size_bytes: int = TAIL_BYTES, since: int = 0) -> str:
-        """The last whole lines, of what was written after byte `since`."""
+        """Return the last whole lines, of what was written after byte `since`."""
         end = self.size_bytes()
         start = max(since, end - size_bytes)
         text = self.read(start, end - start).decode(errors="replace")
@@ -184,7 +186,7 @@ class LogShipper:
         return (0 if place is None else place[1]) == self._console.size_bytes()
 
     def _shipped(self) -> tuple[int, int]:
-        """(chunks, bytes) in the store."""
+        """Return (chunks, bytes) in the store."""
         chunks = self._store.list(self._prefix)
         return len(chunks), sum(chunk.size_bytes for chunk in chunks)
 

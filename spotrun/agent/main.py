@@ -1,9 +1,9 @@
 """
-The agent of one instance, from its start to power off.
+Runs the agent of one instance, from its start to power off.
 
     read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
 
-Its exit code 0 means power off, whatever the reason; any other is a crash, after which the bootstrap starts it again
+Its exit code 0 means power off, for any reason; any other is a crash, after which the bootstrap starts it again
 and it continues its own attempt.
 """
 
@@ -34,13 +34,13 @@ CRASHED = 70
 
 
 def main() -> int:
-    """Does not return when a crash leaves threads behind that wait for a store."""
+    """Run the agent. Does not return when a crash leaves threads behind that wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
         node = Node.open(Assignment.from_environment())
         node.start()
         _serve(node)
-    except BaseException:  # noqa: BLE001  the last line of this process: say why, then be started again
+    except BaseException:  # noqa: BLE001  the last line of this process: print the reason, and end
         traceback.print_exc()
         _exit(CRASHED)
     _exit(0)
@@ -88,7 +88,7 @@ def _run(node: Node) -> None:
 
 def _standing(node: Node) -> Standing:
     if node.assignment.member is not None:
-        return Standing.STAND_BY  # what a member is to do is decided anew for each attempt
+        return Standing.STAND_BY  # a member's next act is decided for each attempt
     verdict = standing(node.recorder.state, node.assignment.launch)
     if verdict is Standing.LEAVE:
         raise PowerOff("the run needs nothing from this instance")
@@ -97,7 +97,7 @@ def _standing(node: Node) -> Standing:
 
 def _set_up(node: Node) -> str | None:
     """
-    What failed, or None.
+    Set the instance up. Return what failed; None if all is well.
 
     Raises:
         PowerOff: this instance cannot train, and another one may.
@@ -116,9 +116,9 @@ def _set_up(node: Node) -> str | None:
 
 def _early_trainer(node: Node) -> TrainerProcess | None:
     """
-    A trainer that does its imports while we wait, and blocks in its set-up.
+    Start a trainer that does its imports while this agent stands by, and blocks in its set-up.
 
-    Only where a commit proves that the script has our callback: anything else would train without authority.
+    Only if a commit proves that the script has our callback: anything else would train without authority.
     """
     trained = any(commit.event.has_image for commit in node.recorder.state.commits)
     if not trained or os.environ.get(EARLY_VARIABLE) == "0":
@@ -134,7 +134,7 @@ def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
 
 
 def _exit(exit_code: int) -> None:
-    """At once: threads may be waiting for a store that does not answer."""
+    """Exit at once: threads may be waiting for a store that does not answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

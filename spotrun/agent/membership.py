@@ -1,9 +1,9 @@
 """
-The agent of a gang's member, from its set-up to power off.
+Runs the agent of a gang's member, from its set-up to power off.
 
     say ready -> (the lead starts an attempt) -> lead it, or follow -> the attempt is over -> say ready again -> …
 
-A member outlives attempts: what it has set up and fetched stays with it, and the newest checkpoint in a lead's memory.
+A member outlives attempts: it keeps its set-up, what it fetched, and as a lead the newest checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from spotrun.run.gang import Gang
 from spotrun.run.state import Attempt, RunState
 
 TURN_S = 0.1
-"""System time between two looks at what the recorder has read."""
+"""Maximum system seconds between two reads of the recorder's state."""
 
 
 class Membership:
-    """`failure` is why the set-up has failed, if it has: then the run is told so."""
+    """
+    The membership of one instance. `failure` is the reason if the set-up has failed: the run then gets it as an event.
+    """
 
     def __init__(self, node: Node, failure: str | None) -> None:
         self._node = node
@@ -47,6 +49,8 @@ class Membership:
 
     def serve(self) -> NoReturn:
         """
+        Take part in attempts.
+
         Raises:
             PowerOff: the run needs nothing more from this instance, or the cloud takes it.
         """
@@ -54,7 +58,9 @@ class Membership:
             self._train(self._await_attempt())
 
     def _open_door(self) -> Door | None:
-        """Where the others know it already, if an earlier agent of this instance has told them."""
+        """
+        Open a door at the port that the others know already, if an earlier agent of this instance has reported one.
+        """
         known = self._node.recorder.state.member(self._name).ready
         port = None if known is None else known.door
         try:
@@ -66,7 +72,7 @@ class Membership:
     # -- between two attempts
 
     def _await_attempt(self) -> Attempt:
-        """The attempt that names this member."""
+        """Wait for the attempt that names this member, and return it."""
         self._node.status.change(phase="ready")
         since_s = self._node.clock.monotonic()
         while True:
@@ -111,7 +117,7 @@ class Membership:
         self._append(decide)
 
     def _append(self, decide: Decide) -> bool:
-        """Whether it was written. Another member may have been first, or the ledger says something else by now."""
+        """Append an event. Return False if it was not written: another member was first, or the ledger has changed."""
         future = self._node.recorder.append(decide)
         try:
             return future.result(APPEND_WITHIN_S) is not None
@@ -121,7 +127,7 @@ class Membership:
             raise PowerOff(error.message) from error
 
     def _hear(self) -> None:
-        """A letter of an earlier attempt is dropped. The state is the recorder's."""
+        """Read a letter. One of an earlier attempt is dropped: the state is the recorder's."""
         try:
             letter = self._node.inbox.get(timeout=TURN_S)
         except queue.Empty:
@@ -135,10 +141,10 @@ class Membership:
 
     def _train(self, attempt: Attempt) -> None:
         """
-        Until it is over and this member stays.
+        Take part in an attempt until it is over. Return if this member stays.
 
         Raises:
-            PowerOff: else.
+            PowerOff: it does not stay.
         """
         loop = self._part_in(attempt)
         self._held = None
@@ -156,7 +162,7 @@ class Membership:
         self._node.note("the attempt is over; this instance is ready for the next one")
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
-        """Any member may say that there will be no training."""
+        """Write that there will be no training; any member may."""
         name = self._node.assignment
         journal = AttemptJournal(self._node.recorder, name.launch, name.instance_id, self._node.booted_at)
         journal.attempt = attempt.number
@@ -186,7 +192,7 @@ def _unless_ready(state: RunState, ready: MemberReady) -> AnyEvent | None:
 
 
 def _started_by(state: RunState, gang: Gang) -> AttemptStarted:
-    """It speaks of the lead."""
+    """Return the event, which names the lead."""
     lead = state.member(gang.names[0])
     assert lead.ready is not None
     return AttemptStarted(

@@ -1,6 +1,4 @@
-"""
-What an agent has: its assignment in the run, and the things that all its parts use.
-"""
+"""The context of an agent: its assignment in the run, and the objects that all its parts use."""
 
 from __future__ import annotations
 
@@ -34,9 +32,9 @@ from spotrun.store.port import Store
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """
-    Where this agent is: read from the environment, which the instance's user-data has set.
+    Place of this agent in its run, read from the environment, which the instance's user-data has set.
 
-    `member` is its index in a launch of several instances, which reach it at `address`; None where it is the only one.
+    `member` is its index in a launch of several instances, which reach it at `address`; None if it is the only one.
     """
 
     run_uri: str
@@ -69,7 +67,7 @@ class Assignment:
 
     @property
     def files_before(self) -> Path:
-        """What was in the work folder before the script began (spotrun/folder/work_files.py)."""
+        """The record of the work folder before the script began (spotrun/folder/work_files.py)."""
         return self.folder / "files-before.json"
 
     @property
@@ -78,12 +76,12 @@ class Assignment:
 
     @property
     def training_mark(self) -> Path:
-        """Is there once a training has begun in the work folder."""
+        """A file that exists once a training has begun in the work folder."""
         return self.folder / "training"
 
     @property
     def container_mark(self) -> Path:
-        """Names the container that this instance has, or had."""
+        """The file that names the container that this instance has, or had."""
         return self.folder / CONTAINER
 
 
@@ -110,7 +108,7 @@ class Node:
     @classmethod
     def open(cls, assignment: Assignment) -> Node:
         """
-        Everything but the threads. The ledger has been read.
+        Make the node, with everything but the threads. The ledger has been read.
 
         Raises:
             RunNotFound, StoreError: there is no run, or it cannot be read.
@@ -157,13 +155,13 @@ class Node:
             self.container.close()
 
     def note(self, text: str) -> None:
-        """A line for people, in the training's log and on the instance's own console."""
+        """Write a line for users, in the training's log and on the instance's own console."""
         self.console.note(text)
         print(f"spotrun: {self.console.clean(text)}", file=sys.stderr, flush=True)
 
 
 def _booted_at(path: Path, clock: Clock) -> datetime:
-    """When the first agent of this instance began; kept for those after it."""
+    """Return when the first agent of this instance began; the moment is kept for those after it."""
     if not path.exists():
         temporary = path.with_suffix(".tmp")
         temporary.write_text(clock.now().isoformat())

@@ -1,6 +1,6 @@
 """
-Watching for notices that this instance will be taken, from the sources that its cloud has. The watcher tells the main
-loop and does nothing else. A source that gives no answer makes it *blind*: it says so once, and training goes on.
+Watches for notices that this instance will be taken, from the sources of its cloud. The watcher reports to the main
+loop and does nothing else. A source that gives no answer makes it *blind*: it reports that once, and training goes on.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run time from one look to the next. A source that held its answer back for longer is asked again at once."""
+"""Run seconds between two polls. A source that held its answer back for longer is polled again at once."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
-"""System time."""
+"""Bounds of that in system seconds."""
 BLIND_AFTER = 3
-"""Consecutive failures of one source."""
+"""Consecutive failures of one source after which it counts as blind."""
 
 
 class NoticeWatcher:
-    """A thread for each source. Each kind of notice is told once; the same deadline twice is one notice."""
+    """Watches each source in a thread. Each kind of notice is reported once; the same deadline twice is one notice."""
 
     def __init__(
         self, sources: Sequence[NoticeSource], clock: Clock, inbox: Inbox, note: Callable[[str], None]
@@ -44,7 +44,7 @@ class NoticeWatcher:
 
     @property
     def heard_end(self) -> bool:
-        """Whether the cloud has announced that it takes this instance."""
+        """True once the cloud has announced that it takes this instance."""
         return "termination" in self._told
 
     def _watch(self, source: NoticeSource) -> None:
@@ -67,7 +67,7 @@ class NoticeWatcher:
             self._inbox.put(NoticesLost(reason))
 
     def _is_new(self, what: str) -> bool:
-        """Whether it was not told yet; from now on it counts as told."""
+        """Return True if this was not reported yet; from now on it counts as reported."""
         with self._telling:
             new = what not in self._told
             self._told.add(what)

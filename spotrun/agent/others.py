@@ -1,4 +1,6 @@
-"""What the lead of a gang knows of the other members: their agents overwrite a status object each few seconds."""
+"""
+Reads the statuses of the other members for the lead of a gang: their agents overwrite a status object each few seconds.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 LOOKS_EVERY_S = 10.0
-"""Run time between two looks, as long as all train."""
+"""Run seconds between two reads while all train."""
 LOOKS_CLOSELY_EVERY_S = 2.0
-"""Run time between two looks while this member waits for another one."""
+"""Run seconds between two reads while this member waits for another one."""
 LOOKS_EVERY_MIN_S = 0.2
-"""System time."""
+"""Minimum system seconds between two reads."""
 
 
 class Seen(NamedTuple):
@@ -27,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class Others:
-    """A thread that reads them."""
+    """Thread that reads the others' statuses."""
 
     def __init__(self, store: Store, clock: Clock, names: Sequence[MemberName]) -> None:
         self._store = store
@@ -45,11 +47,11 @@ class Others:
         self._closely.set()
 
     def look_closely(self) -> None:
-        """From now on, until the next trainer begins."""
+        """Read more often from now on, until the next trainer begins."""
         self._closely.set()
 
     def begins(self) -> None:
-        """A trainer has begun: whoever is silent has all of its time again."""
+        """Note that a trainer has begun: a silent member has all of its time again."""
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: Seen(seen.status, now_s) for name, seen in self._seen.items()}

@@ -1,9 +1,9 @@
 """
 Stars out the secrets that a program prints, before its output leaves the instance. Nothing else of it is changed.
 
-Two kinds are looked for. Exact values: the run's secrets, and variables whose names sound secret. A value of several
-lines is looked for line by line; the run's secrets also in the forms in which programs quote them. And what stands
-behind a name that says it is secret (`--password X`, `api_key: X`). Each byte becomes a star, so that what was shipped
+It searches for two kinds. Exact values: the run's secrets, and variables whose names sound secret. A value of several
+lines is searched line by line; the run's secrets also in the forms in which programs quote them. And values
+after a name that says it is secret (`--password X`, `api_key: X`). Each byte becomes a star, so that what was shipped
 can still be counted in bytes of the file.
 """
 
@@ -17,21 +17,21 @@ from spotrun.secrets.readings import WAYS_OF_BYTES
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
 ONE_BYTE_EACH = "latin-1"
-"""Bytes as text in which each is one character, whatever their encoding."""
+"""Encoding that reads bytes of any encoding as text in which each byte is one character."""
 STAR = ord("*")
 VALUE_MIN = 8
-"""Characters. A shorter value occurs in any output by chance."""
+"""Minimum characters of a secret. A shorter value occurs in any output by chance."""
 
 
 def secret_values(environment: Mapping[str, str]) -> set[str]:
-    """The values of variables whose names sound secret. A path is no secret, whatever it leads to."""
+    """Return the values of variables whose names sound secret. A path is no secret, even if it leads to one."""
     values = [value for name, value in environment.items() if sounds_secret(name) and not value.startswith("/")]
     lines = {line.strip() for value in values for line in (value, *value.splitlines())}
     return {line for line in lines if len(line) >= VALUE_MIN}
 
 
 def forms_of_all(secrets: Iterable[str]) -> set[str]:
-    """The secrets as they are, and quoted for a URL, in JSON and in base64."""
+    """Return the secrets as they are, and quoted for a URL, in JSON and in base64."""
     return {form for secret in secrets for form in forms_of(secret)}
 
 
@@ -41,8 +41,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Stars out the secrets that it was made with, and all of the first `sealed` bytes of what it is shown: they were
-    written when other secrets may have been known.
+    Stars out the secrets that it was made with, and all of the first `sealed` bytes of the output: they were written
+    when other secrets may have been known.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -52,11 +52,11 @@ class OutputRedaction:
 
     @property
     def reach(self) -> int:
-        """How many bytes before a position may belong to a secret that continues there."""
+        """Maximum bytes before a position that may belong to a secret that continues there."""
         return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
-        """`data`, as long as it was, without any whole secret. What breaks one in the middle stays."""
+        """Return `data`, in the same length, without any whole secret. A secret that is broken in the middle stays."""
         return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
     def _without_exact(self, data: bytes) -> str:
@@ -68,11 +68,11 @@ class OutputRedaction:
         return hidden.decode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
-        """Whether an exact value is in it: what a file says behind a name may be its purpose."""
+        """Return True if an exact value is in `data`. Named values do not count: in a file they may be its purpose."""
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
-        """Whether an exact value is in the name of a file, in whatever form."""
+        """Return True if an exact value is in the name of a file, in any form."""
         return any(True for _ in self._exact.found(_one_byte_each(name)))
 
     def hide_in(self, name: str) -> str:
@@ -80,12 +80,12 @@ class OutputRedaction:
 
     def unfinished(self, data: bytes) -> int:
         """
-        How many bytes at the end may be the beginning of a secret of which the rest is still to come. `data` as it was
-        written: what is hidden may be a name before another value.
+        Return how many bytes at the end may be the beginning of a secret of which the rest is still to come. `data` is
+        as it was written: a hidden value may be a name before another value.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
-        """How many bytes at the end are the beginning of an exact value: so many characters of it at least."""
+        """Return how many bytes at the end are the beginning of an exact value: at least `least` characters of it."""
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

@@ -1,10 +1,10 @@
 """
-Stores what the script writes, beside its training.
+Stores the files of the script during its training.
 
-A thread looks at the work folder now and then; at a notice; and once more when the trainer has ended and its last
-checkpoint is durable. Where files belong to checkpoints (commit_files.py) only the last two looks are left. What has
+A thread surveys the work folder now and then; at a notice; and once more when the trainer has ended and its last
+checkpoint is durable. If files belong to checkpoints (commit_files.py) only the last two surveys are left. What has
 changed is sent piece by piece, the list of all files after it, and the ledger's entry last: half of a sending is never
-fetched. Whatever goes wrong here is told in the log, and training goes on.
+fetched. Any fault here is noted in the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from spotrun.run.state import RunState
 from spotrun.spec.patterns import chooser
 
 EVERY_S = 300.0
-"""Run time between two looks where no checkpoint is made."""
+"""Run seconds between two surveys if no checkpoint is made."""
 APART_S = COMMIT_GAP.total_seconds()
-"""Run time between two looks at least."""
+"""Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
-"""System time. More would leave out checkpoints where run time passes faster."""
+"""The same in system time. More would leave out checkpoints where run time passes faster."""
 REST_S = 1.0
-"""System time in which a file must not change; else it may be half written."""
+"""System seconds in which a file must not change; else it may be half written."""
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System time after a fault of the store that may pass."""
+"""System seconds after a fault of the store that may pass."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
-"""System time for the files that are there when the training is done."""
+"""Maximum system seconds for the files that are there when the training is done."""
 HAND_OVER_AFTER_S = 30.0
 """The same when the run goes on elsewhere, or has failed."""
 
@@ -73,14 +73,16 @@ class Abandoned(Exception):
 
 
 class _Known(NamedTuple):
-    """A file as it was stored last."""
+    """The newest stored version of a file."""
 
     seen: Seen
     file: OutputFile
 
 
 class OutputKeeper:
-    """Nothing is stored before `start`. The methods are the main loop's; a thread of its own does the work."""
+    """
+    Stores the files of the script, from `start` on. The methods are the main loop's; a thread of its own does the work.
+    """
 
     def __init__(self, node: Node, pieces: Pieces) -> None:
         self._node = node
@@ -105,27 +107,27 @@ class OutputKeeper:
         self._thread.start()
 
     def hurry(self) -> None:
-        """The instance goes soon: look now, while the training goes on."""
+        """Survey now, while the training goes on: the instance goes soon."""
         self._hurried = True
         self._wake.set()
 
     def hold(self) -> None:
-        """Nothing more is sent: the line belongs to a final checkpoint."""
+        """Stop sending: the network is for a final checkpoint."""
         self._free.clear()
 
     def finish(self, within_s: float) -> None:
-        """The trainer has ended: store what it left. Returns when that is done, or after so much system time."""
+        """Store the files of the ended trainer. Returns when that is done, or after `within_s` of system time."""
         if self._thread is None:
             return
         self._ending = True
         self._free.set()
         self._wake.set()
         if not self._done.wait(within_s):
-            self._node.note(f"the last look at the files of the script could not be finished within {within_s:.1f} s")
+            self._node.note(f"the last survey of the script's files could not be finished within {within_s:.1f} s")
         self.close()
 
     def close(self) -> None:
-        """Send nothing more, whatever is left."""
+        """Stop sending, even if files are left."""
         self._closed.set()
         self._free.set()
         self._wake.set()
@@ -143,13 +145,13 @@ class OutputKeeper:
                     return
         except (Abandoned, EntryRefused):
             pass  # the run goes on elsewhere
-        except Exception as error:  # noqa: BLE001  whatever is wrong here, the training goes on
+        except Exception as error:  # noqa: BLE001  the training goes on after any fault here
             self._node.note(f"files of the script are not stored any more: {error!r}")
         finally:
             self._done.set()
 
     def _wait(self, due: _Due) -> bool:
-        """Until there is something to do. True if it is the last."""
+        """Wait until there is something to do. Return True if it is the last."""
         while not (self._ending or (self._free.is_set() and (self._hurried or due.now()))):
             if self._closed.is_set():
                 raise Abandoned
@@ -159,7 +161,10 @@ class OutputKeeper:
         return self._ending
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
-        """Whether nothing is left to do. If not, another try is worthwhile, and sends only what is missing."""
+        """
+        Store the files. Return True if nothing is left to do; otherwise another try is worthwhile, and sends only what
+        is missing.
+        """
         due.looked()
         try:
             storing.store(self._pause, ending=ending)
@@ -175,20 +180,20 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Between two looks at a file that must not change."""
+        """Wait between two surveys of files that must not change."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
 
     def _go_on(self) -> None:
-        """Called before each piece."""
+        """Wait until sending is allowed; called before each piece."""
         self._free.wait()
         if self._closed.is_set():
             raise Abandoned
 
 
 class _Due:
-    """When to look next."""
+    """Decides when the next survey is due."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -214,14 +219,14 @@ def _newest_commit(node: Node) -> int | None:
 
 
 class _Found(NamedTuple):
-    """The list of the files as they are now, and how many are not in it."""
+    """The list of the files as they are now, and the number of files that are not in it."""
 
     listing: Listing
     left_out: int
 
 
 class _Storing:
-    """What has changed since it was stored. One thread at a time may use it."""
+    """Stores what has changed since the last call. One thread at a time may use it."""
 
     def __init__(
         self, node: Node, pieces: Pieces, attempt: int, chosen: Callable[[str], bool], go_on: Callable[[], None]
@@ -236,10 +241,10 @@ class _Storing:
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
-        Look, send what is new, and write that down.
+        Survey the files, send what is new, and record that.
 
         Raises:
-            StoreError: it is not all there; nothing was written down.
+            StoreError: it is not all there; nothing was recorded.
             EntryRefused: this attempt may not write any more.
         """
         node, looked_at, commit = self._node, self._node.clock.now(), _newest_commit(self._node)
@@ -257,7 +262,9 @@ class _Storing:
     # -- the files ---------------------------------------------------------------------------------------------------
 
     def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _Found:
-        """What an earlier attempt has stored and this one does not have is still there."""
+        """
+        Return the list of all files. A file that an earlier attempt has stored and this one does not have stays in it.
+        """
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}
@@ -289,7 +296,7 @@ class _Storing:
     def _within_limits(
         self, files: Mapping[str, Seen], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
     ) -> dict[str, Seen]:
-        """The small ones first."""
+        """Choose files within the limits, the small ones first."""
         max_gb = self._node.spec.outputs.max_gb
         left_bytes = max_gb * 1e9 - sum(file.size_bytes for file in carried.values())
         left = FILES_MAX - len(carried)
@@ -306,6 +313,8 @@ class _Storing:
 
     def _file(self, sending: Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
         """
+        Store one file.
+
         Raises:
             Refused: it cannot be stored, or not now.
         """
@@ -317,7 +326,7 @@ class _Storing:
         return self._new(sending, path, self._as_it_rests(path, seen, resting))
 
     def _as_it_rests(self, path: str, seen: Seen, resting: Survey | None) -> Seen:
-        """A small file that is always being written, like a log, is taken as it stands."""
+        """Return the file as it rests. A small file that is always being written, like a log, is taken as it stands."""
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
             raise Refused(RESTLESS, passing=True)
@@ -336,7 +345,7 @@ class _Storing:
 
     def _small(self, seen: Seen) -> tuple[Seen, bytes]:
         """
-        A file of one piece or none, as it is now: it is read between two writes.
+        Return a file of one piece or none, as it is now: it is read between two writes.
 
         Raises:
             Refused: it changes too fast, or has grown.
@@ -353,6 +362,8 @@ class _Storing:
 
     def _large(self, seen: Seen) -> Iterator[bytes]:
         """
+        Yield a large file in pieces.
+
         Raises:
             Refused: it is not what it was.
         """

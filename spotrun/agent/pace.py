@@ -1,6 +1,4 @@
-"""
-How fast training and saving are, measured; and from that when the next snapshot is due. All in run time.
-"""
+"""Measures how fast training and saving are, and computes from that when the next snapshot is due. All in run time."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from spotrun.units import Steps
 
 STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
-"""Weight of the newest measurement; what an upload takes changes with the neighbours."""
+"""Weight of the newest measurement; the duration of an upload changes with the neighbours."""
 FIRST_STALL = timedelta(seconds=1)
-"""The stall that is assumed before one was measured."""
+"""Assumed stall before one was measured."""
 
 Every = Literal["auto"] | timedelta | Steps
 
@@ -29,7 +27,7 @@ Every = Literal["auto"] | timedelta | Steps
 class Pace:
     """
     The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit, None if there is none.
-    `hazard` is what the run knew of losses at `began_s`, when the attempt began.
+    `hazard` is the run's hazard as known at `began_s`, when the attempt began.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """From now on losses are expected without a last commit before them, which makes the interval shorter."""
+        """Expect losses without a last commit before them from now on, which makes the interval shorter."""
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -79,12 +77,12 @@ class Pace:
             self._epoch_step = None
 
     def frozen(self, at_s: float) -> None:
-        """The state of a command was copied, for which that does not stand still."""
+        """Note that the state of a command was copied, while the command went on."""
         self._snapshot_s = at_s
         self._rebalance = False
 
     def dropped(self) -> None:
-        """The newest copy came to nothing: another one is due at once."""
+        """Note that the newest copy came to nothing: another one is due at once."""
         self._snapshot_s = None
 
     def committed(self, took_s: float, at_s: float) -> None:
@@ -92,21 +90,21 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Whether it is too soon for another commit that is not final."""
+        """Return True if it is too soon for another commit that is not final."""
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:
-        """For how long a snapshot that is not final has to wait yet."""
+        """Return for how many seconds a snapshot that is not final still has to wait."""
         since_s = None if self._committed_s is None else now_s - self._committed_s
         return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
 
     @property
     def every_steps(self) -> int | None:
-        """How often the trainer takes a snapshot by itself."""
+        """Steps between two snapshots that the trainer takes by itself; None if it counts none."""
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
-        """Between two snapshots; None where the trainer counts steps by itself."""
+        """Return the seconds between two snapshots; None if the trainer counts steps by itself."""
         if isinstance(self._every, Steps):
             return None
         if isinstance(self._every, timedelta):

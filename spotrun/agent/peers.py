@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, and whether it belongs to the trainer that this agent has started."""
+"""Identifies the process at the other end of a Unix socket, and tells whether it belongs to this agent's trainer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from spotrun import proc
 
 _CREDENTIALS = struct.Struct("3i")
 ABOVE_MAX = 1000
-"""A process has fewer ancestors. What is read while processes end and ids are reused could go round."""
+"""Maximum ancestors of a process. Reads while processes end and ids are reused could go round in a circle."""
 
 
 class Peer(NamedTuple):
-    """As the kernel knows it (SO_PEERCRED, unix(7)): nobody can forge that. `pid` is 0 if it cannot be seen here."""
+    """
+    A process as the kernel knows it (SO_PEERCRED, unix(7)), which no process can forge. `pid` is 0 if it cannot be seen
+    here.
+    """
 
     pid: int
     uid: int
@@ -28,9 +31,9 @@ def peer_of(sock: socket.socket) -> Peer:
 
 def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     """
-    Why it does not belong to the process `trainer`; "" if it does. It does if it is in its session, or descends from
-    it, or was started with the variable of that value, which no other trainer has: whoever began a session of its own
-    and lost its parent still has that.
+    Return why a process does not belong to the process `trainer`; "" if it does. It does if it is in its session, or
+    descends from it, or was started with the variable of that value, which no other trainer has: a process that began a
+    session of its own and lost its parent still has that.
     """
     if peer.uid != os.geteuid():
         return f"process {peer.pid} is user {peer.uid}'s, and the training is user {os.geteuid()}'s"

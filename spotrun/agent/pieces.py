@@ -1,6 +1,6 @@
 """
-What is stored of the script's files, by content: one place for all that send some. So each content is sent once, and
-nobody deletes what another is about to name.
+Stores pieces of the script's files by content: one place for all parts of the agent that send some. So each content is
+sent once, and no part deletes what another is about to name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""In a list, and in the log of an attempt."""
+"""Maximum files that are named in a list, and in the log of an attempt."""
 SECRET = "it holds the value of a secret"
 SECRET_NAME = "its name holds the value of a secret"
 RESTLESS = "it is still being written"
@@ -29,7 +29,7 @@ TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
 
 class Refused(Exception):
-    """Why a file cannot be stored. `passing`: it may be stored later."""
+    """A file cannot be stored. `passing`: it may be stored later."""
 
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class StoredList(NamedTuple):
-    """A list that the store holds. `sent` are the objects that were new for it, itself among them."""
+    """A list that the store holds. `sent` are the objects that were new for it, the list among them."""
 
     key: str
     blake3: str
@@ -65,7 +65,7 @@ class Pieces:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
         """
-        Nothing is deleted until it is left. The ledger has to name before that what was sent.
+        Yield a Sending; nothing is deleted until its block ends. The ledger has to name before that what was sent.
 
         Raises:
             StoreError: the lists that are there cannot be read now.
@@ -88,6 +88,8 @@ class Pieces:
 
     def put_list(self, sending: Sending, listing: Listing) -> StoredList:
         """
+        Store a list of files, unless it is in the store.
+
         Raises:
             StoreError: it could not be stored.
         """
@@ -104,20 +106,20 @@ class Pieces:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """The ledger names that list now."""
+        """Note that the ledger names that list now."""
         with self._lock:
             self._lists[key] = listing
 
     def names_secret(self, path: str) -> bool:
-        """A list of files is in the store, and `spotrun fetch` shows it."""
+        """Return True if a path names a secret: a list of files is in the store, and `spotrun fetch` shows it."""
         return self._node.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
-        """Its path is written down without secrets, whatever the reason."""
+        """Return the record of a file that was left out. Its path is recorded without secrets, for any reason."""
         return LeftOut(path=self._node.console.redaction.hide_in(path), size_bytes=size_bytes, reason=reason)
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
-        """In the log, once for each file and reason, and for the first files only."""
+        """Note files that were left out in the log, once for each file and reason, and for the first files only."""
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
                 self._told.add((each.path, each.reason))
@@ -175,7 +177,7 @@ class Sending:
 
     def pieces(self, contents: Iterable[bytes]) -> tuple[Piece, ...]:
         """
-        A file, which comes in pieces that are stored now.
+        Store a file, whose pieces come one after the other, and return them.
 
         Raises:
             Refused: it holds a secret.
@@ -199,7 +201,9 @@ class Sending:
 
 
 def stand_behind() -> None:
-    """Training goes first: to Linux each thread has a priority of its own."""
+    """
+    Lower the priority of this thread, so that training goes first: to Linux each thread has a priority of its own.
+    """
     thread = threading.get_native_id()
     niceness = os.getpriority(os.PRIO_PROCESS, thread)
     os.setpriority(os.PRIO_PROCESS, thread, min(niceness + NICENESS, NICENESS_MAX))

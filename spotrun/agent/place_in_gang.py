@@ -1,4 +1,4 @@
-"""A member's place in an attempt of its gang, and what its trainers are told of it."""
+"""Computes a member's rendezvous in an attempt of its gang, and the variables by which its trainers find it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Scripts that were written for SkyPilot find the names that they know."""
+"""Prefixes of the variables: scripts that were written for SkyPilot find the names that they know."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -23,7 +23,10 @@ NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
 
 @dataclass(frozen=True)
 class PlaceInGang:
-    """`addresses` are those of its members, in the order of their ranks; `at` is where this member is among them."""
+    """
+    A member's place in an attempt. `addresses` are those of the gang's members, in the order of their ranks; `at` is
+    this member's index in them.
+    """
 
     run_uid: str
     attempt: int
@@ -54,7 +57,7 @@ class PlaceInGang:
 
     def new_meeting(self) -> Meeting:
         """
-        Where the trainers of one incarnation meet, at this member. The port is one that nobody has now.
+        Return the rendezvous of one incarnation's trainers, at this member, with a port that is free now.
 
         Raises:
             OSError: the address is none of this machine's.
@@ -65,10 +68,10 @@ class PlaceInGang:
 
     def variables(self, incarnation: int, meet: Meeting) -> dict[str, str]:
         """
-        What a trainer of that incarnation finds the others by.
+        Return the variables by which a trainer of that incarnation finds the others.
 
         `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK` are read by `LightningEnvironment`, and `PL_TRAINER_NUM_NODES` by a
-        Trainer that is not told how many there are; the others are for `train: {run}`
+        Trainer without a number of nodes of its own; the others are for `train: {run}`
         (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
         """
         size = len(self.addresses)
@@ -83,7 +86,9 @@ class PlaceInGang:
 
 
 def alone(accelerators: str) -> dict[str, str]:
-    """What the trainer of a run on one instance finds, so that a script for several nodes trains on one too."""
+    """
+    Return the variables of a trainer of a run on one instance, so that a script for several nodes trains on one too.
+    """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 
@@ -101,7 +106,7 @@ def listens_on(address: str) -> dict[str, str]:
 
 
 def _interface_at(address: str) -> str | None:
-    """Return the name of the interface; None if the address is none of this machine's, where nobody reaches it."""
+    """Return the name of the interface; None if the address is none of this machine's, where no member reaches it."""
     try:
         number = socket.gethostbyname(address)
     except OSError:
@@ -115,7 +120,7 @@ def _interface_at(address: str) -> str | None:
 
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
-    """`processes` are those of each member."""
+    """Return the variables of a member. `processes` are those of each member."""
     places = {
         "NUM_NODES": str(len(addresses)),
         "NODE_RANK": str(rank),

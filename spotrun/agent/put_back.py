@@ -1,8 +1,9 @@
 """
 Makes a work folder that of a checkpoint: its files, these and no others, each one verified.
 
-What is missing is fetched into a folder beside the work folder while the trainer does its imports. It is put into its
-places when the trainer asks for it: what is before the training in a script runs in every process, and writes too.
+Missing files are fetched into a folder next to the work folder while the trainer does its imports. They are put into
+their places when the trainer asks for them: the part of a script before the training runs in every process, and writes
+too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COPY_BYTES = 16 << 20
 class FilesOfCommit:
     """
     The files of `commit`; without one, the work folder as it was uploaded. `known` are files of this folder whose
-    content this agent knows. Nothing is done to those that `stays` names.
+    content this agent knows. Files that `stays` names are not touched.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class FilesOfCommit:
         self._listing = Listing(files=())
         self._right: dict[str, Seen] = {}
         self._folders: Collection[str] = ()
-        """That were there before the trainer of now. Those that it makes are its own."""
+        """Folders that were there before the current trainer. Those that it makes are its own."""
 
     def fetch(self) -> None:
         """
-        Bring what is not here, beside the work folder, which stays as it is.
+        Fetch the missing files next to the work folder, which stays as it is.
 
         Raises:
             CheckpointDamaged: the store has not what was committed.
@@ -77,7 +78,7 @@ class FilesOfCommit:
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
     def written(self) -> list[str]:
-        """What is new in the work folder, or another than before the training."""
+        """Return the files of the work folder that are new, or other than before the training."""
         return sorted(self._survey().files)
 
     def _survey(self) -> Survey:
@@ -102,7 +103,7 @@ class FilesOfCommit:
                 raise CheckpointDamaged(f"{each.file.path} of the checkpoint's files: {each.problem}")
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
-        """`put`, which tells `files` what the folder has then. It returns why it has failed, or nothing."""
+        """Return `put`, which also records in `files` what the folder has then. It returns why it has failed, or ""."""
 
         def put(opened: Sequence[str], attempt: int) -> str:
             try:
@@ -117,8 +118,8 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, Known]:
         """
-        Make the work folder so. Files that are `opened` for writing are written to in place, and stay if they are of
-        this process alone. Returns what is known of the folder now.
+        Put the files into their places. Files that are `opened` for writing are written to in place, and stay if they
+        are of this process alone. Return what is known of the folder now.
 
         Raises:
             SpotrunError: something is in the way, or cannot be fetched.
@@ -156,7 +157,9 @@ class FilesOfCommit:
                 _link(root, path, to.text(os.path.realpath(self._work), path))
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
-        """What is open belongs to the process that runs; what was left out is not known to be another."""
+        """
+        Remove files. An open file belongs to the process that runs; a file that was left out is not known to differ.
+        """
         outputs = None if self._commit is None else self._commit.outputs
         if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
             self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
@@ -168,7 +171,7 @@ class FilesOfCommit:
                     os.unlink(name, dir_fd=parent)
 
     def _remove_folders(self, root: int) -> None:
-        """Those that are empty now, and were not there then."""
+        """Remove folders that are empty now, and were not there then."""
         listing = self._listing
         kept = {folder.path for folder in listing.folders}
         for path in (*(file.path for file in listing.files), *(link.path for link in listing.links)):
@@ -178,7 +181,7 @@ class FilesOfCommit:
                 os.rmdir(name, dir_fd=parent)
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
-        """Files of the uploaded work folder that were changed after the checkpoint."""
+        """Restore files of the uploaded work folder that were changed after the checkpoint."""
         if not paths:
             return
         workdir.fetch(self._node.store, self._node.created.workdir_sha256, self._beside / ".uploaded")
@@ -187,17 +190,17 @@ class FilesOfCommit:
             if source.is_file():
                 _place(root, source, path, in_place=path in opened)
             else:
-                self._node.note(f"{path} was changed after the checkpoint, and only the set-up could make it anew")
+                self._node.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
 
 
 def tidy(node: Node, attempt: int) -> None:
-    """A training that begins anew where another one has begun finds the work folder as it was uploaded."""
+    """Restore the uploaded work folder for a training that begins from the start where another one has begun."""
     if node.recorder.state.latest_commit() is None:
         as_uploaded(node, attempt)
 
 
 def as_uploaded(node: Node, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
-    """Remove what earlier trainers have written into the work folder, if there were any, except what `stays`."""
+    """Remove the files of earlier trainers from the work folder, if there were any, except what `stays`."""
     if not node.assignment.training_mark.exists():
         return
     files = FilesOfCommit(node, None, {}, stays=stays)
@@ -210,7 +213,7 @@ def as_uploaded(node: Node, attempt: int, stays: Callable[[str], bool] = lambda 
 
 
 def _remove_emptied(work: Path) -> None:
-    """Folders of loggers in which nothing is left but our mark: a logger counts its folders, to name the next one."""
+    """Remove folders of loggers in which only our mark is left: a logger counts its folders, to name the next one."""
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]
         if work_files.MARK in names and all(each == [work_files.MARK] for *_, each in os.walk(folder) if each):
@@ -232,7 +235,7 @@ def _folder(path: Path) -> Iterator[int]:
 
 
 def _is_other(path: str, links: Mapping[str, LinkTo], now: Mapping[str, LinkTo]) -> bool:
-    """It is a link to elsewhere, or where one has to be there is none, or one where there has to be none."""
+    """Return True if a link leads elsewhere, or is missing, or has to be removed."""
     return links.get(path) != now.get(path)
 
 
@@ -242,7 +245,9 @@ def _make_folder(root: int, folder: Folder) -> None:
 
 
 def _link(root: int, path: str, text: str) -> None:
-    """Last, as no file is written through it. What is open at its place goes on without a name."""
+    """
+    Make a link. Links come last, as no file is written through one. An open file at its place goes on without a name.
+    """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=parent)

@@ -1,5 +1,5 @@
 """
-Whether the members of a gang reach one another. That all of them reach the store does not say so.
+Checks whether the members of a gang reach one another; that each reaches the store does not prove it.
 
 Each agent has a door: a socket at its member's address that takes a connection and closes it. The agents try the doors
 of the others now and then. A process that was stopped still has its door: it is the kernel that answers.
@@ -19,19 +19,19 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 UNREACHED_S = 30.0
-"""Run time without an answer after which a member counts as not reached (protocol 44)."""
+"""Run seconds without an answer after which a member counts as not reached (protocol 44)."""
 UNREACHED_MIN_S = 10.0
 """The same in system time: a busy machine is slow, and an agent that was killed is started again."""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
-"""System time."""
+"""Minimum system seconds between two tries."""
 ANSWERS_WITHIN_S = 3.0
-"""System time."""
+"""Maximum system seconds for an answer."""
 BACKLOG = 64
 
 
 class Place(NamedTuple):
-    """Where a door is."""
+    """Address and port of a door."""
 
     address: str
     port: int
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 class Door:
     """
-    Is open until `close`. At the port where an earlier agent of this instance had it, if that is free.
+    Socket that is open until `close`, at the port where an earlier agent of this instance had it, if that is free.
 
     Raises:
         OSError: the address is none of this machine's.
@@ -70,7 +70,7 @@ class Door:
 
 
 class Reach:
-    """A thread that tries the others' doors."""
+    """Thread that tries the others' doors."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, Place]) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class Reach:
         self._stop.set()
 
     def begins(self) -> None:
-        """A trainer has begun: whoever does not answer has all of its time again."""
+        """Note that a trainer has begun: a member that does not answer has all of its time again."""
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
     @property
@@ -114,7 +114,7 @@ def _answers(door: Place) -> bool:
 
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, Place]:
-    """Those that are known: an agent whose door could not be opened tells of none."""
+    """Return the doors that are known: an agent that could not open its door reports none."""
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
         name: Place(member.ready.address, member.ready.door)

@@ -1,5 +1,5 @@
 """
-The one thread of an agent that reads and writes the ledger.
+Reads and writes the ledger for an agent, in one thread.
 
 Appends wait in a queue and keep their order, so neither the main loop nor an upload ever waits for a slow store unless
 it wants to. A passing fault is retried while training goes on: unknown is not dead (promise I6).
@@ -23,25 +23,28 @@ from spotrun.run.events import AnyEvent, Entry
 from spotrun.run.state import RunState
 
 TAIL_S = 2.0
-"""Run time between two looks at the next number."""
+"""Run seconds between two reads of the next number."""
 TAIL_MIN_S = 0.1
-"""System time."""
+"""Minimum system seconds between two reads of the next number."""
 PAUSE_S = 1.0
-"""System time between two tries, each of which the ledger may have given up after a minute, or at once."""
+"""System seconds between two tries, each of which the ledger may have given up after a minute, or at once."""
 GIVE_UP_AFTER_S = 3600.0
-"""System time. A store that is gone this long has taken the run with it."""
+"""Maximum system seconds of tries. A store that is gone for this long has taken the run with it."""
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
 """
-System time for which an instance waits until somebody has made room in a store that takes no writes. It bills
-meanwhile, and what it holds is seldom worth more: unless the job says otherwise, ten minutes of training. Tests have
-less of it.
+Maximum system seconds for which an instance waits until a store that takes no writes has room again. It bills
+meanwhile, and what it holds is seldom worth more: unless the job says otherwise, ten minutes of training. Tests set
+fewer.
 """
 
 Job = tuple[Decide, "Future[Entry | None]"]
 
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
-    """Append `event`, unless it stands there already: an append whose answer was lost is decided on again."""
+    """
+    Return a decision to append `event`, unless it stands there already: an append whose answer was lost is decided on
+    again.
+    """
     return lambda state: None if done(state) else event
 
 
@@ -70,12 +73,12 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops after the appends that are in the queue."""
+        """Stop after the appends that are in the queue."""
         self._jobs.put(None)
 
     def append(self, decide: Decide) -> Future[Entry | None]:
         """
-        The entry, once it is written; None where `decide` found nothing to do.
+        Return a future of the entry, once it is written; None if `decide` found nothing to do.
 
         The future raises what Ledger.append raises, except that StoreUnavailable means an hour of it.
         """

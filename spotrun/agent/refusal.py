@@ -1,4 +1,4 @@
-"""While the store takes no writes, training pauses: nothing that it did could be kept."""
+"""Pauses training while the store takes no writes: nothing that it did could be kept."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Refusal:
     """
-    Since when the store takes no writes, as far as this agent knows, and who has heard of it. It is over with the first
-    checkpoint that is durable again.
+    The time since when the store takes no writes, as far as this agent knows, and where it was reported. It is over
+    with the first checkpoint that is durable again.
     """
 
     def __init__(self, node: Node, journal: AttemptJournal) -> None:
@@ -31,16 +31,16 @@ class Refusal:
 
     @property
     def is_too_long(self) -> bool:
-        """Waiting longer would cost more than doing the steps since the last checkpoint again."""
+        """True if waiting longer would cost more than doing the steps since the last checkpoint again."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property
     def is_in_ledger(self) -> bool:
-        """Small objects can still be written."""
+        """True if the ledger has the refusal: small objects can still be written."""
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
-        """Tell of it once: in the log, in the status object, and, if it met a checkpoint, in the ledger."""
+        """Report it once: in the log, in the status object, and, if it met a checkpoint, in the ledger."""
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail
             self._node.status.facts["trouble"] = f"training pauses: {detail}"

@@ -1,7 +1,7 @@
 """
-When the state of a command is at rest, and who keeps it from that. The decisions are pure; `writer_of` looks at /proc.
+Tells when the state of a command is at rest, and which process still writes. Pure, except `writer_of`: it reads /proc.
 
-Files that belong together, as those of a database or of a sharded save, are written one after another. So the state
+Files that belong together, like those of a database or of a sharded save, are written one after another. So the state
 is taken only when nothing of it has changed for a while, and no process may still write to it.
 """
 
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from spotrun.folder.state_files import TOO_MANY, StateSurvey
 
 REST_S = 5.0
-"""Run time."""
+"""Minimum run seconds of a rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
-"""The same in system time: however fast run time passes, programs write as slowly as ever. Tests have less of it."""
+"""The same in system time: at any speed of run time, programs write equally slowly. Tests set less."""
 SURVEYS = 2
-"""A rest is at least so many surveys long."""
+"""Minimum length of a rest, in durations of a survey."""
 LOOKS = 5
-"""In a rest, so that one is seen soon after it is long enough."""
+"""Surveys in a rest, so that one is found soon after it is long enough."""
 BUSY_SHARE_MAX = 0.05
-"""Of a processor, for looking. A state of many files is looked at less often."""
+"""Maximum share of a processor for surveys. A state of many files is surveyed less often."""
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
 """Paths by device and inode."""
@@ -35,7 +35,7 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 
 class Writer(NamedTuple):
-    """A process that may write to a file of the state. `mapped`: by its memory."""
+    """A process that may write to a file of the state. `mapped`: through its memory."""
 
     pid: int
     command: str
@@ -48,24 +48,27 @@ class Writer(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The state at one moment; to see it took `took_s` of system time."""
+    """The state at one moment; the survey took `took_s` of system time."""
 
     survey: StateSurvey
     took_s: float
 
 
 def rest_s(look: Look, scale: float) -> float:
-    """System time in which nothing may change."""
+    """Return the system seconds in which nothing may change."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
 def pause_s(look: Look, scale: float) -> float:
-    """System time from one look to the next."""
+    """Return the system seconds between two surveys."""
     return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
 
 
 def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | None:
-    """None where it is. Two looks at least `rest_s` apart, and who was seen to have a file open after the second."""
+    """
+    Return why the state is not at rest; None if it is. Takes two surveys at least `rest_s` apart, and the process that
+    had a file open after the second.
+    """
     if now.survey.has_too_many:
         return TOO_MANY
     changed = now.survey.first_change(before.survey)
@@ -76,8 +79,8 @@ def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | Non
 
 def writer_of(files: Files) -> Writer | None:
     """
-    Some process of this machine that has one of the files open for writing, or mapped shared and writable. Our own is
-    left out, and so are those that this user may not look at.
+    Return a process of this machine that has one of the files open for writing, or mapped shared and writable; None if
+    none has. This process is left out, and so are those that this user may not inspect.
     """
     if not files:
         return None
@@ -103,7 +106,7 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # not every user may follow that link
+            # only some users may follow that link
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 
@@ -119,5 +122,5 @@ def _command(pid: str) -> str:
 
 
 def in_words(trouble: str) -> tuple[str, str]:
-    """What to tell of a state that `trouble` keeps from being copied, and what its user can do."""
+    """Return what to report of a state that `trouble` keeps from being copied, and what its user can do."""
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"it never rests: {trouble}", REST_MORE)

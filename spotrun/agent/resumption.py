@@ -1,6 +1,6 @@
 """
-What a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it, and the
-ends of the fits before it.
+Finds what a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it,
+and the ends of the fits before it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """There are checkpoints and none can be read. Training never begins at zero in silence (promise I4)."""
+    """No existing checkpoint can be read. Training never begins at zero in silence (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage`: the store has not what was committed, so another commit may be whole."""
+        """Keep the reason. `is_damage`: the store has not what was committed, so another commit may be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -38,8 +38,8 @@ class NothingToResumeFrom(Exception):
 
 class Beginning(NamedTuple):
     """
-    What a trainer begins with. The files of `found` are beside the work folder. `ends` are what the fits before that of
-    `found` have ended with, the first one first.
+    Start of a trainer. The files of `found` are next to the work folder. `ends` are the images with which the fits
+    before that of `found` have ended, the first one first.
     """
 
     found: Found | None
@@ -59,7 +59,7 @@ class Beginning(NamedTuple):
 
 
 class Forwarding:
-    """Tells a trainer of its checkpoint while that is fetched."""
+    """Announces its checkpoint to a trainer while that is fetched."""
 
     def __init__(self, node: Node, trainer: Trainer) -> None:
         self._node = node
@@ -74,8 +74,8 @@ class Forwarding:
 
 def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: Mapping[str, Known]) -> Beginning:
     """
-    The newest checkpoint that is whole, with its files; none where there never was one. What is `ready` need not be
-    fetched. What is fetched is handed on to the trainer at once. The work folder has the files that are `known`.
+    Return the newest checkpoint that is whole, with its files; none if there never was one. A `ready` image need not be
+    fetched. Fetched parts are handed on to the trainer at once. The work folder has the files that are `known`.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -109,8 +109,8 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state lies in the work folder now, and the newer ones that were left out. `in_place`: what lies
-    there is what the command before has made of it.
+    The checkpoint whose state lies in the work folder now, and the newer ones that were left out. `in_place`: the files
+    there are those that the command before has left.
     """
 
     commit: Commit
@@ -131,12 +131,12 @@ class StateFound(NamedTuple):
 
 def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    The state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
+    Put the state of the newest checkpoint that is whole, or of the one before, into the work folder. There is one.
 
     Raises:
         NothingToResumeFrom: with the reason.
     """
-    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)  # who may still write to it
+    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)  # these may still write to it
     candidates = [commit for commit in node.recorder.state.restore_candidates() if not commit.event.has_image]
     skipped: list[int] = []
     if choice is StateChoice.AS_IT_STANDS:
@@ -160,7 +160,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
 def _newest_with_files(
     node: Node, candidates: Sequence[Commit], ready: Image | None, recipient: Recipient, known: Mapping[str, Known]
 ) -> Beginning:
-    """The files come beside the image. A checkpoint whose files are damaged is as good as damaged itself."""
+    """Return the newest checkpoint whose files are whole, too; they are fetched along with the image."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:
@@ -189,14 +189,14 @@ def _newest_with_files(
 
 
 def still_here(node: Node, newest: Newest) -> Image | None:
-    """That commit, if every byte of its arena is still as it was."""
+    """Return that commit, if every byte of its arena is still as it was; None otherwise."""
     commit = node.recorder.state.commit(newest.commit)
     assert commit is not None
     return recognised(node.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
 def starts(node: Node, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """With what its fits begin, the first one first."""
+    """Return the beginnings of the trainer's fits, the first one first."""
     if beginning.found is None:
         return [Start(told_to_trainer(node, None))]
     image = beginning.found.image

@@ -1,8 +1,8 @@
 """
-Full arenas become commits: one upload in flight, the newest waiting one next (protocol 20 to 22).
+Turns full arenas into commits: one upload in flight, the newest waiting one next (protocol 20 to 22).
 
-The main loop owns what is waiting; a worker thread makes one snapshot durable at a time and writes to the inbox how it
-went.
+The main loop owns what is waiting; a worker thread makes one snapshot durable at a time and reports the result to the
+inbox.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ from spotrun.store.port import Store
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 TRY_AGAIN_S = 2.0
-"""System time between two tries to save what a full store has refused."""
+"""System seconds between two tries to save what a full store has refused."""
 LARGE_BYTES = 32 << 20
-"""Less is sent with some hundredths of a second of computing, which training does not feel."""
+"""
+Minimum bytes of an upload for which training goes first. A smaller one takes some hundredths of a second of computing,
+which training does not feel.
+"""
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """`image_digest` where the image was not sent whole."""
+    """An upload. `image_digest` is set if the image was not sent whole."""
 
     uploaded: Uploaded
     versions: dict[str, str]
@@ -68,13 +71,13 @@ _NO_IMAGE = _Sent(
     versions={},
     image_digest=None,
 )
-"""Of a command: its state is files alone."""
+"""Upload of a command: its state is files alone."""
 
 
 class Saver:
     """
-    Makes snapshots durable. In the main loop `spent` is called when what a snapshot's arena has in common with the
-    other one may be written again, and `released` when all of it may.
+    Makes snapshots durable. In the main loop `spent` is called when the common part of a snapshot's arena may be
+    written again, and `released` when all of it may.
 
     `hold` keeps a waiting snapshot back (commits are 30 s apart); a final one never waits for that.
     """
@@ -93,7 +96,9 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """The trainer may overwrite a part of what is in flight: if this upload fails, it cannot be repeated."""
+        """
+        True once the trainer may overwrite a part of what is in flight: if this upload fails, it cannot be repeated.
+        """
         self._control = UploadControl()
         self._hurried = False
         self._not_before_s = 0.0
@@ -110,12 +115,14 @@ class Saver:
 
     @property
     def at_work(self) -> bool:
-        """Whether a thread sends one, or deletes what it makes superfluous. Its letter comes before it ends."""
+        """
+        True while a thread sends a snapshot, or deletes what it makes superfluous. Its letter comes before it ends.
+        """
         return self._work is not None and self._work.is_alive()
 
     @property
     def held(self) -> Snapshot | None:
-        """What waits, although nothing is being sent."""
+        """The snapshot that waits although nothing is being sent."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -123,7 +130,7 @@ class Saver:
         self._waiting = snapshot
 
     def drop_waiting(self) -> None:
-        """Newest wins; a final one is the newest by its nature."""
+        """Drop the waiting snapshot, unless it is final: the newest wins, and a final one is the newest."""
         if self._waiting is not None and not self._waiting.taken.final:
             self._released(self._waiting)
             self._waiting = None
@@ -131,8 +138,8 @@ class Saver:
     def turn(self, *, hold: bool, overdue: bool) -> None:
         """
         Begin the next upload, if there is one and nothing is in flight. `overdue`: the next snapshot is due. Training
-        goes first on the processor until then, or until it is there: else no snapshot might ever become durable where
-        the processors are always full.
+        goes first on the processor until then, or until that snapshot is there: otherwise no snapshot might ever become
+        durable where the processors are always full.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -157,13 +164,13 @@ class Saver:
 
     def finish(self, within_s: float) -> None:
         """
-        Wait until what the newest commit makes superfluous is gone. Of a run that is complete nobody else deletes it.
+        Wait until what the newest commit makes superfluous is gone. In a complete run no other process deletes it.
         """
         if self._work is not None:
             self._work.join(within_s)
 
     def close(self) -> None:
-        """Nothing more is saved, nothing is on its way when this returns, and no memory is kept for it."""
+        """Stop saving. When this returns, nothing is on its way, and no memory is kept for it."""
         self._control.cancel()
         if self._work is not None:
             self._work.join()
@@ -180,9 +187,9 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        The store holds what that snapshot's arena has in common with the other one; nothing follows a final one.
+        Note that the store holds the common part of that snapshot's arena; nothing follows a final one.
 
-        Another trainer's sequence begins anew, but not before the snapshots of this one are settled.
+        Another trainer's sequence begins at 0, but not before the snapshots of this one are settled.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
@@ -193,18 +200,18 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """There is a deadline: from now on an upload may take all of the line and of the processor."""
+        """Let uploads take all of the network and of the processor from now on: there is a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
 
     def refused(self) -> None:
-        """The store takes no writes now. What was to be saved is kept, unless something newer waits or it is torn."""
+        """Keep what was to be saved, unless something newer waits or it is torn: the store takes no writes now."""
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
-        """The snapshot in flight is settled. It is tried again only if nothing newer can follow it."""
+        """Settle the snapshot in flight. It is tried again only if nothing newer can follow it."""
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
             return None
@@ -216,7 +223,7 @@ class Saver:
 
 
 class Worker:
-    """The part that runs in threads, one at a time."""
+    """Saves snapshots in threads, one at a time."""
 
     def __init__(
         self,
@@ -230,7 +237,9 @@ class Worker:
         world: int | None = None,
         others: OthersState | None = None,
     ) -> None:
-        """`world` is how many ranks a gang's training has, and `others` are its other members; None on one instance."""
+        """
+        `world` is the number of ranks of a gang's training, and `others` are its other members; None on one instance.
+        """
         self._world = world
         self._others = others
         self._store = store
@@ -318,7 +327,7 @@ class Worker:
         return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
-        """The prefixes of the commits whose objects stay as long as a new one borrows them."""
+        """Return the prefixes of the commits whose objects stay while a new one borrows them."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
@@ -393,7 +402,7 @@ class Worker:
         discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
-        """What dead attempts left, once in the life of this agent."""
+        """Delete the remains of dead attempts, once in the life of this agent."""
         if self._swept:
             return
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
@@ -403,7 +412,7 @@ class Worker:
 
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
-    """All ranks have the same state, and rank 0 has stored it (protocol 41, 42)."""
+    """Return the event as that of a gang: all ranks have the same state, and rank 0 has stored it (protocol 41, 42)."""
     shard = Shard(
         rank=0,
         attempt=event.attempt,
@@ -419,5 +428,5 @@ def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> Checkpoint
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:
-    """The first few that JSON can hold."""
+    """Return the first few metrics that JSON can hold."""
     return {name: value for name, value in list(metrics.items())[:METRICS_MAX] if math.isfinite(value)}

@@ -1,4 +1,4 @@
-"""The run's secrets on its instance: read once an agent, before anything is shipped, and for the trainer alone."""
+"""Reads the run's secrets on its instance: once an agent, before anything is shipped, and for the trainer alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from spotrun.spec.model import RunSpec
 
 @dataclass(frozen=True)
 class Secrets:
-    """`values` by the names of their variables; `failure` is why there are none, and what to do."""
+    """
+    The run's secrets. `values` are by the names of their variables; `failure` is why there are none, and what to do.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     failure: str | None = None
@@ -30,8 +32,8 @@ class Secrets:
 
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
-        What hides them in all that leaves the instance. Where they cannot be read again, nothing is shown of what an
-        earlier agent's trainer, which had them, has written.
+        Return what hides the secrets in all that leaves the instance. If they cannot be read again, all output of an
+        earlier agent's trainer, which had them, is hidden.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME

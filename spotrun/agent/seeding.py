@@ -1,4 +1,4 @@
-"""What lets a script begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
+"""Variables that let a script begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def variables(
     environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
 ) -> dict[str, str]:
     """
-    The variables to add to a trainer's `environment`. Sets and dicts of texts get their order, and generators their
-    seed, from the run; what the job's `envs`, which are `given`, say of either is used in its place. What is named by
-    the day has the name of the run's first.
+    Return the variables to add to a trainer's `environment`. Sets and dicts of texts get their order, and generators
+    their seed, from the run; values of either in the job's `envs`, which are `given`, go first. Names that contain the
+    day have that of the run's first.
 
     An environment may name the seed and the day, so that two runs have the same (`verify-resume`).
     """
@@ -35,5 +35,5 @@ def variables(
 
 
 def _number(what: str, seed: str) -> int:
-    """Of 32 bits, as Python and numpy take."""
+    """Return a number of 32 bits, as Python and numpy take."""
     return int.from_bytes(hashlib.sha256(f"{what} {seed}".encode()).digest()[:4], "little")

@@ -1,6 +1,6 @@
 """
-Before training: the work folder, and the environment that the user's own set-up command makes. PyTorch is a part of
-that environment where the image has none.
+Prepares a training: the work folder, and the environment that the user's own set-up command makes. PyTorch is a part of
+that environment if the image has none.
 
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
@@ -34,14 +34,14 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
-"""System time."""
+"""Maximum system seconds of a set-up command."""
 FETCH_WITHIN_S = 300.0
-"""System time that a passing fault of the store may last."""
+"""Maximum system seconds that a passing fault of the store may last."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
-"""This much of a failed setup's output is searched for the reason."""
+"""Bytes of a failed setup's output that are searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
-"""What a set-up may change, and all that is packed of it."""
+"""Folders that a set-up may change, and all that is packed of it."""
 
 
 class SetupFailed(SpotrunError):
@@ -49,7 +49,10 @@ class SetupFailed(SpotrunError):
 
 
 class NotInstalled(SpotrunError):
-    """What a training needs could not be had here. The user has nothing to do with it, and another instance may."""
+    """
+    A part that a training needs could not be had here. The user has nothing to correct, and another instance may have
+    it.
+    """
 
 
 def prepare(node: Node) -> SetUp:
@@ -82,7 +85,7 @@ def prepare(node: Node) -> SetUp:
 
 
 def _fetch(node: Node) -> None:
-    """Into clean folders: an agent before this one may have died halfway through."""
+    """Fetch into clean folders: an agent before this one may have died halfway through."""
     shutil.rmtree(node.assignment.work, ignore_errors=True)
     workdir.fetch(node.store, node.created.workdir_sha256, node.assignment.work)
     if node.created.start_sha256 is not None:
@@ -100,12 +103,12 @@ def _has_environment(node: Node) -> bool:
 
 
 def _lacks_torch(node: Node) -> bool:
-    """A container has that of its image, or none."""
+    """Return True if PyTorch has to be installed. A container has that of its image, or none."""
     return node.container is None and environment.lacks_torch()
 
 
 def _environment(node: Node) -> tuple[str, int]:
-    """How the environment came to be, and the size of what is packed of it, 0 where nothing is."""
+    """Make the environment. Return how, and the size of its packed files, 0 if none are packed."""
     if not node.spec.pack_setup:
         _run(node)
         return "run", 0
@@ -121,7 +124,7 @@ def _environment(node: Node) -> tuple[str, int]:
 
 
 def _unpacked(node: Node, key: str) -> int | None:
-    """The size of the packed set-up that the environment now comes from; None where it has to be made."""
+    """Return the size of the packed set-up that the environment now comes from; None if it has to be made."""
     began_s = time.monotonic()
     try:
         packed = setup_cache.find(node.store, key)
@@ -157,7 +160,7 @@ def _unpack(node: Node, key: str, packed: setup_cache.PackedSetup) -> None:
 
 def _run_and_pack(node: Node, key: str, *, watched: bool) -> int:
     """
-    The size of the packed set-up that is on its way into the store; 0 where there is none.
+    Run the command. Return the size of the packed set-up that is on its way into the store; 0 if there is none.
 
     `watched`: what the command leaves elsewhere on this machine will not be on the next one.
     """
@@ -198,7 +201,7 @@ def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEf
 
 
 def _store(node: Node, key: str, archive: Path) -> None:
-    """Runs beside the training. If the instance ends first, the next one has to set up again."""
+    """Store the packed set-up during the training. If the instance ends first, the next one has to set up again."""
     try:
         stored = setup_cache.upload(node.store, key, node.assignment.launch, archive)
     except StoreError as error:
@@ -213,7 +216,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _run(node: Node) -> None:
-    """PyTorch first: the user's command may build on it."""
+    """Run the set-up. PyTorch comes first: the user's command may build on it."""
     if _lacks_torch(node) and (failure := _failure_of(node, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if node.spec.setup is not None and (failure := _failure_of(node, node.spec.setup)):
@@ -221,7 +224,7 @@ def _run(node: Node) -> None:
 
 
 def _failure_of(node: Node, command: str) -> str:
-    """How it ended if not well, else ""."""
+    """Return how a command has failed; "" if it ended well."""
     before = node.console.size_bytes()
     output = node.console.open()
     try:

@@ -1,8 +1,9 @@
 """
-What a set-up leaves outside of the run's own folders. It cannot be packed, so such a set-up must run on each instance.
+Finds what a set-up leaves outside of the run's own folders. It cannot be packed, so such a set-up must run on each
+instance.
 
-A look, not a proof: mounted file systems, running processes, and names that came into or went from the folders in which
-programs, packages and data are put. Caches do not count: a program that needs one fills it again.
+A check, not a proof: mounted file systems, running processes, and names that came into or went from the folders in
+which programs, packages and data are put. Caches do not count: a program that needs one fills it again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MOUNTS = Path("/proc/self/mounts")
 
 
 class SideEffects:
-    """The surroundings as they are now; `since` tells what is different later."""
+    """The surroundings as they are now; `since` returns what is different later."""
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
         self._home = home
@@ -30,7 +31,7 @@ class SideEffects:
         self._mounts = _mounts()
 
     def since(self) -> list[str]:
-        """Paths that are new or gone, and places where something was mounted."""
+        """Return paths that are new or gone, and places where something was mounted."""
         return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
 
     def _look(self) -> set[str]:
@@ -39,7 +40,7 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """Names only, without what is below them: that would be hundreds of thousands of files on a cold disk."""
+    """Return names only, without what is below them: that would be hundreds of thousands of files on a cold disk."""
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

@@ -1,9 +1,9 @@
 """
-SIGTERM to a command, and whether it has ended by itself then, with its files as it wants them.
+Sends SIGTERM to a command, and tells whether it has ended by itself then, with its files as it wants them.
 
 A shell that runs a program dies of SIGTERM at once, or runs its next line when the program has ended. So it is stopped,
-and what it runs gets the signal: the program that catches it, and not the workers which that has started. Which
-processes get what is decided purely; `Termination` acts.
+and what it runs gets the signal: the program that catches it, and not the workers that this has started. Which
+processes get which signal is decided purely; `Termination` acts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from spotrun import proc
 
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
-"""A program that catches SIGTERM ends with one of these when it is done, or sends itself the signal once more."""
+"""
+Exit codes of a program that has ended by itself after SIGTERM: it catches the signal, and ends with one of these when
+it is done, or sends itself the signal once more.
+"""
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
 
 class Process(NamedTuple):
-    """`catches`: it has a handler of SIGTERM, or waits for it."""
+    """A process. `catches`: it has a handler of SIGTERM, or waits for it."""
 
     pid: int
     parent: int
@@ -33,7 +36,10 @@ class Process(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Who is stopped, who gets SIGTERM, and whose ends are the command's: each of these has caught the signal."""
+    """
+    Processes that are stopped, those that get SIGTERM, and those whose ends are the command's: each of these has caught
+    the signal.
+    """
 
     stopped: tuple[int, ...]
     terminated: tuple[int, ...]
@@ -41,7 +47,10 @@ class Targets(NamedTuple):
 
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
-    """Of `leader` and what it has started. If nobody catches the signal, all programs get it, and none is judged."""
+    """
+    Return the targets in `leader` and what it has started. If no program catches the signal, all get it, and none is
+    judged.
+    """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
     stopped = tuple(pid for pid in _above(leader, processes) if pid not in programs)
@@ -53,7 +62,9 @@ def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
 
 
 def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """What the shells from `pid` on run; a shell that catches the signal, or runs nothing, is a program itself."""
+    """
+    Yield what the shells from `pid` on run; a shell that catches the signal, or runs nothing, is a program itself.
+    """
     process, children = processes.get(pid), _children(pid, processes)
     if process is None:
         return
@@ -65,7 +76,7 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """`pid`, if it is a shell, and the shells that it runs."""
+    """Yield `pid`, if it is a shell, and the shells that it runs."""
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
         yield pid
@@ -78,7 +89,7 @@ def _children(pid: int, processes: Mapping[int, Process]) -> list[int]:
 
 
 class Termination:
-    """SIGTERM to a command whose first process is `leader`, sent when this is made."""
+    """Sends SIGTERM to a command whose first process is `leader`, when this is made."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -91,7 +102,9 @@ class Termination:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that got the signal, and count, have ended. Their shells are stopped, so nobody reaps them."""
+        """
+        True once all that got the signal, and count, have ended. Their shells are stopped, so no process reaps them.
+        """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
             found = proc.stat(pid)
@@ -103,7 +116,7 @@ class Termination:
         return True
 
     def ended_well(self, leaders_code: int) -> bool:
-        """Whether each that caught the signal came to its own end. `leaders_code` is negative for a signal."""
+        """Return True if each that caught the signal came to its own end. `leaders_code` is negative for a signal."""
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
             for pid in self._targets.judged
@@ -112,7 +125,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """It and what it has started, directly or not, as far as it lives."""
+    """Return the process and what it has started, directly or not, as far as it lives."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:
@@ -129,7 +142,9 @@ def _is_shell(pid: int) -> bool:
 
 
 def _catches(pid: int) -> bool:
-    """By its masks of signals that are caught and blocked (proc_pid_status(5))."""
+    """
+    Return True if a process catches SIGTERM, by its masks of signals that are caught and blocked (proc_pid_status(5)).
+    """
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigBlk:"))]
@@ -138,7 +153,7 @@ def _catches(pid: int) -> bool:
 
 
 def _exit_status(pid: int) -> int:
-    """Of a process that waits to be reaped: the last field of proc_pid_stat(5)."""
+    """Return the exit status of a process that waits to be reaped: the last field of proc_pid_stat(5)."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").split()[-1])
     return 1 << 8

@@ -1,4 +1,4 @@
-"""Snapshots that a trainer has taken, and what they have cost it."""
+"""Snapshots that a trainer has taken, and their cost in run time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spotrun.trainer_link import SnapshotTaken
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
-    still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it. That of a
-    command has no arena, and `state` in its place.
+    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time for which this trainer has
+    stood still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it. A
+    snapshot of a command has no arena, and `state` in its place.
     """
 
     attempt: int
@@ -34,11 +34,11 @@ class Snapshot:
 
     @property
     def unsent_bytes(self) -> int:
-        """What has to be stored for it, as far as that is known."""
+        """Bytes that have to be stored for it, as far as they are known."""
         return self.taken.size_bytes if self.state is None else self.state.changed_bytes
 
     def close_files(self) -> None:
-        """They are stored, or never will be."""
+        """Close the files: they are stored, or never will be."""
         for files in (self.frozen, self.state):
             if files is not None:
                 files.close()
@@ -51,9 +51,10 @@ class Snapshot:
 
 class Stalls:
     """
-    What commits have to account for: each the stalls since the one before it, of snapshots that were not kept too.
+    Stalls that commits have to account for: each the stalls since the one before it, of snapshots that were not kept
+    too.
 
-    A snapshot that is taken while another is being sent knows nothing of what becomes of that.
+    A snapshot that is taken while another is being sent cannot know the result of that.
     """
 
     def __init__(self) -> None:
@@ -61,10 +62,10 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Run time from the trainer's last commit up to `snapshot`."""
+        """Return the run time from the trainer's last commit up to `snapshot`."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 
     def accounted(self, snapshot: Snapshot) -> None:
-        """It is a commit."""
+        """Note that the snapshot is a commit."""
         self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s

@@ -1,6 +1,4 @@
-"""
-Waiting, ready, behind an attempt that is about to end (protocol 13).
-"""
+"""Waits, ready, behind an attempt that is about to end (protocol 13)."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
 
 TURN_S = 0.1
-"""System time between two looks."""
+"""Maximum system seconds between two rounds."""
 
 
 class Prefetch:
-    """The newest checkpoint, fetched before it is needed. What cannot be fetched now is fetched at the takeover."""
+    """Fetches the newest checkpoint before it is needed. What cannot be fetched now is fetched at the takeover."""
 
     def __init__(self, node: Node) -> None:
         self._store = node.store
@@ -28,7 +26,7 @@ class Prefetch:
         self._fetching: tuple[Commit, Future[Image]] | None = None
 
     def follow(self, state: RunState) -> None:
-        """Go for the newest commit, unless another fetch is under way."""
+        """Fetch the newest commit, unless another fetch is under way."""
         newest = state.latest_commit()
         if (
             newest is None
@@ -41,7 +39,7 @@ class Prefetch:
             self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
 
     def take(self, state: RunState) -> Image | None:
-        """The image of the newest commit, if it is here or on its way. Ends the prefetching."""
+        """Return the image of the newest commit, if it is here or on its way; None otherwise. Ends the prefetching."""
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
         if newest is None or fetching is None or fetching[0].number != newest.number:
@@ -63,7 +61,7 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(node: Node, *, warming: bool) -> Image | None:
     """
-    Until this agent may take over; the newest checkpoint then, if it was prefetched.
+    Wait until this agent may take over. Return the newest checkpoint then, if it was prefetched.
 
     The standby is ready at once, or, `warming`, when its trainer has done its imports: a handover that is not pressed
     for time waits for that.
@@ -98,13 +96,13 @@ def stand_by(node: Node, *, warming: bool) -> Image | None:
 
 
 def _wait(node: Node) -> list[Letter]:
-    """One letter or a short while; what belongs to the attempt that is to come is kept for it."""
+    """Wait for one letter or a short while. Letters that belong to the coming attempt are kept for it."""
     try:
         letter = node.inbox.get(timeout=TURN_S)
     except queue.Empty:
         return []
     if isinstance(letter, LedgerRead):
-        return []  # the next look is at what the recorder has
+        return []  # the next round reads the recorder's state
     if isinstance(letter, LedgerLost):
         raise PowerOff(letter.reason)
     if isinstance(letter, NoticeHeard) and letter.kind == "termination":

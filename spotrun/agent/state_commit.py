@@ -1,6 +1,6 @@
 """
-The state of a command as a checkpoint: each file by its content, each folder and link by its name. What has not changed
-since the last one is neither read nor sent.
+Stores the state of a command as a checkpoint: each file by its content, each folder and link by its name. What has not
+changed since the last one is neither read nor sent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from spotrun.folder.stored_files import PIECE_MAX_BYTES, Folder, LeftOut, Link, 
 from spotrun.folder.work_files import Seen
 
 SENDERS = 8
-"""Threads. Most states are many small files, and what counts is how often one waits for the store."""
+"""Threads that send. Most states are many small files, and the number of waits for the store counts."""
 
 
 class StateRefused(Exception):
-    """A part of it may not be stored. Without that part it would be no state."""
+    """A part of the state may not be stored. Without that part it would be no state."""
 
 
 class Known(NamedTuple):
-    """A file as it was in a commit: what the list says of it, and how it looked."""
+    """A file as it was in a commit: its entry in the list, and its stamp."""
 
     seen: Seen
     entry: OutputFile | LeftOut
@@ -44,8 +44,10 @@ class StateStoring:
 
     def all_files(self, known: Mapping[str, Known]) -> dict[str, Known]:
         """
+        Store the files that have changed, and return what is known of each file.
+
         Raises:
-            StateRefused
+            StateRefused: one of them may not be stored.
         """
         unchanged = {path: known[path] for path in self._state.survey.files if path not in self._state.changed}
         with ThreadPoolExecutor(SENDERS, "state") as pool:
@@ -72,7 +74,7 @@ class StateStoring:
         return self._pieces.left_out(path, 0, "").path
 
     def listing(self, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
-        """All that was taken, and what cannot be, like a pipe."""
+        """Return the list of all that was taken, and what cannot be, like a pipe."""
         survey = self._state.survey
         for path in (*survey.links, *survey.folders):
             if self._pieces.names_secret(path):

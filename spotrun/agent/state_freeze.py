@@ -1,7 +1,7 @@
 """
-A copy of a command's state at rest: all of it, or nothing.
+Copies a command's state at rest: all of it, or nothing.
 
-What has changed since the last checkpoint is copied into one file without a name, where the file system shares blocks
+What has changed since the last checkpoint is copied into one file without a name, if the file system shares blocks
 without a wait. Then everything is surveyed again: if anything differs, the copy may hold two moments, and is dropped.
 """
 
@@ -20,18 +20,21 @@ from spotrun.folder.state_files import StateSurvey
 from spotrun.folder.work_files import Seen, Stamp
 
 ALIGNMENT = 4096
-"""A file system shares whole blocks."""
+"""Bytes to which copies are aligned: a file system shares whole blocks."""
 COPY_BYTES = 1 << 30
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-"""copy_file_range(2) between such files, or on such a file system."""
+"""Errors of copy_file_range(2) between such files, or on such a file system."""
 
 
 class NotAtRest(Exception):
-    """Something was written meanwhile; or `OSError`, it cannot be copied."""
+    """A file was written to meanwhile; or `OSError`, it cannot be copied."""
 
 
 class FrozenState:
-    """A state as it was at one moment. It holds a file until it is closed; `changed` says where in it each begins."""
+    """
+    A state as it was at one moment. It holds a file until it is closed; `changed` says where in it each changed file
+    begins.
+    """
 
     def __init__(self, survey: StateSurvey, copies: Descriptors, changed: Mapping[str, int]) -> None:
         self.survey = survey
@@ -39,7 +42,7 @@ class FrozenState:
         self._copies = copies
 
     def whole(self, path: str) -> Whole:
-        """The bytes of a file that has `changed`."""
+        """Return the bytes of a file that has `changed`."""
         return Whole(self._copies[0], self.changed[path], self.survey.files[path].size_bytes)
 
     @property
@@ -51,7 +54,7 @@ class FrozenState:
 
 
 class Freezing(NamedTuple):
-    """How to copy a state: `look` surveys it, and what is `known` is stored already. Copies go below `folder`."""
+    """Copies a state: `look` surveys it, and what is `known` is stored already. Copies go below `folder`."""
 
     work: Path
     folder: Path
@@ -60,7 +63,7 @@ class Freezing(NamedTuple):
 
     def freeze(self, at_rest: StateSurvey) -> FrozenState:
         """
-        The state, if it is still as it was when it was `at_rest`.
+        Return the state, if it is still as it was when it was `at_rest`.
 
         Raises:
             NotAtRest, OSError
@@ -98,7 +101,7 @@ def _unnamed(folder: Path) -> int:
 
 
 def _copy(root: int, path: str, stamp: Stamp, to: int, start: int) -> int:
-    """Its size."""
+    """Copy a file, and return its size."""
     try:
         fd = open_for_reading(root, path)
     except (FileNotFoundError, NotADirectoryError) as error:

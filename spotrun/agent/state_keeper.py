@@ -1,7 +1,7 @@
 """
 Makes checkpoints of a command's state: when it is time for one and the state rests, at a notice, and after its end.
 
-A training that talks to us has its files in its own checkpoints (commit_files.py), and nothing of this then.
+A training with our callback has its files in its own checkpoints (commit_files.py); then nothing of this applies.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ PLACE = "the state of the command"
 
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""A command that has said nothing for so long trains without us. In tests it is less."""
+"""System seconds of silence after which a command counts as training without us. Tests set fewer."""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-A Python that has computed for less than this share of that time may be importing yet, on a busy machine, for so many
-times as long. To import torch and a framework takes 10 to 20 s of a processor.
+Share and factor for a Python that may still be importing on a busy machine: it has computed for less than this share of
+that time, for at most this many times as long. Importing torch and a framework takes 10 to 20 s of a processor.
 """
 
 
 class StateKeeper:
-    """Of one attempt. `begins` comes before each of its commands."""
+    """Keeps the state of one attempt's commands. `begins` comes before each of them."""
 
     def __init__(
         self, node: Node, watch: StateWatch, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
@@ -57,7 +57,7 @@ class StateKeeper:
         self._told = self._unprotected = False
 
     def begins(self, trainer: Trainer, *, put_back: bool) -> None:
-        """`put_back`: its state is that of the newest checkpoint."""
+        """Note that a command begins. `put_back`: its state is that of the newest checkpoint."""
         self._trainer = trainer
         self._began_at, self._began_s = self._node.clock.now(), self._node.clock.monotonic()
         self._due_since_s = self._began_s
@@ -67,12 +67,12 @@ class StateKeeper:
             self._watch.stored = self._watch.look().survey
 
     def rest(self) -> None:
-        """Nothing is copied from here on until a command begins."""
+        """Copy nothing from here on until a command begins."""
         self._watch.rest()
 
     @property
     def is_keeping(self) -> bool:
-        """Whether the state of this command is checkpointed here."""
+        """True if the state of this command is checkpointed here."""
         trained = any(commit.event.has_image for commit in self._node.recorder.state.commits)
         return self._trainer is not None and not self._trainer.makes_snapshots and not trained
 
@@ -109,7 +109,7 @@ class StateKeeper:
 
     @property
     def _has_state(self) -> bool:
-        """Something was kept, or is named to be."""
+        """True if a state was kept, or the job names one."""
         return bool(self._node.spec.train.state) or self._watch.stored is not None
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
@@ -147,12 +147,15 @@ class StateKeeper:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def terminated(self, now_s: float) -> None:
-        """It was asked to end."""
+        """Note that the command has to end."""
         self._terminated_s = now_s
         self._watch.drop()
 
     def awaits_the_last(self, now_s: float) -> bool:
-        """Whether a copy of what the command has left is still being made. One that has failed leaves none."""
+        """
+        Return True while a copy of the ended command's state is still being made. A command that has failed leaves
+        none.
+        """
         assert self._trainer is not None
         exited = self._trainer.exited
         if exited is None:
@@ -171,7 +174,7 @@ class StateKeeper:
     # -- a copy ------------------------------------------------------------------------------------------------------
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Offers it to the saver, or lets it go where it comes too late."""
+        """Offer the copy to the saver, or close it if it comes too late."""
         assert self._trainer is not None
         if letter.is_last:
             self._last_here = True
@@ -211,12 +214,12 @@ class StateKeeper:
         return self._drain.reason or "interval"
 
     def saved(self, snapshot: Snapshot) -> None:
-        """It is a commit."""
+        """Note that the snapshot is a commit."""
         if snapshot.state is not None:
             self._watch.stored = snapshot.state.survey
 
     def given_up(self, reason: str) -> None:
-        """The state holds what may not be stored."""
+        """Report a state that holds what may not be stored."""
         if not self._told:
             self._told = True
             self._node.note(f"no checkpoint of the command's state: {reason}")
@@ -224,7 +227,7 @@ class StateKeeper:
 
 
 def _taken(*, final: bool) -> SnapshotTaken:
-    """Without an image: no step, no epoch."""
+    """Return what was taken without an image: no step, no epoch."""
     return SnapshotTaken(
         arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
     )

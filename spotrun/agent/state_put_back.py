@@ -1,7 +1,7 @@
 """
 Makes the state of a command that of a checkpoint, before the command starts: its files, folders and links, no others.
 
-What is missing is fetched into a folder beside the work folder, each piece verified, and only then renamed into place.
+Missing files are fetched into a folder next to the work folder, each piece verified, and only then renamed into place.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spotrun.run.state import Commit
 from spotrun.spec.patterns import chooser
 
 OWNERS = 0o700
-"""What a folder's owner needs to change it."""
+"""Permissions that a folder's owner needs to change it."""
 
 
 def state_of(node: Node) -> StateAt:
-    """Where the job's command keeps its state."""
+    """Return the paths at which the job's command keeps its state."""
     train = node.spec.train
     return StateAt(train.state_paths, chooser(train.no_state))
 
@@ -49,7 +49,7 @@ class StateOfCommit:
 
     def put(self, attempt: int) -> dict[str, Known]:
         """
-        What is known of the state's files now.
+        Put the state into the work folder. Return what is known of its files now.
 
         Raises:
             CheckpointDamaged: the store has not what was committed.
@@ -99,7 +99,9 @@ class StateOfCommit:
 
 
 class _Placing:
-    """`now` is what lies in the work folder, which is open as `root`. No link is followed."""
+    """
+    Puts files into their places. `now` is the state in the work folder, which is open as `root`. No link is followed.
+    """
 
     def __init__(self, root: int, listing: Listing, now: StateSurvey) -> None:
         self._root = root
@@ -130,7 +132,7 @@ class _Placing:
         self._set_modes(files, folders)
 
     def _set_modes(self, files: Mapping[str, OutputFile], folders: Mapping[str, int]) -> None:
-        """Those of folders last, the innermost first: one may be closed to its own owner."""
+        """Set the modes. Those of folders come last, the innermost first: one may be closed to its own owner."""
         for path, file in files.items():
             if file.mode is not None:
                 self._change_mode(path, file.mode)
@@ -142,7 +144,7 @@ class _Placing:
             os.chmod(name, mode, dir_fd=parent)  # no link is there, and nothing of the command runs that could make one
 
     def _remove(self, paths: Iterable[str]) -> None:
-        """A folder that could not be read is among them, and stays."""
+        """Remove files. A folder that could not be read is among them, and stays."""
         for path in paths:
             with (
                 contextlib.suppress(FileNotFoundError, IsADirectoryError),

@@ -1,7 +1,7 @@
 """
-Waits beside the main loop until the state of a command is at rest, and makes a copy of it then.
+Waits in a thread of its own until the state of a command is at rest, and makes a copy of it then.
 
-It works only while a copy is wanted. Whatever a look costs, it costs the command nothing but a little of the machine.
+It works only while a copy is wanted. A survey at any cost takes nothing from the command but a little of the machine.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from spotrun.folder import state_files
 from spotrun.folder.state_files import StateSurvey
 
 LAST_WITHIN_S = 60.0
-"""System time for what a command has left to come to rest: only a process that it left behind can write to it."""
+"""
+Maximum system seconds for the files of an ended command to come to rest: only a process that it left behind can write.
+"""
 
 
 class Wish(NamedTuple):
-    """A copy of the state of command `incarnation`. `is_last`: it has ended."""
+    """A request for a copy of the state of command `incarnation`. `is_last`: it has ended."""
 
     incarnation: int
     is_last: bool
 
 
 class StateWatch:
-    """The methods are the main loop's; a thread of its own does the work. It ends with `close`."""
+    """Watches the state. The methods are the main loop's; a thread of its own does the work, and ends with `close`."""
 
     def __init__(self, node: Node, files: CommitFiles) -> None:
         self._node = node
@@ -45,23 +47,23 @@ class StateWatch:
         self._at_work = threading.Lock()
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
-        """Why the last look has found no rest; None if it has."""
+        """The reason why the last survey has found no rest; None if it has."""
         self.stored: StateSurvey | None = None
         """The state as the newest checkpoint has it."""
 
     def want(self, wish: Wish) -> None:
-        """Idempotent; the answer is one letter, unless the wish is dropped before."""
+        """Request a copy. Idempotent; the answer is one letter, unless the wish is dropped before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
             self._thread.start()
         self._set(wish)
 
     def drop(self) -> None:
-        """No copy is wanted any more. One that is being made may still come."""
+        """Drop the wish: no copy is wanted any more. One that is being made may still come."""
         self._set(None)
 
     def rest(self) -> None:
-        """The same, and returns when none is being made."""
+        """Drop the wish, and return when no copy is being made."""
         self.drop()
         with self._at_work:
             self.trouble = None
@@ -112,7 +114,7 @@ class StateWatch:
             first, since_s = now, time.monotonic()
 
     def _serve_last(self, wish: Wish) -> None:
-        """Nothing has to rest where nobody is left."""
+        """Copy the state of an ended command, which is at rest unless a process is left."""
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
         with self._at_work:
             state = self._copied(look, look)
@@ -125,15 +127,18 @@ class StateWatch:
         self._answer(wish, state)
 
     def _is_new(self, survey: StateSurvey) -> bool:
-        """Whether it is not that of the newest checkpoint; without one, whether it is more than empty folders."""
+        """
+        Return True if a survey differs from that of the newest checkpoint; without one, if it is more than empty
+        folders.
+        """
         if self.stored is None:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
     def _copied(self, before: Look, now: Look) -> FrozenState | None:
         """
-        None where nothing is new, or it is not at rest. The main loop reads `trouble` at any moment, so that is set
-        once, and at the end.
+        Return a copy; None if nothing is new, or the state is not at rest. The main loop reads `trouble` at any moment,
+        so that is set once, and at the end.
         """
         state, trouble = None, None
         try:
@@ -162,6 +167,6 @@ class StateWatch:
         self._node.inbox.put(StateFrozen(wish.incarnation, state, now, now_s, wish.is_last))
 
     def _pause(self, wish: Wish, seconds: float) -> bool:
-        """Whether the wish still holds after so many seconds of system time."""
+        """Return True if the wish still holds after `seconds` of system time."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._closed or self._wish != wish, seconds)

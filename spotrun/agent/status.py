@@ -1,6 +1,4 @@
-"""
-How the agent shows where it is: `status.json` on its disk at each change, its status object in the store now and then.
-"""
+"""Shows the agent's state: `status.json` on its disk at each change, its status object in the store now and then."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status:
-    """Where this agent is. `change` may be called from any thread."""
+    """The state of this agent. `change` may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "status.json"
@@ -57,7 +55,7 @@ class Status:
         with self._lock:
             self.node = replace(self.node, **changes)
             temporary = self._path.with_suffix(".tmp")
-            with unless_no_room():  # it is for those who look at the instance; the agent needs only what is in memory
+            with unless_no_room():  # users of the instance read it; the agent needs only its memory
                 temporary.write_bytes(msgspec.json.encode(self.node))
                 os.replace(temporary, self._path)
 
@@ -67,7 +65,7 @@ class Status:
 
 
 class Heartbeat:
-    """A thread that overwrites the agent's status object, whether anything has changed or not."""
+    """Thread that overwrites the agent's status object, whether or not anything has changed."""
 
     def __init__(
         self, store: Store, clock: Clock, name: MemberName, status: Status, console: Console, gpus: Gpus
@@ -89,7 +87,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write the last one."""
+        """Stop the thread, and write the last status."""
         self._gpus.stop()
         self._stop.set()
         self._now.set()
@@ -97,7 +95,7 @@ class Heartbeat:
         self._beat()
 
     def beat_now(self) -> None:
-        """What has changed just now is worth a write of its own."""
+        """Write the status at once: a change is worth a write of its own."""
         self._now.set()
 
     def _work(self) -> None:

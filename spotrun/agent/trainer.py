@@ -1,6 +1,4 @@
-"""
-One trainer of an attempt, from its start to its exit: what was said between it and the agent, and what it left.
-"""
+"""One trainer of an attempt, from its start to its exit: its messages, and what it left."""
 
 from __future__ import annotations
 
@@ -44,20 +42,20 @@ from spotrun.trainer_link import (
 )
 
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
-"""System time; tests have less of it."""
+"""Minimum system seconds of silence before a trainer counts as hung; tests set fewer."""
 ABORT_GRACE_S = 5.0
-"""System time that a hung trainer has to write down its stacks, and a refused one to exit."""
+"""Maximum system seconds in which a hung trainer writes its stacks, and a refused one exits."""
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
-"""A message has room for so many paths. Others are named after the next snapshot."""
+"""Maximum paths in a message. Others are named after the next snapshot."""
 TELLINGS_MAX = 64
-"""How often a trainer is told how much has arrived. The socket holds a few hundred unread messages."""
+"""Maximum messages to a trainer on how much has arrived. The socket holds a few hundred unread messages."""
 
 
 class Newest(NamedTuple):
     """
-    A commit and the arena that held it, from `start` of the memory behind `fd` on. Its image had `digest` where it was
+    A commit and the arena that held it, from `start` of the memory behind `fd` on. `digest` is its image's if that was
     not sent whole. The trainer may have begun to write something newer there.
     """
 
@@ -68,8 +66,10 @@ class Newest(NamedTuple):
 
 
 class _Coming:
-    """A checkpoint that is being fetched. The trainer hears of its progress only now and then: it reads nothing
-    during its imports."""
+    """
+    A checkpoint that is being fetched. The trainer gets messages on its progress only now and then: it reads nothing
+    during its imports.
+    """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
         self.image = image
@@ -87,15 +87,15 @@ class _Coming:
 
 class Trainer:
     """
-    Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the commit of the last
-    snapshot, from when that is durable until another fit() does a step; `fit_wanted` the number of the fit() that waits
-    for what it begins with; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
-    says that a command was asked to end, `has_begun` that the ledger knows since when it runs, and `trained_again` that
-    it has begun another training in place of one that died.
+    State of one trainer, and its messages; nothing here decides. `asked` is why a snapshot was requested and not yet
+    taken; `final` the commit of the last snapshot, from when that is durable until another fit() does a step;
+    `fit_wanted` the number of the fit() that waits for its checkpoint; `stalled_s` the run time that it has stood still
+    for snapshots so far; `terminated` says that a command has to end, `has_begun` that the ledger knows since when it
+    runs, and `trained_again` that it has begun another training in place of one that died.
     """
 
     def __init__(self, node: Node, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
-        """`meets` is by what it finds the others of its gang."""
+        """`meets` are the variables by which it finds the others of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -128,7 +128,7 @@ class Trainer:
 
     @property
     def makes_snapshots(self) -> bool:
-        """It has our callback; any other command does not."""
+        """True if the command has our callback; any other has not."""
         return self._process.hello is not None
 
     @property
@@ -140,30 +140,33 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """`image` is being fetched, `begin_bytes` of it first."""
+        """Begin the trainer with `image` while that is being fetched, `begin_bytes` of it first."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
 
     def arrived(self, size_bytes: int) -> None:
-        """The first bytes of what it begins with."""
+        """Report that the first bytes of its checkpoint have arrived."""
         assert self._coming is not None
         if self._coming.worth_telling(size_bytes):
             self._process.send(Arrived(size_bytes=size_bytes))
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came. Its next
-        fits begin with the `later` ones.
+        Send the trainer its start as soon as it says hello, unless it got that image while it came. Its next fits begin
+        with the `later` ones.
 
-        An image is closed once the trainer trains: to free that much memory takes a while, and then delays nobody.
+        An image is closed once the trainer trains: freeing that much memory takes a while, and then delays nothing.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
         self._tell_where()
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
-        """The image that it heard of is damaged, and it may have loaded weights of it. It cannot have done a step."""
+        """
+        Start the trainer again if the image that it got is damaged: it may have loaded weights of it. It cannot have
+        done a step.
+        """
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
@@ -175,11 +178,11 @@ class Trainer:
         self._liveness.heard()
 
     def runs_python(self) -> bool:
-        """Now, in any of its processes."""
+        """Return True if any of its processes runs Python now."""
         return self._process.runs_python()
 
     def cpu_s(self) -> float:
-        """System seconds that its processes have computed so far."""
+        """Return the system seconds that its processes have computed so far."""
         return self._process.cpu_s()
 
     def hello(self, hello: Hello, at_s: float) -> None:
@@ -189,7 +192,7 @@ class Trainer:
         self._tell_where()
 
     def _tell_where(self) -> None:
-        """Once both sides are ready."""
+        """Send the start, once both sides are ready."""
         if self._told_where or self._start is None or not self.makes_snapshots:
             return
         self._told_where = True
@@ -202,15 +205,15 @@ class Trainer:
 
     @property
     def is_behind(self) -> bool:
-        """Fits that an earlier trainer had begun have yet to begin in this one."""
+        """True if fits that an earlier trainer had begun have yet to begin in this one."""
         return bool(self._later)
 
     def take_later(self) -> Start | None:
-        """With what the next of them begins."""
+        """Return the start of the next of them; None if there is none."""
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
-        """Another fit(), in the same process. With an image it is not known yet what this trainer adds to it."""
+        """Begin another fit(), in the same process. With an image it is not known yet what this trainer adds to it."""
         self._drop_image()
         self._start, self._image = start, start.image
         self.fit_wanted = self.finished = self.progress = None
@@ -237,7 +240,7 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """The arena that holds the snapshot; None where it was not the trainer's to fill."""
+        """Return the arena that holds the snapshot; None if it was not the trainer's to fill."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._node.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
@@ -246,11 +249,11 @@ class Trainer:
         return arena
 
     def wants_room(self) -> None:
-        """It stands still until it has an arena to write to."""
+        """Note that the trainer stands still until it has an arena to write to."""
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
-        """The next snapshot's work folder comes."""
+        """Take the first message of the next snapshot's work folder."""
         self._freezing = Coming(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
@@ -259,6 +262,8 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
+        Return the frozen work folder of a snapshot; None if it has none.
+
         Raises:
             msgspec.MsgspecError, AssertionError: the trainer has gone wrong.
         """
@@ -287,7 +292,7 @@ class Trainer:
         )
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
-        """A snapshot of this trainer became durable."""
+        """Note that a snapshot of this trainer became durable, and report it to the trainer."""
         if snapshot.taken.final:
             self.final = commit
         if snapshot.arena is None:
@@ -298,11 +303,14 @@ class Trainer:
         self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
 
     def torn(self, paths: Sequence[str]) -> None:
-        """These files have to be copied at another boundary."""
+        """Request copies of these files at another boundary."""
         self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
-        """Beside the main loop, as much may have to be copied. The trainer waits for it."""
+        """
+        Put the files back in another thread than the main loop's, as much may have to be copied. The trainer waits for
+        it.
+        """
         start = self._start
 
         def put() -> None:
@@ -317,7 +325,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """The newest commit, with its descriptor, which is now the caller's."""
+        """Return the newest commit, with its descriptor, which is then the caller's."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -326,12 +334,12 @@ class Trainer:
             os.close(newest.fd)
 
     def spend(self, arena: Arena) -> None:
-        """What it has in common with the other one is not needed any more."""
+        """Note that the common part of an arena is not needed any more."""
         self._arenas.spend(arena.number)
         self._make_room()
 
     def release(self, arena: Arena) -> None:
-        """It is not needed any more."""
+        """Note that an arena is not needed any more."""
         self._arenas.free(arena.number)
         self._make_room()
 
@@ -355,12 +363,12 @@ class Trainer:
         self._liveness.heard(at_s)
 
     def wants_fit(self, fit: int) -> None:
-        """Its script calls fit() again."""
+        """Note that its script calls fit() again."""
         self.fit_wanted = fit
 
     @property
     def silent_s(self) -> float:
-        """Run time without a sign of life."""
+        """Run time without a sign of life, in seconds."""
         return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
 
     def ended(self, exited: Exited) -> None:
@@ -393,13 +401,13 @@ class Trainer:
         return Signs(self._node.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
-        """It stands still, as it is, until `go_on`."""
+        """Stop the trainer, as it is, until `go_on`."""
         if self._paused_s is None and self.exited is None:
             self._paused_s = self._node.clock.monotonic()
             self._process.stop()
 
     def go_on(self) -> None:
-        """Ends a pause, which counts as a stall."""
+        """End a pause, which counts as a stall."""
         if self._paused_s is not None:
             self.stalled_s += self._node.clock.monotonic() - self._paused_s
             self._paused_s = None
@@ -413,8 +421,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        A second process of its command wanted to lead. One that takes the place of the first, whose training had not
-        come to its end, has to resume as another trainer does.
+        Judge a second process of the command that wanted to lead. One that takes the place of the first, whose training
+        had not come to its end, has to resume as another trainer does.
         """
         if self.exited is not None or self.refused is not None:
             return
@@ -429,7 +437,7 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """It is about to exit by itself."""
+        """Note the refusal of a trainer that is about to exit by itself."""
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
@@ -443,11 +451,11 @@ class Trainer:
         self._process.wait(within_s)
 
     def last_output(self) -> str:
-        """Enough of its last lines for a traceback."""
+        """Return enough of its last lines for a traceback."""
         return self._node.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
-        """Its memory goes; what is still being saved, when that is done."""
+        """Free the trainer's memory; what is still being saved, when that is done."""
         self._drop_image()
         fits.close([start.image for start in self._later if start.image is not None])
         self._later.clear()

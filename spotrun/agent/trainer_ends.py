@@ -1,4 +1,4 @@
-"""What follows the end of a trainer: the attempt is over, or another trainer begins."""
+"""Handles the end of a trainer: the attempt is over, or another trainer begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.agent.resumption import still_here
 from spotrun.run.events import Cause, TrainerExited
 
 RETIRED_WITHIN_S = 10.0
-"""System time that a run which is complete has for deleting the checkpoints that it need not keep."""
+"""Maximum system seconds in which a complete run deletes the checkpoints that it need not keep."""
 
 
 class TrainerEnds(OfAttempt):
@@ -21,14 +21,14 @@ class TrainerEnds(OfAttempt):
         self._leaving = leaving
 
     def settle(self) -> None:
-        """What an exited trainer left is saved before its end is judged."""
+        """Judge the end of a trainer, after its last snapshot was saved."""
         trainer = self._trainer
         if trainer.exited is None or not self._saver.idle or self._keeper.awaits_the_last(self._now_s):
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # Whatever its exit code: a command that saves on SIGTERM ends well, and is not done.
+            # With any exit code: a command that saves on SIGTERM ends well, and is not done.
             self._leaving.terminated()
         if self._is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
@@ -43,7 +43,10 @@ class TrainerEnds(OfAttempt):
         self._restart_or_give_up(trainer.exited)
 
     def follow_others(self) -> None:
-        """Of a gang: who is missing ends the attempt, and a trainer that has ended elsewhere ends this one."""
+        """
+        Follow the others of a gang: a missing member ends the attempt, and a trainer that has ended elsewhere ends this
+        one.
+        """
         if self._gang is None or self._trainer.exited is not None or self._drain.draining_s is not None:
             return
         self._end_without_missing()
@@ -58,8 +61,8 @@ class TrainerEnds(OfAttempt):
 
     def _is_done(self, exited: Exited) -> bool:
         """
-        With the final checkpoint of its last fit() durable, a script that then ended well or hung in its teardown is
-        done.
+        Return True if the script is done: the final checkpoint of its last fit() is durable, and it ended well or hung
+        in its teardown.
 
         A command that never trained and left no checkpoint is done when it ends well.
         """
@@ -99,7 +102,7 @@ class TrainerEnds(OfAttempt):
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """The exit code, the cause and the words of this member's own trainer."""
+        """Return the exit code, the cause and the words of this member's own trainer."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

@@ -1,6 +1,4 @@
-"""
-One trainer process: started in a session of its own, listened to, and ended with all that it started.
-"""
+"""One trainer process: started in a session of its own, read from, and ended with all that it started."""
 
 from __future__ import annotations
 
@@ -34,13 +32,13 @@ from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
-"""System time for the last messages of a dead trainer."""
+"""Maximum system seconds for the last messages of a dead trainer."""
 LOOK_S = 0.05
-"""System time between two looks whether a command has ended that got SIGTERM."""
+"""System seconds between two checks whether a command has ended that got SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
-"""What the system says of a program that the job's own words, its `PATH` above all, keep from starting anywhere."""
+"""Errors of the system for a program that the job's own words, its `PATH` above all, keep from starting anywhere."""
 NOT_FOUND = 127
-"""The exit code by which shells say so."""
+"""Exit code of a shell whose program was not found."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
 """The same through all attempts. Scripts that were written for SkyPilot name their folders and logs by it."""
@@ -51,7 +49,7 @@ def not_started(program: str, error: OSError) -> str:
 
 
 def training_command(spec: RunSpec, instance_dir: Path, python: str = sys.executable) -> list[str]:
-    """`python` is the one without an environment."""
+    """Return the command of the training. `python` is the one without an environment."""
     if spec.train.script is not None:
         return [environment.python(instance_dir, python), spec.train.script, *spec.train.args]
     if spec.train.module is not None:
@@ -64,7 +62,7 @@ def user_environment(
     spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str, container: Container | None = None
 ) -> dict[str, str]:
     """
-    The environment of everything that runs for the user on this instance. `python` is that of the run's own
+    Return the environment of everything that runs for the user on this instance. `python` is that of the run's own
     environment, or the agent's, or that of the `container`, if it has none. W&B sees one run through all attempts,
     unless the user names another.
 
@@ -91,7 +89,7 @@ def user_environment(
 
 def names_for_loggers(run_uid: str) -> dict[str, str]:
     """
-    What makes a logging service take all attempts for one run.
+    Return the variables by which a logging service takes all attempts for one run.
 
     W&B: https://docs.wandb.ai/guides/runs/resuming, an offline run with that id is appended to it by `wandb sync`. Its
     file is written each second, not each 15 s: what was not written before a checkpoint is lost with the instance.
@@ -108,13 +106,13 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
 
 
 def environment_of(node: Node) -> dict[str, str]:
-    """The environment of what runs for the user on this node."""
+    """Return the environment of what runs for the user on this node."""
     place = node.assignment
     return user_environment(node.spec, place.folder, place.instance_id, place.run_uid, node.container)
 
 
 def in_container(node: Node, command: list[str]) -> list[str]:
-    """The command as this node runs it in the work folder: in its container, if it has one."""
+    """Return the command as this node runs it in the work folder: in its container, if it has one."""
     return command if node.container is None else node.container.within(command, node.assignment.work)
 
 
@@ -186,7 +184,7 @@ class TrainerProcess:
         threading.Thread(target=self._wait, args=(process, entrance), name="trainer-end", daemon=True).start()
 
     def _lead(self, link: TrainerLink) -> None:
-        """It has come, and hears first what it was told before."""
+        """Take the link of the process that leads, and send it first what waited for it."""
         self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
         self._reader.start()
         with self._sending:
@@ -196,7 +194,8 @@ class TrainerProcess:
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """
-        Now, or when it comes. If the trainer is gone, nothing is lost: its end is in the inbox, or will be.
+        Send a message now, or when the trainer connects. If the trainer is gone, nothing is lost: its end is in the
+        inbox, or will be.
         """
         with self._sending:
             if self._link is None:
@@ -210,14 +209,14 @@ class TrainerProcess:
             link.send(message, fds)
 
     def cpu_s(self) -> float:
-        """System seconds that the processes of its group, those alive, have computed so far."""
+        """Return the system seconds that the live processes of its group have computed so far."""
         return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
 
     def runs_python(self) -> bool:
         return self._process is not None and not self._gone.is_set() and groups.runs_python(self._process.pid)
 
     def abort(self) -> None:
-        """SIGABRT to the training process, whose faulthandler writes down where it stands."""
+        """Send SIGABRT to the training process, whose faulthandler writes its stacks."""
         if self._process is None or self._gone.is_set():
             return
         leader = self._entrance.leader if self._entrance is not None else None
@@ -226,14 +225,14 @@ class TrainerProcess:
             os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
 
     def stop(self) -> None:
-        """SIGSTOP to all of it: it computes nothing and loses nothing until `go_on`."""
+        """Send SIGSTOP to all of it: it computes nothing and loses nothing until `go_on`."""
         self._signal_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal_all(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM to the command; when it has ended, SIGKILL to the rest of the group. Returns at once."""
+        """Send SIGTERM to the command; when it has ended, SIGKILL to the rest of the group. Returns at once."""
         if self._process is None or self._gone.is_set() or self._termination is not None:
             return
         self._termination = Termination(self._process.pid)
@@ -245,7 +244,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to all of it: data loading workers would linger for seconds. Returns at once."""
+        """Send SIGKILL to all of it: data loading workers would linger for seconds. Returns at once."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -286,8 +285,8 @@ class TrainerProcess:
 
 def _state_dir(node: Node) -> Path:
     """
-    Made if it is ours. The job's own is not there before the command makes it: many begin anew if it is not, and give
-    it the mode that they want.
+    Return the state folder, made if it is ours. The job's own is not there before the command makes it: many commands
+    begin from the start if it is not, and give it the mode that they want.
     """
     folder = node.assignment.work / node.spec.train.state_dir
     if node.spec.train.state_dir == STATE_DIR_OF_OURS:
@@ -297,14 +296,16 @@ def _state_dir(node: Node) -> Path:
 
 
 def _started_for(address: str) -> list[int]:
-    """What a trainer has left in groups of their own, by the environment that it was started with."""
+    """
+    Return the processes that a trainer has left in groups of their own, by the environment that it was started with.
+    """
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
 def _command(node: Node) -> list[str]:
     """
-    A container that is gone takes this agent with it. The next one begins with a new one. A command of the user's
-    needs no Python in it.
+    Return the command of the trainer. A container that is gone takes this agent with it; the next agent begins with a
+    new one. A command of the user's needs no Python in it.
     """
     folder, container = node.assignment.folder, node.container
     if container is None:
@@ -316,7 +317,10 @@ def _command(node: Node) -> list[str]:
 
 
 def start_trainer(node: Node, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """`meets` is by what a trainer of a gang finds the others; empty for a run on one instance."""
+    """
+    Start a trainer. `meets` are the variables by which a trainer of a gang finds the others; empty for a run on one
+    instance.
+    """
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:

@@ -14,8 +14,8 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    `spare` was started before the takeover and waits in its set-up. In a gang this member has a `place`, and each
-    trainer is started where `arrange` has told that it finds the others.
+    The trainers of an attempt. `spare` was started before the takeover and waits in its set-up. In a gang this member
+    has a `place`, and each trainer starts with the rendezvous of the last `arrange`.
     """
 
     def __init__(self, node: Node, spare: TrainerProcess | None = None, place: PlaceInGang | None = None) -> None:
@@ -41,13 +41,13 @@ class Trainers:
         return self._current
 
     def arrange(self) -> Meeting | UnsetType:
-        """Where the next trainer finds the others of its gang."""
+        """Return the rendezvous at which the next trainer finds the others of its gang."""
         if self._place is not None:
             self._meet = self._place.new_meeting()
         return self._meet
 
     def _met_at(self, incarnation: int) -> dict[str, str]:
-        """What it is told of the others of its gang."""
+        """Return the variables by which a trainer finds the others of its gang."""
         if self._place is None or self._meet is UNSET:
             return {}
         return self._place.variables(incarnation, self._meet)
@@ -60,12 +60,12 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """The saver is done with what an arena has in common with the other one."""
+        """Note that the saver is done with the common part of an arena."""
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """The saver is done with an arena, and with the files beside it."""
+        """Note that the saver is done with an arena, and with the files of its snapshot."""
         snapshot.close_files()
         if snapshot.arena is None:
             return
@@ -75,16 +75,16 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """The newest commit of the current one, with its memory, which is now the caller's."""
+        """Return the newest commit of the current one, with its memory, which is then the caller's."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:
-        """The memory of the current one goes. It has ended, and nothing of it is being saved."""
+        """Free the memory of the current one. It has ended, and nothing of it is being saved."""
         if self._current is not None:
             self._current.close()
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
-        """End them, with all that they started; wait for that for so much system time at most."""
+        """End the trainers, with all that they started; wait for that for at most `within_s` of system time."""
         if self._current is not None:
             self._current.kill(within_s)
         if self._spare is not None:

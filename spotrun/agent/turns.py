@@ -1,5 +1,5 @@
 """
-The main loop of an attempt, from its takeover on: what the letters in the inbox say, and what is due.
+Runs the main loop of an attempt, from its takeover on: it acts on the letters in the inbox, and on what is due.
 
     train (snapshots become commits) -> drained | ended | completed
 """
@@ -49,7 +49,7 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 TURN_S = 0.1
-"""System time: how long the loop waits for a letter at most."""
+"""Maximum system seconds for which the loop waits for a letter."""
 SAVES_FAILED_MAX = 5
 
 
@@ -63,7 +63,7 @@ class Turns(OfAttempt):
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
-        From the trainer of that number on. `ready` gives a checkpoint that need not be fetched.
+        Run the attempt from the trainer of that number on. `ready` returns a checkpoint that need not be fetched.
 
         Raises:
             PowerOff: always, with the reason.
@@ -73,7 +73,7 @@ class Turns(OfAttempt):
             self._turn()
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
-        """The attempt is over, and its trainer gone: what that has taken becomes commits. Nothing else is heard."""
+        """Save the snapshots of an attempt that is over, and whose trainer is gone. All other letters are dropped."""
         self._saver.hurry()
         while goes_on() and not self._saver.idle:
             is_at_work = self._saver.at_work
@@ -107,7 +107,7 @@ class Turns(OfAttempt):
         self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(self._now_s) is not None)
 
     def _letters(self) -> Iterator[Letter]:
-        """The letters that have come; waits a little for the first."""
+        """Yield the letters that have come; wait a little for the first."""
         wait_s = min(TURN_S, max(0.0, self._leaving.until_next_s))
         try:
             yield self._node.inbox.get(timeout=wait_s)
@@ -196,7 +196,10 @@ class Turns(OfAttempt):
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     def _abandoned(self) -> None:
-        """The state of a command is wanted as it is now; of a training a newer snapshot follows by itself."""
+        """
+        Settle an abandoned snapshot. The next copy of a command's state is due at once; in a training a newer snapshot
+        follows by itself.
+        """
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
             self._pace.dropped()
@@ -210,8 +213,8 @@ class Turns(OfAttempt):
 
     def _follow_refusal(self) -> None:
         """
-        A training whose newest snapshot the store refuses stands still, and bills, for a while only. A drain wakes it:
-        its last snapshot may yet be saved.
+        Pause a training whose newest snapshot the store refuses. It bills, so only for a while. A drain wakes it: its
+        last snapshot may still be saved.
         """
         if not self._refusal.goes_on:
             return
@@ -221,7 +224,7 @@ class Turns(OfAttempt):
             self._trainer.pause()
 
     def _give_up_waiting(self) -> NoReturn:
-        detail = f"nobody made room in the store within {ROOM_WITHIN_S / 60:.0f} min: {self._refusal.detail}"
+        detail = f"the store has had no room for {ROOM_WITHIN_S / 60:.0f} min: {self._refusal.detail}"
         if self._refusal.is_in_ledger:
             self._ending.failed(Cause.STORE_FULL, detail, lossy=True)
         self._trainers.close()
@@ -231,7 +234,7 @@ class Turns(OfAttempt):
 
     def _follow_fits(self) -> None:
         """
-        The next fit() begins when the last snapshot of the one before is durable: so each fit() that has begun has an
+        Begin the next fit() when the last snapshot of the one before is durable: so each fit() that has begun has an
         end of all before it. In a drain no other begins.
         """
         trainer = self._trainer

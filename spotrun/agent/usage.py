@@ -1,5 +1,5 @@
 """
-What a training needs of its machine: processors, memory, GPUs, and how long it waits for its data.
+Measures what a training needs of its machine: processors, memory, GPUs, and how long it waits for its data.
 
 The figures are those of the whole machine, which a training has for itself on every cloud but the local one.
 """
@@ -15,18 +15,18 @@ from spotrun.folder.status_objects import Busy, Gpu, Trained, Usage, Used
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
-"""System time between two looks at the machine."""
+"""System seconds between two reads of the machine."""
 WINDOW_S = 60.0
-"""System time over which the waiting for data is averaged."""
+"""System seconds over which the waiting for data is averaged."""
 ENOUGH_S = 20.0
-"""System time of training before its share means anything."""
+"""Minimum system seconds of training before its share means anything."""
 WORTH_TELLING = 0.30
-"""The share of its time that a training waits for its data from which on that is told."""
+"""Share of its time for which a training waits for its data, above which the agent reports that."""
 
 
 class Machine:
     """
-    How busy this machine is: /proc/stat and /proc/meminfo, proc(5). What waits for a disk or a hypervisor does not
+    Use of this machine: /proc/stat and /proc/meminfo, proc(5). A process that waits for a disk or a hypervisor does not
     compute.
     """
 
@@ -37,10 +37,10 @@ class Machine:
         self._newest: Usage | None = None
         self._trained = False
         self.used = Used()
-        """While it trained, in system time."""
+        """Use while it trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
-        """Since the look before; None before there was one, and on a machine that does not tell."""
+        """Return the use since the read before; None before there was one, and on a machine without figures."""
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
         if passed_s >= LOOKS_EVERY_S:
@@ -69,7 +69,9 @@ class Machine:
         )
 
     def _read_times(self) -> tuple[int, int] | None:
-        """Of all processors: ticks that have passed, and those in which one computed."""
+        """
+        Return the ticks of all processors that have passed, and those in which one computed; None without figures.
+        """
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
         except OSError:
@@ -81,7 +83,7 @@ class Machine:
         return computed + idle + waits + stolen, computed
 
     def _read_memory(self) -> tuple[int, int] | None:
-        """Bytes that there are, and that a program could still have."""
+        """Return the bytes of memory, and those that a program could still have; None without figures."""
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
         except OSError:
@@ -92,7 +94,7 @@ class Machine:
 
 
 def used_in(seconds: float, usage: Usage) -> Used:
-    """`seconds` of a machine that was as busy as that."""
+    """Return the use of `seconds` of a machine that was as busy as that."""
     gpu_used, gpu_bytes = usage.gpu_memory
     return Used(
         cpu=_busy(seconds, usage.cpu_share),
@@ -112,7 +114,7 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    For which share of its time a training has waited for its data lately, and what it has done in all; validations are
+    Share of its recent time for which a training has waited for its data, and what it has done in all; validations are
     left out.
     """
 
@@ -121,14 +123,14 @@ class DataWait:
         self._last: Progress | None = None
         self._told = False
         self.trained = Trained()
-        """In system time."""
+        """All training so far, in system time."""
 
     def new_trainer(self) -> None:
-        """What it waits is counted from 0 again."""
+        """Start over: a new trainer counts its waiting from 0."""
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
-        """`at_s` is system time."""
+        """Note progress at `at_s` of system time."""
         known = self._known
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
             known.clear()  # a validation, or another fit
@@ -148,7 +150,7 @@ class DataWait:
 
     @property
     def share(self) -> float | None:
-        """None as long as too little was trained in one piece."""
+        """The share; None until enough was trained in one piece."""
         if not self._known:
             return None
         (began_s, before_s), (now_s, waited_s) = self._known[0], self._known[-1]
@@ -157,7 +159,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """What to tell a person, once; "" otherwise."""
+        """Return a note for the user, once; "" otherwise."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""
@@ -169,5 +171,5 @@ class DataWait:
 
 
 def _samples_since(before: Progress, now: Progress) -> int:
-    """The last batch of each epoch is always told."""
+    """Return the samples between two reports. The last batch of each epoch is always reported."""
     return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

@@ -1,1 +1,1 @@
-"""What lies in a run's folder on the store, and beside it."""
+"""Reads and writes the objects in a run's folder on the store, and those next to it."""

@@ -1,4 +1,4 @@
-"""What the agents of a run say about themselves, as far as a runner asks."""
+"""Reads the status objects of a run's agents, as far as a runner needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Figure = TypeVar("Figure", int, float)
 
 
 class AgentStatuses:
-    """Each status object is read at most once between two calls of `forget`."""
+    """Status objects of a run's agents. Each is read at most once between two calls of `forget`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,21 +35,23 @@ class AgentStatuses:
         return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """From the agent whose attempt trains; of a gang, that of its lead."""
+        """Return the status of the agent whose attempt trains; of a gang, that of its lead."""
         return None if state.current is None else self.of(state.current.names[0])
 
     def all_current(self, state: RunState) -> list[AgentStatus | None]:
-        """From each agent of the attempt that trains."""
+        """Return the status of each agent of the attempt that trains."""
         return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
-        """The launches whose agent stands by."""
+        """Return the launches whose agent stands by."""
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
-        """The newest step of the training that is lost with an instance; None where its agent has begun no attempt."""
+        """
+        Return the newest step of the training that is lost with an instance; None if its agent has begun no attempt.
+        """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
         found = [status for status in map(self.of, names) if status is not None and status.attempt is not None]
@@ -58,10 +60,10 @@ class AgentStatuses:
 
     def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        When the agents of these members spoke last; one that never did is absent.
+        Return when the agents of these members last wrote their status; a member without one is absent.
 
         Raises:
-            StoreUnavailable: nobody knows.
+            StoreUnavailable: the times are unknown.
         """
         found = ((name, stored_status(self._store, agent_key(*astuple(name)), AgentStatus)) for name in names)
         return {name: status.at for name, status in found if status is not None}
@@ -73,12 +75,15 @@ class AgentStatuses:
         return StepSeen(attempt=status.attempt, step=status.step, at=status.at)
 
     def steps_total(self, state: RunState) -> float | None:
-        """By the newest agent that knew it. A status object that is missing later does not make it unknown again."""
+        """
+        Return the total steps by the newest agent that knew them. A status object that is missing later does not make
+        them unknown again.
+        """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """By the newest agent that knew it; asked for only where there is a budget to forecast."""
+        """Return the total epochs by the newest agent that knew them; read only if there is a budget to forecast."""
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
         return self._epochs_total
@@ -86,7 +91,9 @@ class AgentStatuses:
     def _newest(
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
-        """The figure by the newest agent that says it. Once it is known, only the newest agent of all is asked."""
+        """
+        Return the figure of the newest agent that reports one. Once it is known, only the newest agent of all is read.
+        """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])
             if status is not None and (found := figure(status)) is not None:

@@ -1,5 +1,5 @@
 """
-Which runner attends to a run: the one whose heartbeat is the runner's status object. Any other that looks after the run
+Tells which runner attends to a run: the one whose heartbeat is the runner's status object. Any other runner of the run
 leaves the object to it, and takes its place when it has died.
 """
 
@@ -14,28 +14,29 @@ from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.store.port import Store
 
 UNATTENDED_AFTER = timedelta(minutes=1)
-"""System time without a sign of life; most runners give one every 15 s."""
+"""System time without a heartbeat after which a run counts as unattended; most runners write one every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
-"""The same, whatever a runner says of itself."""
+"""Maximum of that time, for any interval that a runner reports."""
 HOST_VARIABLE = "SPOTRUN_HOST"
-"""The variable with another name of the machine, where each process of one runner gets a machine of another name."""
+"""Variable with another name of the machine, for runners whose processes each get a machine of another name."""
 
 
 def own_host() -> str:
-    """How the machine of this process is called in a sign of life."""
+    """Return the name of this process's machine in a heartbeat."""
     return os.environ.get(HOST_VARIABLE) or socket.gethostname()
 
 
 def lasts(status: RunnerStatus) -> timedelta:
-    """How long a sign of life counts: until the runner has missed one, which may be a little late."""
+    """Return how long a heartbeat counts: until the runner has missed one, which may be a little late."""
     return min(max(UNATTENDED_AFTER, timedelta(seconds=2 * status.every_s)), UNATTENDED_AFTER_MAX)
 
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    The living runner that attends to the run in the place of this process; None if there is none. `clock` is the run's.
+    Return the living runner that attends to the run in the place of this process; None if there is none. `clock` is the
+    run's.
 
-    The process that started this one in the background hands over to it, so it counts no more.
+    The process that started this one in the background hands over to it, so it does not count.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:
@@ -46,7 +47,7 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
 
 
 def has_died(status: RunnerStatus) -> bool:
-    """Whether that is known: nobody here can see the processes of another machine."""
+    """Return True if the runner is known to be dead: a process cannot see those of another machine."""
     import psutil
 
     return status.host == own_host() and not psutil.pid_exists(status.pid)

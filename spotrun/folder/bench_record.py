@@ -1,10 +1,10 @@
 """
-What `spotrun bench` has measured, kept beside the runs of the store so that later runs of the same job know it.
+Measurements of `spotrun bench`, kept next to the runs of the store for later runs of the same job.
 
     bench/NAME/DIGEST/KIND                  DIGEST is that of what the job trains, with all its arguments
 
-A later measurement of the same replaces the one before. The record only guides which type is asked first: without it a
-run believes published figures, until it has measured its own.
+A later measurement of the same replaces the one before. The record only decides which type is requested first: without
+it a run uses published figures, until it has measured its own.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 FOLDER = "bench"
-"""No run's folder has this name: each ends in a uid."""
+"""Folder of the measurements. No run's folder has this name: each ends in a uid."""
 OTHERS_MAX = 30
-"""So many are looked at for one with other arguments, the newest first."""
+"""Maximum records that are searched for one with other arguments, the newest first."""
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a job does on a `kind` of instances: seconds of a step, and of the whole training without validations and
-    starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the measurement
-    itself tells. `start_s` is from asking for the instance to the first step, and `usual_boot_s` the part of it that a
-    boot was expected to take. None is unknown. `run` is where it was measured.
+    A measurement of a job on a `kind` of instances: seconds of a step, and of the whole training without validations
+    and starts. `samples` are those of a step. `doubt` is the share by which a step may be wrong, as far as the
+    measurement itself shows. `start_s` is from the request for the instance to the first step, and `usual_boot_s` the
+    expected boot in it. None is unknown. `run` is where it was measured.
 
-    `otherwise` says what the bench had put into the place of what the job says, by these `args` of its script or this
+    `otherwise` says what the bench had put in place of the job's own values, by these `args` of its script or this
     `command`. `job` is the digest of the job without all that a bench varies; "" in an older record.
     """
 
@@ -55,7 +55,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep(store: Store, spec: RunSpec, found: Benched) -> None:
     """
-    Keep it for later runs of `spec`, which is the job as it was measured.
+    Keep a measurement for later runs of `spec`, which is the job as it was measured.
 
     Raises:
         StoreError: the store does not take it.
@@ -65,7 +65,7 @@ def keep(store: Store, spec: RunSpec, found: Benched) -> None:
 
 def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
     """
-    What is known of a job, by kind. What nobody can read is passed over.
+    Return the measurements of a job, by kind. Unreadable ones are passed over.
 
     Raises:
         StoreError: the store cannot be read.
@@ -77,7 +77,8 @@ def benched(store: Store, spec: RunSpec) -> dict[str, Benched]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched | None:
     """
-    The newest measurement on that kind of the job of that name and digest, with whatever a bench varies.
+    Return the newest measurement on that kind of the job of that name and digest, with any values that a bench varies;
+    None if there is none.
 
     Raises:
         StoreError: the store cannot be read.
@@ -92,7 +93,7 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> Benched |
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, Benched]) -> dict[str, float]:
     """
-    Of each kind of a choice that is known, the seconds in which it trains as much as the first known one in a step:
+    Return for each known kind of a choice the seconds in which it trains as much as the first known kind in a step:
     with more devices, a step may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
@@ -110,12 +111,14 @@ def _read(store: Store, key: str) -> Benched | None:
 
 
 def _folder(spec: RunSpec) -> str:
-    """A run of the same name may train something else, and does with other arguments."""
+    """
+    Return the folder of a job's measurements. A run of the same name with other arguments may train something else.
+    """
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 
 def digest_of(spec: RunSpec) -> str:
-    """Of what it trains."""
+    """Return the digest of what the job trains."""
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
     return hashlib.sha256(trained).hexdigest()[:16]
 

@@ -1,5 +1,5 @@
 """
-What `spotrun status` shows of a run that has ended, in one small object, so that nobody folds its ledger for it.
+The line of `spotrun status` for a run that has ended, in one small object, so that no command folds its ledger for it.
 
 A runner writes it once nothing of the run is left running. It is a status object: the ledger is the truth, and one
 that does not fit the ledger is ignored. It has the digest of the last entry, and one of what a listing says of all:
@@ -31,18 +31,20 @@ from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
-"""A longer one is not read whole: then it does not match its checksum."""
+"""Maximum bytes that are read. A longer object is cut, and does not match its checksum."""
 VERSION = 5
-"""To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
+"""
+Version of the figures below, increased when one is computed otherwise: what an earlier version wrote is then ignored.
+"""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
-    rented. `detail` says how it ended. `files` of the script are stored. `gaps` are in no checkpoint. Of the `voids`,
-    `forged` entries lack the owner's signature. Of a command, `usd_per_kept_hour` is what an hour of its time has cost
-    that was not lost; one that `keeps_nothing` so far begins anew after an interruption, and of an
-    `unprotected` one the training has not found its agent.
+    A run in one line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was rented.
+    `detail` says how it ended. `files` of the script are stored. `gaps` are in no checkpoint. Of the `voids`, `forged`
+    entries lack the owner's signature. For a command, `usd_per_kept_hour` is the cost of an hour of its time that was
+    not lost; a command that `keeps_nothing` so far starts over after an interruption, and the training of an
+    `unprotected` one has not found its agent.
     """
 
     state: str
@@ -63,7 +65,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`sha256` is that of the last entry's object, `listed_sha256` that of the ledger's listing."""
+    """
+    A stored final status. `sha256` is that of the last entry's object, `listed_sha256` that of the ledger's listing.
+    """
 
     version: Count
     run: str
@@ -93,20 +97,23 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
 
 
 def final_status(state: RunState) -> RunStatus | None:
-    """None while anything of it may still change."""
+    """Return the final status; None while anything of it may still change."""
     end = state.terminal
     return run_status(state, summarise(state, end.at), end.at) if end is not None and is_final(state) else None
 
 
 def is_final(state: RunState) -> bool:
-    """Whether the run has ended, and the end of each instance is recorded."""
+    """Return True if the run has ended, and the end of each instance is recorded."""
     return state.terminal is not None and not any(
         launch.recorded and not launch.gone for launch in state.launches.values()
     )
 
 
 def write_final_status(store: Store, ledger: Ledger) -> None:
-    """Write it if the run has ended for good. Without it `spotrun status` reads the ledger; so a failure is no loss."""
+    """
+    Write the final status if the run has ended for good. Without it `spotrun status` reads the ledger; so a failure is
+    no loss.
+    """
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None or sha256 is None:
         return
@@ -121,8 +128,8 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
 
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
-    None if there is none that fits the ledger: each entry is there as it was listed then, none follows, and the last is
-    the same. One that cannot be read is no loss either.
+    Return the final status; None if there is none that fits the ledger: each entry is there as it was listed then, none
+    follows, and the last is the same. One that cannot be read is no loss either.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -143,7 +150,7 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
 
 
 def _is_whole(listed: Sequence[StoredObject]) -> bool:
-    """Whether these are entries from 0 on, without a gap."""
+    """Return True if these are entries from 0 on, without a gap."""
     return bool(listed) and [found.key for found in listed] == [key_of(number) for number in range(len(listed))]
 
 

@@ -1,8 +1,8 @@
 """
 The work folder at one boundary of a training, as the trainer hands it to its agent.
 
-A memory holds the bytes of the small files, and after them this index. Large files come as open descriptors beside it:
-an open file outlives its removal, and a file that takes its name.
+A memory holds the bytes of the small files, and after them this index. Large files come along as open descriptors: an
+open file outlives its removal, and a file that takes its name.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ SAMPLE_BYTES = 4096
 
 
 class Held(StrEnum):
-    """Where the bytes of a file are."""
+    """Place of a file's bytes."""
 
     KNOWN = "known"
-    """The agent has them: the file is as it was at the last boundary of which the agent has said that it is durable."""
+    """The agent has them: the file is as it was at the last boundary that the agent has reported as durable."""
     MEMORY = "memory"
     """In the memory, from `at` on."""
     OPEN = "open"
-    """In the file itself, which is descriptor `at`. It may have grown since, and then its sample is as it was."""
+    """In the file itself, which is descriptor `at`. If it has grown since, its sample is as it was."""
     COPY = "copy"
     """In a copy, which is descriptor `at`."""
     PLACE = "place"
-    """In the file itself, which nobody holds open: there are too many of them."""
+    """In the file itself, which no process holds open: there are too many such files."""
 
 
 class FrozenFile(NamedTuple):
     """
-    It lies at `place`, which is another path than its own if that is a link that cannot be kept as one. `sample`: its
-    first and last bytes.
+    A file at a boundary. It lies at `place`, which is another path than its own if that is a link that cannot be kept
+    as one. `sample`: its first and last bytes.
     """
 
     path: str
@@ -45,7 +45,10 @@ class FrozenFile(NamedTuple):
 
 
 class FrozenFolder(NamedTuple):
-    """`refused` says why a path cannot be stored; `gone` are uploaded files that are not there any more."""
+    """
+    The work folder at a boundary. `refused` says why a path cannot be stored; `gone` are uploaded files that are not
+    there any more.
+    """
 
     files: tuple[FrozenFile, ...]
     refused: dict[str, str]
@@ -55,6 +58,6 @@ class FrozenFolder(NamedTuple):
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(start, size) of the first and of the last bytes of a file that a sample has."""
+    """Return (start, size) of the first and of the last bytes of a file that a sample has."""
     count = min(SAMPLE_BYTES, size_bytes)
     return (0, count), (size_bytes - count, count)

@@ -1,4 +1,7 @@
-"""How long each agent of a run has been silent. The store's clock counts; the runner reads it off its own heartbeat."""
+"""
+Measures how long each agent of a run has been silent, by the store's clock. A runner reads that clock off its own
+heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,22 @@ from spotrun.store.port import Store
 
 GAP = ALL_THE_TIME.gap
 """
-System time. No more than this of a time in which no heartbeat of ours got through counts as silence: the store may have
-taken none from agents either, or this machine slept. What is left of the shortest silence that has consequences is
-longer than an agent's write may hang, so an agent that lives is heard in time.
+Maximum system time that counts as silence while no heartbeat of this runner got through: the store may have taken none
+from agents either, or this machine slept. The rest of the shortest silence that has consequences is longer than an
+agent's write may hang, so a living agent's heartbeat arrives in time.
 """
 
 
 class Heartbeats:
-    """What one runner knows of them. It looks now and then; between two looks the silences stay as they are."""
+    """
+    Silences as one runner knows them. It reads the heartbeats now and then; between two reads the silences stay as they
+    are.
+    """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: Pace = ALL_THE_TIME
     ) -> None:
-        """`erased` is called, before anything is written, where a heartbeat that this process wrote is not there."""
+        """`erased` is called, before anything is written, when a heartbeat that this process wrote is missing."""
         self._erased = erased
         self._store = store
         self._clock = clock
@@ -40,18 +46,18 @@ class Heartbeats:
         self._wrote_at = self._got_through_at = clock.now()
         self._since: datetime | None = None
         self.refused = ""
-        """Why the store took no heartbeat of ours, and what to do; empty if it did."""
+        """The reason why the store took no heartbeat of this runner, and what to do; empty if it did."""
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        For how long the heartbeat of each agent has not changed while ours got through, by its member; one without any
-        is absent. `message` and `blind` go into the runner's own heartbeat.
+        Return for how long the heartbeat of each agent has not changed while ours got through, by its member; a member
+        without any is absent. `message` and `blind` go into the runner's own heartbeat.
 
-        It looks first and writes second, so that no agent seems silent after a night in which this machine slept. While
+        It reads first and writes second, so that no agent seems silent after a night in which this machine slept. While
         another runner attends to the run, its heartbeat stands for ours.
 
         Raises:
-            StoreUnavailable: nothing was seen; the next call looks again.
+            StoreUnavailable: nothing was read; the next call tries again.
         """
         if self._looks.due():
             self._silent = self._look()
@@ -64,7 +70,9 @@ class Heartbeats:
 
     @property
     def open_for(self) -> timedelta:
-        """For how long our heartbeats have got through without a gap that this process has seen; 0 if they do not."""
+        """
+        The time for which our heartbeats have got through without a gap that this process has seen; 0 if they do not.
+        """
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()
         return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
@@ -81,7 +89,7 @@ class Heartbeats:
         return {name: (now - at) * self._clock.scale for name, at in since.items()}
 
     def _note(self, newest: datetime) -> None:
-        """When our own newest heartbeat was written, by the store's clock."""
+        """Note when our own newest heartbeat was written, by the store's clock."""
         if newest == self._newest:
             return
         if self._newest is not None and newest - self._newest > self._pace.gap:

@@ -1,5 +1,5 @@
 """
-The key of a run: what its owner signs with (protocol 31).
+The key of a run, with which its owner signs (protocol 31).
 
 The public half is in entry 0. The private half is an object next to the runs of the store, because every place where a
 runner may work reaches that store: this machine, another one, a scheduler. The role of an instance reaches the folder
@@ -29,15 +29,15 @@ if TYPE_CHECKING:  # the import takes longer than most commands
 
 FOLDER = "keys"
 KEY_SIZE = 64
-"""Hex digits."""
+"""Hex digits of a stored key."""
 
 
 class KeyMissing(SpotrunError):
-    """The run can be read here, and nobody can act for its owner."""
+    """The run can be read here, but this process cannot act for its owner."""
 
 
 def key_of(run_uid: str, public_key: str = "") -> str:
-    """The name of a run's key. Without a public half it is that of a run of an earlier version."""
+    """Return the name of a run's key. Without a public half it is that of a run of an earlier version."""
     return f"{FOLDER}/{run_uid}" + (f"-{public_key}" if public_key else "")
 
 
@@ -103,7 +103,7 @@ class OwnersKey:
 
     def __call__(self, body: bytes) -> str:
         """
-        The signature of an entry's JSON, in hex.
+        Return the signature of an entry's JSON, in hex.
 
         Raises:
             KeyMissing: the key is not there, or is another run's.
@@ -132,14 +132,14 @@ class OwnersKey:
         where = f"{store.uri}/{key_of(self._uid, self._public_key)}"
         if missing:
             raise KeyMissing(
-                f"{where} is missing, so nobody can act for the owner of this run",
+                f"{where} is missing, so no process can act for the owner of this run",
                 hint="restore the key from a backup; a copy of a run has none, and can only be read",
             )
         raise KeyMissing(f"{where} is not the key of this run", hint="restore the key from a backup")
 
 
 def _private(data: bytes) -> Ed25519PrivateKey | None:
-    """The key that an object holds; None if it holds none."""
+    """Return the key that an object holds; None if it holds none."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:
@@ -149,7 +149,7 @@ def _private(data: bytes) -> Ed25519PrivateKey | None:
 
 
 def is_signed(public_key: str, signature: str, body: bytes) -> bool:
-    """Whether the owner of that public key has signed this JSON."""
+    """Return True if the owner of that public key has signed this JSON."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -54,21 +54,23 @@ RETRY_FOR_S = 60.0
 """System time for which a passing fault of the store is retried; then the caller gets it."""
 READERS = 8
 FIRST_ENTRIES = 2
-"""So many entries no agent writes: that of the run, and that of its first launch."""
+"""Number of first entries that no agent writes: that of the run, and that of its first launch."""
 READS_MAX = 5
-"""Reads of one entry whose bytes differ each time."""
+"""Maximum reads of one entry whose bytes differ each time."""
 READ_ON_MAX = 100
-"""Entries that are read one by one. Where more have come since the last look, they are listed and read together."""
+"""
+Maximum entries that are read one by one. If more have come since the last read, they are listed and read together.
+"""
 RACE_FOR_S = 30.0
-"""System time in which somebody else's entry always comes first, until an append is given up."""
+"""System seconds in which another process's entry always comes first, until an append is given up."""
 ENTRIES_MAX = 1_000_000
-"""A year of commits at the shortest interval."""
+"""Maximum entries of a ledger: a year of commits at the shortest interval."""
 
 FORGED = "the owner of the run has not signed it"
 
 
 def forged(state: RunState) -> int:
-    """How many entries say what only the owner of the run may say, and are not signed."""
+    """Return how many entries claim what only the owner of the run may write, and are not signed."""
     return sum(void.reason == FORGED for void in state.voids)
 
 
@@ -87,10 +89,10 @@ def key_of(number: int) -> str:
 
 def read_entry(store: Store, number: int) -> bytes | None:
     """
-    The object of that number, or None.
+    Return the object of that number; None if there is none.
 
     If the bytes are not whole, they are read again until two reads agree: what a bad line changes differs from read to
-    read. No more bytes are read than an entry can have, because anybody may have put them there.
+    read. No more bytes are read than an entry can have, because any process may have put them there.
     """
     data = None
     for _ in range(READS_MAX):
@@ -105,13 +107,13 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 
 def first_entry(store: Store) -> Entry:
-    """Entry 0 of a run, which says which clock, cloud and rules apply to the rest. Raises as `first_object`."""
+    """Return entry 0 of a run, which says which clock, cloud and rules apply to the rest. Raises as `first_object`."""
     return first_object(store)[0]
 
 
 def first_object(store: Store) -> tuple[Entry, bytes]:
     """
-    Entry 0 of a run, and the bytes of its object.
+    Return entry 0 of a run, and the bytes of its object.
 
     Raises:
         RunNotFound: there is none, or it creates no run.
@@ -127,7 +129,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Entry 0 from its bytes. It raises what `first_object` raises."""
+    """Return entry 0 from its bytes. It raises what `first_object` raises."""
     if not is_whole(data):
         raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
     entry = decode_entry(data)
@@ -161,7 +163,7 @@ class Ledger:
     """
     One writer's view of a run's ledger: the prefix it has read, and the fold of it.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. `first`
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule reads it. `first`
     is entry 0, if it was read already. A cold start reads `readers` entries at a time. `sign` signs what only the owner
     of the run may write; an agent has none.
     """
@@ -203,7 +205,7 @@ class Ledger:
 
     @property
     def newest_sha256(self) -> str | None:
-        """That of the newest entry's object; None if nothing was read since entry 0 was given."""
+        """The digest of the newest entry's object; None if nothing was read since entry 0 was given."""
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
@@ -213,8 +215,8 @@ class Ledger:
 
     def refresh(self) -> RunState:
         """
-        Read on to the end, and fold. Where the ledger is damaged, `state` is then that of the entries before. What
-        comes while many entries are read may be left for the next time: a node may write faster than anybody reads.
+        Read on to the end, and fold. If the ledger is damaged, `state` is then that of the entries before. Entries that
+        come while many are read may be left for the next call: a node may write faster than this process reads.
 
         Raises:
             RunNotFound: there is no entry 0, or it creates no run.
@@ -235,20 +237,20 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Entry 0 as `create` writes it. All calls return the same one."""
+        """Return entry 0 as `create` writes it. All calls return the same one."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
             return self._first
 
     def first_sha256(self, event: RunCreated) -> str:
-        """The digest of the object that `create` writes."""
+        """Return the digest of the object that `create` writes."""
         entry = self.first(event)
         return hashlib.sha256(encode_entry(entry, self._signer_of(entry))).hexdigest()
 
     def create(self, event: RunCreated) -> Entry:
         """
-        Write entry 0. Where the answer was lost, a repeated call finds what the first one wrote.
+        Write entry 0. If the answer was lost, a repeated call finds what the first one wrote.
 
         Raises:
             EntryRefused: another run was created here; `state` is the one of that run.
@@ -266,7 +268,7 @@ class Ledger:
         """
         Write the event that `decide` returns for the newest state; nothing if it returns None.
 
-        `decide` is asked again whenever another writer's entry came first. It must not append anything itself.
+        `decide` is called again whenever another writer's entry came first. It must not append anything itself.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
@@ -293,7 +295,7 @@ class Ledger:
 
     def is_gone(self) -> bool:
         """
-        Whether the run's folder was moved or deleted: the store is there, as it has the run's key, and the first
+        Return True if the run's folder was moved or deleted: the store is there, as it has the run's key, and the first
         entries are not. Agents that do not know it may have written later ones. A store that is away for a while, like
         a disk that is not mounted, has no key either.
 
@@ -315,10 +317,10 @@ class Ledger:
 
     def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
-        Before money is spent: all that was read is still there, each entry in its size, and so is the owner's key.
+        Check before money is spent that all that was read is still there, each entry in its size, and the owner's key.
 
-        Nobody can tell a runner to stop by a ledger that lacks something: `spotrun down` would end an instance, and the
-        runner would rent another.
+        A ledger with a missing entry cannot tell a runner to stop: `spotrun down` would end an instance, and the runner
+        would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -350,7 +352,7 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """True if the entry now has its number; False if another one has it, which is then folded."""
+        """Return True if the entry now has its number; False if another one has it, which is then folded."""
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
@@ -368,7 +370,10 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _signer_of(self, entry: Entry) -> Sign | None:
-        """The function that signs it; None if no signature is needed. Entry 0 is signed if this writer can sign."""
+        """
+        Return the function that signs an entry; None if no signature is needed. Entry 0 is signed if this writer can
+        sign.
+        """
         if isinstance(entry.event, RunCreated):
             return self._sign
         if not is_of_owner(entry.event) or not self.state.created.public_key:
@@ -378,7 +383,7 @@ class Ledger:
         return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """The object of `number` after we tried to put `data` there, even if the answer was lost."""
+        """Return the object of `number` after we tried to put `data` there, even if the answer was lost."""
         refused: WritesRefused | None = None
         try:
             if self._store.put_if_absent(key_of(number), data):
@@ -428,12 +433,12 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Whether it says what only the owner may say, and the owner did not sign it (protocol 31)."""
+        """Return True if an entry claims what only the owner may write, and the owner did not sign it (protocol 31)."""
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
     def _read_all(self) -> None:
-        """A cold start: one listing, then the entries in parallel."""
+        """Read the ledger from a cold start: one listing, then the entries in parallel."""
         first = self._next
         keys = [stored.key for stored in self._list(after=key_of(first - 1) if first else "")]
         if not keys and not first:
@@ -466,7 +471,7 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Retries passing faults of the store; if the caller wants them at once, this is a plain call."""
+        """Retry passing faults of the store; if the caller wants them at once, this is a plain call."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)

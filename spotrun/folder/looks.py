@@ -1,4 +1,6 @@
-"""How often a runner asks for what changes slowly. A look at a store lists and writes, its dearest requests."""
+"""
+Limits how often a runner polls what changes slowly. A poll of a store lists and writes, its most expensive requests.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ from datetime import datetime, timedelta
 from spotrun.clock import Clock
 
 EVERY_S = 15.0
-"""Run time."""
+"""Run time between two polls."""
 AT_LEAST_S = 1.0
-"""System time."""
+"""Minimum system time between two polls."""
 
 
 class Looks:
     """
-    The first look is due at once. A look that failed is not `taken`, so the next one stays due.
+    Schedules polls. The first is due at once. A poll that failed is not `taken`, so the next one stays due.
 
-    Both clocks are asked: while a machine sleeps, its monotonic one may stand still.
+    Both clocks count: while a machine sleeps, its monotonic one may stand still.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:
@@ -33,6 +35,6 @@ class Looks:
         return self._clock.monotonic() - taken_s >= self._lasts_s or apart >= timedelta(seconds=self._lasts_s)
 
     def taken(self, lasts: int = 1) -> None:
-        """The next look is due after so many times the usual pause."""
+        """Note that the poll was done. The next one is due after `lasts` times the usual pause."""
         self._lasts_s = lasts * self._every_s
         self._taken = (self._clock.monotonic(), self._clock.now())

@@ -1,4 +1,7 @@
-"""How busy the machines of a run were, by what their agents said last. One that was lost has said it until then."""
+"""
+Reports how busy the machines of a run were, by the newest status of their agents. The status of a lost machine counts
+until its loss.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,20 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 READERS = 8
-"""So many status objects are read at the same time: each one waits for the store."""
+"""Maximum status objects that are read at the same time: each one waits for the store."""
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What of all machines of a type was used while they trained, in run time."""
+    """Use of all machines of a type while they trained, in run time."""
 
     instance_type: str
     used: Used
 
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
-    """By type, in the order of their first attempts. A type whose agents have said nothing is absent."""
+    """
+    Return the use by type, in the order of their first attempts. A type whose agents have reported nothing is absent.
+    """
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, Used] = {}
     for name, used in zip(names, _used(store, names), strict=True):

@@ -1,13 +1,13 @@
 """
-What runs have observed of a market, kept beside their folders in the store so that the next run knows it.
+Observations of a market by runs, kept next to their folders in the store for later runs.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
 Each observation is one small object that is created once and never written again; its name holds all its facts. A
-member of a gang other than the first is named as 17.1. Two
-runners of one run create the same object, so nothing is overwritten, and one listing reads a region. The record is no
-source of truth: if a part is lost or damaged, a run asks for offerings in a worse order, and nothing else happens.
-Runs on a faster clock keep a record of their own, because their markets move faster.
+member of a gang other than the first is named as 17.1. Two runners of one run create the same object, so nothing is
+overwritten, and one listing reads a region. The record is no source of truth: if a part is lost or damaged, a run
+requests offerings in a worse order, and nothing else happens. Runs on a faster clock keep a record of their own,
+because their markets move faster.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject, is_key
 
 FOLDER = "market"
-"""No run's folder has this name: each ends in a uid."""
+"""Folder of the record. No run's folder has this name: each ends in a uid."""
 KEPT = timedelta(days=2)
-"""Run time. An older observation counts for less than a fortieth, and is deleted."""
+"""Maximum age of an observation, in run time. An older one counts for less than a fortieth, and is deleted."""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
-"""However fast run time passes, each listing costs money."""
+"""Minimum system time between two readings: for any speed of run time, each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(  # a partition of a cluster is a zone, and may have "_" in its name; a type never has
@@ -56,7 +56,9 @@ class MarketRecord:
         self.trouble: str | None = None
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
-        """Write what this run has observed since the last call. Returns what others have, read now and then."""
+        """
+        Write what this run has observed since the last call. Return the observations of others, read now and then.
+        """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause
@@ -72,7 +74,7 @@ class MarketRecord:
 
     def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        What other runs have observed of these offerings, oldest first.
+        Return the observations of other runs of these offerings, oldest first.
 
         Raises:
             StoreError: the record cannot be read.
@@ -118,7 +120,7 @@ def _key(seen: Observation, created: RunCreated) -> str:
 
 
 def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
-    """The observation that an object's name holds, in the reader's run time; None if the name holds none."""
+    """Return the observation that an object's name holds, in the reader's run time; None if the name holds none."""
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)
     if match is None or not is_key(stored.key):
@@ -145,7 +147,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
 
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
-    """The time that runs on clocks of any speed share."""
+    """Return the time that runs on clocks of any speed share."""
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 
 

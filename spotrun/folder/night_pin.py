@@ -30,9 +30,9 @@ class NotPinned(SpotrunError):
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays the same when the
-    night is installed again: see Signer. `night` is the night with a job that trains nothing and names the webhooks:
-    the function sends them its news even if the record is another.
+    The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex, which stays
+    the same when the night is installed again: see Signer. `night` is the night with a job that trains nothing and
+    names the webhooks: the function sends them its news even if the record is another.
     """
 
     sha256: str
@@ -87,14 +87,14 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 
 def record_of(store: str, name: str, pin: Pin | None) -> NightRecord:
-    """The nights of one name in a store of runs, as a function with this pin reads them."""
+    """Return the nights of one name in a store of runs, as a function with this pin reads them."""
     return NightRecord(store, name) if pin is None else NightRecord(store, name, pin.sha256, pin.signer)
 
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    A job with a night's webhooks and the places of their addresses alone: Lambda has 4 KB for an environment. The
-    project of Google Cloud is that of the function's login.
+    Return a job with a night's webhooks and the places of their addresses alone: Lambda has 4 KB for an environment.
+    The project of Google Cloud is that of the function's login.
     """
     job = night.spec
     notify = job.get("notify") or []

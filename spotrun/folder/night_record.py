@@ -1,14 +1,14 @@
 """
-The nights of a job that need no machine of the user: what is trained, when, and which run each night has become.
+Records the nights of a job, which need no machine of the user: the job, its times, and the run of each night.
 
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               who was told of a night that did not begin, as in the folder of a run
+    nights/NAME/notified/…               the news that were sent of a night that did not begin, as in a run's folder
 
 A night is begun by the next number, with put-if-absent, and only by a process that has read the numbers before it. So
 of two processes that begin a night at once one does, and the other finds the run in its record; and a night that is
-due while the run of the last one goes on gets no second run. The folder lies beside the runs of the store, so no
+due while the run of the last one goes on gets no second run. The folder is next to the runs of the store, so no
 instance may read or write it. A stranger who can write there decides nothing: a reader with a pin (night_pin.py)
 refuses any night.json and work folder but those that were installed, and passes over each number that the function of
 the night has not signed.
@@ -37,14 +37,16 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 FOLDER = "nights"
-"""No run's folder has this name: each ends in a uid."""
+"""Folder of the nights. No run's folder has this name: each ends in a uid."""
 BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
-"""What is due because a person asked for it is called by this and the moment."""
+"""Prefix of the name of a night that a person requested; the moment follows it."""
 DUE_AGAIN = 8
-"""So many of the newest records are searched for a night that is due again: its call came twice, or late."""
+"""Maximum of the newest records that are searched for a night that is due again: its call came twice, or late."""
 _LATE = timedelta(hours=6)
-"""Calls for a night come up to two hours after its time, and clocks in summer differ by one."""
+"""
+Maximum delay of a call. Calls for a night come up to two hours after its time, and clocks in summer differ by one.
+"""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
 AGAIN = "install the night again: spotrun night install"
@@ -64,8 +66,8 @@ class NightStrange(StoreError):
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
     A job that is trained `at` a time of day of a time `zone` (HH:MM), on `days` (mon, tue, …). `spec` is as the job is
-    launched, but for its work folder. `winter_offset_s` is how far the zone's clock is ahead of UTC without summer
-    time. `region` of `cloud` has what calls the runner, which may read the addresses at `webhooks`.
+    launched, but for its work folder. `winter_offset_s` is how many seconds the zone's clock is ahead of UTC without
+    summer time. `region` of `cloud` has what calls the runner, which may read the addresses at `webhooks`.
     """
 
     name: str
@@ -83,8 +85,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        The night that a call is for, by the date of its evening. All calls for a night have the same, those that come
-        twice or late too, and whatever became of the clock in that night.
+        Return the night that a call is for, by the date of its evening. All calls for a night have the same date, also
+        those that come twice or late, and with any change of the clock in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -127,20 +129,20 @@ class NightRecord:
 
     def __init__(self, runs_uri: str, name: str, sha256: str | None = None, signer: Signer | None = None) -> None:
         self.store: Store = open_store(f"{runs_uri.rstrip('/')}/{FOLDER}/{name}")
-        """Its folder."""
+        """The store of the nights' folder."""
         self._name = name
         self._sha256, self._signer = sha256, signer
         self.passed_over: tuple[int, ...] = ()
         """The numbers after the newest record whose objects count for nothing, as `newest` found them."""
         self.next_number = 0
-        """The first number after the newest record that had no object when `newest` looked."""
+        """The first number after the newest record that had no object when `newest` read the folder."""
 
     def install(self, night: Night) -> None:
-        """Its work folder is there already: see `upload`."""
+        """Store the record of a night. Its work folder is there already: see `upload`."""
         persist(lambda: self.store.put(_NIGHT, encoded(night)))
 
     def upload(self, folder: Path) -> str:
-        """Keep a work folder for the nights to come; its sha256."""
+        """Keep a work folder for the nights to come, and return its sha256."""
         return persist(lambda: workdir.upload(self.store, folder))
 
     def fetch(self, night: Night, folder: Path) -> None:
@@ -179,7 +181,7 @@ class NightRecord:
             raise StoreError(f"{self.store.uri} holds what is no night: {error}", hint=AGAIN) from error
 
     def newest(self) -> list[Numbered]:
-        """The newest records, the newest last; at most as many as are searched for a night that is due again."""
+        """Return the newest records, the newest last; at most as many as are searched for a night that is due again."""
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
         found = list[Numbered]()
@@ -193,14 +195,14 @@ class NightRecord:
         return found
 
     def later(self, than: Numbered) -> Numbered | None:
-        """The newest record, if there is one after this."""
+        """Return the newest record if it comes after `than`; None otherwise."""
         if not self._is_taken(than.number + 1):
             return None
         found = self.newest()
         return found[-1] if found and found[-1].number > than.number else None
 
     def add(self, numbered: Numbered) -> bool:
-        """False: another process was first with that number, or an earlier try of this one."""
+        """Write a record. Return False if another process was first with that number, or an earlier try of this one."""
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))
         return persist(lambda: self.store.put_if_absent(_key(numbered.number), data))
@@ -213,7 +215,7 @@ class NightRecord:
         return True
 
     def numbered(self, number: int) -> Numbered | None:
-        """The record of this number; None if there is none, or one that counts for nothing."""
+        """Return the record of this number; None if there is none, or one that counts for nothing."""
         try:
             found = Numbered(number, decode(persist(lambda: self.store.get(_key(number), 0, BYTES_MAX)), Begun))
         except (ObjectMissing, OutOfBounds):
@@ -222,14 +224,14 @@ class NightRecord:
         return found if is_ours else None
 
     def remove(self) -> None:
-        """Forget what is installed first, so that what is left is no night any more."""
+        """Delete the nights of this name. The record goes first, so that what is left is no night any more."""
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
             persist(partial(self.store.delete, each.key))
 
 
 def encoded(night: Night) -> bytes:
-    """The record of a night, as it is stored."""
+    """Return the record of a night, as it is stored."""
     return msgspec.json.encode(night)
 
 
@@ -238,7 +240,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def names(runs_uri: str) -> list[str]:
-    """Of the nights that are installed in a store of runs."""
+    """Return the names of the nights that are installed in a store of runs."""
     store = open_store(runs_uri)
     listed = persist(lambda: store.list(f"{FOLDER}/"))
     found = {parts[1] for each in listed if (parts := each.key.split("/"))[2:] == [_NIGHT]}

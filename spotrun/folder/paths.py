@@ -1,4 +1,4 @@
-"""Paths of files in a folder: which are inside of it, and which belong to nobody's results."""
+"""Judges paths of files in a folder: which are inside of it, and which belong to no results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NEVER = frozenset(
     }
 )
 """
-Caches, virtual environments, version control, and the schema that `spotrun init` writes for an editor, stay behind
-whatever the rules say.
+Names that stay behind under any rules: caches, virtual environments, version control, and the schema that `spotrun
+init` writes for an editor.
 """
 
 
 def is_path_inside(path: str) -> bool:
-    """Whether it names a file below whatever folder it is put in, and nothing else."""
+    """Return True if the path names a file below any folder that it is put in, and nothing else."""
     parts = path.split("/")
     plain = "\0" not in path and not {"", ".", ".."} & set(parts)
     sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
@@ -24,7 +24,7 @@ def is_path_inside(path: str) -> bool:
 
 
 def leads_inside(path: str, target: str) -> bool:
-    """Whether a link at `path` to `target`, both taken as they are written, stays in whatever folder it is put in."""
+    """Return True if a link at `path` to `target`, both as written, stays inside any folder that it is put in."""
     depth = path.count("/")
     parts = target.split("/")
     size_bytes = len(target.encode(errors="surrogatepass"))
@@ -38,7 +38,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Whether a list can name it."""
+    """Return True if a list can name the path."""
     return is_path_inside(path) and is_text(path)
 
 

@@ -1,4 +1,4 @@
-"""Whether an agent goes on writing its status object, as whoever reads it at each pass can tell."""
+"""Tells whether an agent goes on writing its status object, for a reader that reads it at each pass."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
-"""So many intervals without a new one, and an agent has missed at least one of its times to write."""
+"""Number of intervals without a new status after which an agent has missed at least one of its times to write."""
 
 
 class Pulses:
-    """Of all agents of an attempt, each by its place."""
+    """The pulses of all agents of an attempt, each by its index."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pulses: dict[int, Pulse] = {}
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
-        """Whether each of them beats. Each has to be looked at, to know when it was new."""
+        """Return True if each agent beats. Each status is checked on every call, to know when it was new."""
         found = [self._pulses.setdefault(at, Pulse(self._clock)).beats(one) for at, one in enumerate(statuses)]
         return all(found)
 
 
 class Pulse:
-    """Of one agent at a time, by the reader's own clock."""
+    """The pulse of one agent at a time, by the reader's own clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class Pulse:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Whether `status`, which was read just now, is newer than what was read two intervals ago."""
+        """Return True if `status`, which was read just now, is newer than what was read two intervals ago."""
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

@@ -1,8 +1,8 @@
 """
 The secret that all ranks of a gang know, by which they recognise each other.
 
-It is an object of the run's folder: who can read there has the code and the data of the run, and on the network of its
-members nobody else can pose as one. The private key of the run would not do, as instances must not have it.
+It is an object of the run's folder: a process that can read there has the code and the data of the run, and no other on
+the network of its members can pose as one. The private key of the run would not do, as instances must not have it.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from spotrun.store.port import Store, StoredObject
 from spotrun.store.retrying import persist
 
 WORKERS = 8
-"""How many objects are deleted at the same time: each waits for the store."""
+"""Maximum objects that are deleted at the same time: each waits for the store."""
 
 
 def objects_of(store: Store, folder: str) -> Sequence[StoredObject]:
-    """All objects of a run's folder, by the store that the folder is in."""
+    """Return all objects of a run's folder, by the store that the folder is in."""
     return persist(lambda: store.list(f"{folder}/"))
 
 
@@ -21,8 +21,8 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger goes last, its first entry before the others. So as long as something else is left the run is there, and
-    can be removed again; and once a part of the ledger is gone, nobody takes the rest for a run.
+    The ledger goes last, its first entry before the others. So the run is there while something else is left, and can
+    be removed again; and once a part of the ledger is gone, no command takes the rest for a run.
 
     Raises:
         StoreError: an object could not be deleted.

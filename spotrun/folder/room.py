@@ -1,4 +1,4 @@
-"""Whether a store that had no room for a run has room again."""
+"""Tells whether a store that had no room for a run has room again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from spotrun.store.port import Inspectable, Store
 
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
-"""As large as a part of a checkpoint: what is left of a full disk may still hold small objects."""
+"""Maximum bytes of a trial, as large as a part of a checkpoint: a full disk may still hold small objects."""
 SMALLEST_BYTES = 1 << 20
-"""What a checkpoint is expected to take before there is one."""
+"""Assumed bytes of a checkpoint before there is one."""
 
 
 class Room:
-    """What one runner knows of it. It tries now and then; between two tries the answer stays as it is."""
+    """Room of the store as one runner knows it. It tries now and then; between two tries the answer stays as it is."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Room:
 
     def refused(self, state: RunState) -> str:
         """
-        Why an attempt could not save now, and what to do; empty if it could. The store is tried only where the last
+        Return why an attempt could not save now, and what to do; empty if it could. The store is tried only if the last
         attempt has ended because there was no room.
         """
         last = next(reversed(state.attempts.values()), None)
@@ -45,16 +45,17 @@ class Room:
         except WritesRefused as error:
             return error.one_line
         except StoreError:
-            return ""  # no answer: whoever writes next is told
+            return ""  # no answer: the next writer gets the error
         return _shortage(self._store, size_bytes)
 
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Why a run that goes on cannot save its next checkpoint, and what to do; empty if it can, or nobody can tell.
+    Return why a run that goes on cannot save its next checkpoint, and what to do; empty if it can, or if that is
+    unknown.
 
-    For those who only look: nothing is written. So it knows of a full disk, and not of a quota. A bucket is not asked,
-    because its space has no end.
+    This is for commands that only read: nothing is written. So it knows of a full disk, and not of a quota. A bucket is
+    not checked, because its space has no end.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

@@ -1,12 +1,12 @@
 """
-How often the function of a night was called for a run, for how long, and what it asked of the store: so much does a
-runner cost that is called. Each environment of the function counts for itself, and overwrites its own object now and
-then.
+Counts the calls of a night's function for a run: how often it was called, for how long, and its requests to the store.
+That is the cost of a runner that is called. Each environment of the function counts for itself, and overwrites its own
+object now and then.
 
     calls/ENVIRONMENT.json
 
-What an environment has counted since it wrote last is lost when the cloud takes it away. Those are calls by the minute,
-so the minutes that have none are the calls that nobody counted.
+What an environment has counted since its last write is lost when the cloud takes it away. Those are calls by the
+minute, so the minutes that have none are the calls that were not counted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ FOLDER = "calls/"
 WRITTEN_EVERY = timedelta(minutes=30)
 CALLED_EVERY = timedelta(minutes=1)
 ENVIRONMENTS_MAX = 200
-"""More than a week has, if AWS moves the function each hour."""
+"""Maximum environments that are read: more than a week has, if AWS moves the function each hour."""
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What was counted between two moments. `seconds` are those of the function, as its own clock has them, `starting_s`
-    of which went by until it had imported everything. `ticks` of the `calls` came from the schedule, once a minute,
-    `events` from EC2. `reads` and `writes` are requests to the store; `uncounted` calls are those of which nothing else
-    is known.
+    Counts between two moments. `seconds` are those of the function by its own clock, `starting_s` of which went by
+    until it had imported everything. `ticks` of the `calls` came from the schedule, once a minute, `events` from EC2.
+    `reads` and `writes` are requests to the store; `uncounted` calls are those of which nothing else is known.
     """
 
     began_at: Moment
@@ -63,7 +62,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerCalls(NamedTuple):
-    """What such calls cost: `usd`, by prices that were read on the day `prices_read`."""
+    """The cost of such calls: `usd`, by prices that were read on the day `prices_read`."""
 
     calls: Calls
     usd: Decimal
@@ -75,14 +74,16 @@ _SUMS = ("calls", "ticks", "events", "starts", "seconds", "starting_s", "reads",
 
 def write_calls(store: Store, environment: str, calls: Calls) -> None:
     """
+    Write the counts of one environment.
+
     Raises:
-        StoreError: it is written with the next ones.
+        StoreError: nothing was written; the caller keeps the counts and writes them next time.
     """
     store.put_status(f"{FOLDER}{environment}.json", msgspec.json.encode(calls))
 
 
 def read_calls(store: Store) -> Calls | None:
-    """All that was counted for a run; None if no function was called for it, or nobody may look."""
+    """Return all that was counted for a run; None if no function was called for it, or the counts cannot be read."""
     try:
         listed = store.list(FOLDER)[:ENVIRONMENTS_MAX]
         found = [calls for each in listed if (calls := _read(store, each.key)) is not None]

@@ -30,7 +30,7 @@ from spotrun.store.retrying import through_faults
 FOLDER = "environments"
 SIDE_BY_SIDE = 8
 WITHIN_S = 300.0
-"""System time. A fault of the store that lasts longer is not waited for."""
+"""Maximum system seconds for which a fault of the store is retried."""
 
 
 class SetupUnusable(SpotrunError):
@@ -55,7 +55,7 @@ class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(store: Store, key: str) -> PackedSetup | None:
     """
-    The packed set-up of `key`, if there is one.
+    Return the packed set-up of `key`; None if there is none.
 
     Raises:
         SetupUnusable: its description is damaged.
@@ -102,7 +102,7 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`. Returns None if another instance was first; then that one stays.
+    Store an archive as the packed set-up of `key`. Return None if another instance was first; then that one stays.
 
     Raises:
         StoreError
@@ -133,7 +133,7 @@ def discard(store: Store, key: str) -> None:
 
 def copy_all(source: Store, target: Store) -> int:
     """
-    Copy each packed set-up of another run's folder that is whole. Returns how many.
+    Copy each packed set-up of another run's folder that is whole. Return how many.
 
     Raises:
         StoreError

@@ -23,13 +23,13 @@ def key_of(sha256: str) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """The sha256 under which `upload` would store a file."""
+    """Return the sha256 under which `upload` would store a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def upload(store: Store, path: Path) -> str:
-    """Store a file under its sha256. Returns the sha256."""
+    """Store a file under its sha256. Return the sha256."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data, memoryview(data) as view:
@@ -56,6 +56,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables that tell a trainer about a start file in `folder`; none if there is no such file."""
+    """Return the variables that tell a trainer about a start file in `folder`; none if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

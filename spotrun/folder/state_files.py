@@ -24,8 +24,8 @@ NO_STATE = "it is a link to what is not state"
 
 class StateSurvey(NamedTuple):
     """
-    By path in the work folder. `links` have their targets, relative to their own folders, and `folders` their
-    permissions. `refused` says why the rest cannot be stored.
+    One survey of the state, by path in the work folder. `links` have their targets, relative to their own folders, and
+    `folders` their permissions. `refused` says why the rest cannot be stored.
     """
 
     files: Mapping[str, Stamp]
@@ -42,7 +42,7 @@ class StateSurvey(NamedTuple):
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: StateSurvey) -> str | None:
-        """A path of what can be stored that is not as it is in `other`; None if all of it is."""
+        """Return a path of what can be stored that is not as it is in `other`; None if all of it is."""
         return next(
             (path for mine, others in zip(self[:3], other[:3], strict=True) for path in _unlike(mine, others)), None
         )
@@ -53,7 +53,7 @@ def _unlike(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]
 
 
 class StateAt(NamedTuple):
-    """The paths of a command's state, and what of that is none after all."""
+    """The paths of a command's state, and a test for what at them is not state after all."""
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
@@ -65,7 +65,10 @@ class StateAt(NamedTuple):
 
 
 def survey(work: Path, state: StateAt) -> StateSurvey:
-    """What is there now; nothing where there is none of the paths. It ends soon after there are too many files."""
+    """
+    Return what is at the state's paths now; nothing if none of them exists. It ends soon after there are too many
+    files.
+    """
     return _Surveying(os.path.realpath(work), state).all_of()
 
 
@@ -92,7 +95,7 @@ class _Surveying:
         return StateSurvey(self._files, links, self._folders, self._refused)
 
     def _tree(self, path: str) -> Iterator[tuple[str, os.stat_result | OSError]]:
-        """It, and all below it. No link is followed."""
+        """Yield the path, and all below it. No link is followed."""
         try:
             facts = os.stat(os.path.join(self._root, path), follow_symlinks=False)
         except FileNotFoundError:
@@ -140,7 +143,10 @@ class _Surveying:
             self._refused[path] = NO_FILE
 
     def _target(self, path: str) -> str | None:
-        """Where a link leads, from its own folder; None, and why, where it leads to nothing that is state."""
+        """
+        Return the target of a link, from its own folder; None, with the reason noted, if it leads to nothing that is
+        state.
+        """
         target = self._lies_at(path)
         if target is None:
             return None
@@ -151,7 +157,7 @@ class _Surveying:
         return os.path.relpath(target, os.path.dirname(path) or ".")
 
     def _lies_at(self, path: str) -> str | None:
-        """The path in the work folder that a link leads to at last."""
+        """Return the path in the work folder that a link leads to at last."""
         target = os.path.realpath(os.path.join(self._root, path))
         if os.path.commonpath((self._root, target)) != self._root or target == self._root:
             self._refused[path] = OUTSIDE
@@ -160,7 +166,7 @@ class _Surveying:
 
 
 def by_inode(work: Path, files: Mapping[str, Stamp]) -> dict[tuple[int, int], str]:
-    """Their paths by device and inode. A folder of the state may be a file system of its own."""
+    """Return the files' paths by device and inode. A folder of the state may be a file system of its own."""
     devices: dict[str, int] = {}
     found = {}
     for path, stamp in files.items():

@@ -19,8 +19,8 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What became of the trainer of a gang's member, which is not the lead: it runs, or it has ended with `exit_code` at
-    `at`, and `reason` is what it said last. `damaged`: it never began, as the store has not what its commit names.
+    State of the trainer of a gang's member that is not the lead: it runs, or it has ended with `exit_code` at `at`, and
+    `reason` is its last message. `damaged`: it never began, as the store lacks what its commit names.
     """
 
     attempt: Count
@@ -33,8 +33,8 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The lead of a gang asks the others which files of the command's state they have written that the list at `key` does
-    not have. Each question has a `word` of its own.
+    Question of a gang's lead to the others: which files of the command's state have they written that the list at `key`
+    does not have? Each question has a `word` of its own.
     """
 
     attempt: Count
@@ -57,8 +57,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a GPU is: the share of the time in which it computed anything, however few of its units did. None where its
-    driver does not say that, as of a slice (MIG); no bytes where it has no memory of its own.
+    Use of a GPU: `share` is that of the time in which it computed anything, with any number of its units. None if its
+    driver does not report that, as for a slice (MIG); no bytes if it has no memory of its own.
     """
 
     share: Share | None = None
@@ -68,8 +68,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a machine is: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken. `gpus`
-    are those that a training may use and whose driver tells something.
+    Use of a machine: the share of its `cpus` that compute, and of its `memory_bytes` those that are taken. `gpus` are
+    those that a training may use and whose driver reports something.
     """
 
     cpus: Count
@@ -80,18 +80,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The mean of those that tell."""
+        """The mean share of the GPUs that report one; None if none does."""
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
     @property
     def gpu_memory(self) -> tuple[int, int]:
-        """Bytes that are taken, and those that there are, of all together."""
+        """Bytes taken, and bytes there are, of all GPUs together."""
         return sum(gpu.memory_used_bytes for gpu in self.gpus), sum(gpu.memory_bytes for gpu in self.gpus)
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """`busy_s` of the `of_s` seconds for which it was looked at. Those of several machines add up."""
+    """`busy_s` of `of_s` observed seconds. Those of several machines add up."""
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -109,9 +109,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class Used(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What of a machine was used while it trained. A second in which a quarter of its memory was taken is a quarter of a
-    second of `memory`; so are those of its processors and GPUs. `waited` are those in which the training waited for its
-    data, validations left out.
+    Use of a machine while it trained. A second in which a quarter of its memory was taken is a quarter of a second of
+    `memory`; so are those of its processors and GPUs. `waited` are those in which the training waited for its data,
+    validations left out.
     """
 
     cpu: Busy = Busy()
@@ -129,7 +129,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What an agent's trainings have done in `seconds` of training, validations left out: `steps`, and `samples` as far as
+    The work of an agent's trainings in `seconds` of training, validations left out: `steps`, and `samples` as far as
     these are known; `waited_s` of the time went by in waiting for data.
     """
 
@@ -142,17 +142,17 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         return Trained(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def times(self, scale: float) -> Trained:
-        """The same on a clock that runs so many times as fast."""
+        """Return the same on a clock that is `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
-    `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch. `unreached`
-    are the members of its gang that it does not reach on the network. `state_asked` is what a lead wants to know of the
-    others, and `state_answer` what another member has answered. `data_wait` is the share of the last minute of
-    training for which that waited for its data. `used` and `trained` are of all training since this agent began.
+    Progress of an agent: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run
+    time. `trouble` says what keeps it from training, if anything does. `member` is its index in a gang's launch.
+    `unreached` are the members of its gang that it does not reach on the network. `state_asked` is the lead's question
+    to the others, and `state_answer` the answer of another member. `data_wait` is the share of the last minute of
+    training in which that waited for its data. `used` and `trained` are of all training since this agent began.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -186,9 +186,9 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        How many steps the whole training will have, from those done; None if the training does not say when it ends.
+        The steps of the whole training, from those done; None if the training does not say when it ends.
 
-            steps / (epoch + batch / batches) * epochs      however many batches make a step
+            steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
         if not self.epochs or not self.batches or not self.step:
             return None
@@ -197,7 +197,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the cloud does not tell a runner which instances there are, and why."""
+    """The time since when the cloud does not tell a runner which instances there are, and the reason."""
 
     since: Moment
     why: str
@@ -222,7 +222,7 @@ FOLDER = "hints/"
 BEAT_EVERY_S = 2.0
 """Run time between two writes of an agent (protocol 7)."""
 BEAT_EVERY_MIN_S = 0.2
-"""System time."""
+"""Minimum system time between two writes of an agent."""
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)(?:\.([1-9]\d*))?\.json")
 
@@ -230,20 +230,20 @@ Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
 def agent_key(launch: int, member: int = 0) -> str:
-    """Where the agent of one instance of a launch writes."""
+    """Return the key of the status object of one agent of a launch."""
     return f"{FOLDER}agent-{MemberName(launch, member).place}.json"
 
 
 def name_in(key: str) -> MemberName | None:
-    """The member whose agent writes `key`; None if no agent does."""
+    """Return the member whose agent writes `key`; None if no agent does."""
     found = _AGENT_KEY.fullmatch(key)
     return None if found is None else MemberName(int(found[1]), int(found[2] or 0))
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
     """
-    Write a status object. If the store cannot take it just now, it misses this one; if somebody has to do something
-    about that, the refusal is returned.
+    Write a status object. If the store cannot take it just now, this one is skipped; if the user has to act on that,
+    return the refusal.
     """
     try:
         store.put_status(key, msgspec.json.encode(status))
@@ -255,7 +255,7 @@ def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> 
 
 
 def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
-    """The newest status object, or None if there is none that can be read."""
+    """Return the newest status object; None if there is none that can be read."""
     try:
         return stored_status(store, key, kind)
     except StoreUnavailable:
@@ -264,10 +264,10 @@ def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
 
 def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
     """
-    The newest status object, or None if there is none that is whole.
+    Return the newest status object; None if there is none that is whole.
 
     Raises:
-        StoreUnavailable: nobody knows whether there is one.
+        StoreUnavailable: the store did not answer, so it may have one.
     """
     try:
         data = store.get(key, 0, SMALL_BYTES + 1)

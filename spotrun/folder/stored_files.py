@@ -1,5 +1,5 @@
 """
-The files that a script wrote, stored by content beside the checkpoints: what a list of them says.
+The files that a script wrote, stored by content next to the checkpoints, and the lists of them.
 
     outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
@@ -27,9 +27,9 @@ FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
-"""Files of a command's state, of which none is left out."""
+"""Maximum files of a command's state, of which none is left out."""
 LINKS_IN_A_PATH_MAX = 40
-"""As Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
+"""Maximum links in a path, as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -38,7 +38,7 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 Content = tuple[str, int]
-"""The digest of some bytes, and how many they are."""
+"""The digest of some bytes, and their number."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -96,8 +96,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    What a list says: the files; some of those that were not taken, each with the reason; the paths of the uploaded work
-    folder that the script has removed; and the folders and links of a checkpoint, or of a command's state.
+    One list: the files; some of those that were not taken, each with the reason; the paths of the uploaded work folder
+    that the script has removed; and the folders and links of a checkpoint, or of a command's state.
     """
 
     files: tuple[OutputFile, ...]
@@ -108,19 +108,21 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     format: int = FORMAT
 
     def keys(self) -> Mapping[str, int]:
-        """The pieces that it needs, with their sizes."""
+        """Return the keys of the pieces that the list needs, with their sizes."""
         return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
-        """The files, and for each link that leads to one a copy of that, as who fetches them wants no links."""
+        """The files, and for each link that leads to one a copy of that: a user who fetches them wants no links."""
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
         return (*self.files, *(msgspec.structs.replace(file, path=path) for path, file in sorted(copies.items())))
 
     def flaw(self) -> str | None:
-        """Why nobody may fetch by it; None where it is well made. Training code can write such a list."""
+        """
+        Return why nothing may be fetched by this list; None if it is well made. Training code can write such a list.
+        """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
         named = [file.path for file in self.files]
@@ -142,7 +144,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _end_of(path: str, links: Mapping[str, str]) -> str:
-    """What the path comes to if each link in it is followed; "" if that has no end."""
+    """Return the end of the path if each link in it is followed; "" if the links have no end."""
     for _ in range(LINKS_IN_A_PATH_MAX):
         parts = path.split("/")
         heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
@@ -157,7 +159,7 @@ def list_key(attempt: int, digest: str) -> str:
 
 
 class Outcome(StrEnum):
-    """What became of a file that was to be fetched."""
+    """Result for a file that was to be fetched."""
 
     FETCHED = "fetched"
     SAME = "same"
@@ -173,8 +175,8 @@ class Outcome(StrEnum):
 
 class Fetched(NamedTuple):
     """
-    `problem` says why a file could not be fetched, was left or refused; `damaged`, that the store is to blame.
-    `kept_as` is the new name of a longer file that was at its place.
+    A file with its result. `problem` says why a file could not be fetched, was left or refused; `damaged`, that the
+    store is to blame. `kept_as` is the new name of a longer file that was at its place.
     """
 
     file: OutputFile

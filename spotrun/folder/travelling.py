@@ -1,7 +1,7 @@
 """
-Which files of the user's work folder travel with a run.
+Chooses the files of the user's work folder that travel with a run.
 
-Everyone who may read the run's folder in its store reads them, and so does each instance. So what looks like a secret
+All who may read the run's folder in its store can read them, and so can each instance. So what looks like a secret
 stays behind, and what the user's `.gitignore` files name. The file `.spotrunignore` at the top of the work folder has
 the last word, in the same syntax: `data/` leaves out, `!.env` takes along.
 """
@@ -34,19 +34,19 @@ SECRETS = GitIgnoreSpec.from_lines(
         *("*.tfstate", "*.tfvars", ".bash_history", ".python_history", ".zsh_history"),
     ]
 )
-"""Where programs keep keys, passwords and tokens."""
+"""Files and folders in which programs keep keys, passwords and tokens."""
 KEY_FILE_MAX_BYTES = 1 << 16
 KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
-"""In the JSON file of a service account of Google Cloud, whatever its name."""
+"""Text in the JSON file of a service account of Google Cloud, under any name."""
 _KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
-"""So does the file of a private key in PEM (RFC 7468), of OpenSSH or of PGP, whatever its name."""
+"""Beginning of the file of a private key in PEM (RFC 7468), of OpenSSH or of PGP, under any name."""
 _BEGINNING_BYTES = 128
 
 
 class Travelling(NamedTuple):
     """
-    `files` travel. What is left out is named by its path in the folder, a folder's with a slash at its end: `secrets`
-    look like such, `ignored` are what rules name.
+    The files of a work folder. `files` travel. What is left out is named by its path in the folder, a folder's with a
+    slash at its end: `secrets` look like secrets, `ignored` are named by rules.
     """
 
     files: list[Path]
@@ -56,8 +56,8 @@ class Travelling(NamedTuple):
 
 def travelling(folder: Path, runs: str = "") -> Travelling:
     """
-    Links and special files do not travel either, and are not named; nor does the store of runs at the address `runs`,
-    where that is in the folder: it has keys, and changes all the time.
+    Return which files travel. Links and special files do not, and are not named; nor does the store of runs at the
+    address `runs`, if that is in the folder: it has keys, and changes all the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
@@ -70,7 +70,7 @@ def travelling(folder: Path, runs: str = "") -> Travelling:
 
 
 def _place_of(runs: str) -> Path | None:
-    """Of a store on this machine; None for a bucket."""
+    """Return the path of a store on this machine; None for a bucket."""
     place = address.parse(runs) if runs.startswith(("/", "file:")) else None
     return Path(place) if isinstance(place, str) else None
 
@@ -92,8 +92,8 @@ def require_script(found: Travelling, script: str) -> None:
 
 def told(found: Travelling, named: int = NAMED_MAX) -> str | None:
     """
-    What a user should know of the files that stay behind, so many of each kind by name; None if there is nothing to
-    say.
+    Return a note for the user on the files that stay behind, with up to `named` names of each kind; None if there is
+    none.
     """
     if not found.secrets and not found.ignored:
         return None
@@ -111,7 +111,7 @@ def _few(names: Sequence[str], named: int) -> str:
 
 
 def _up_to_repository(folder: Path) -> list[Path]:
-    """The folders above a work folder whose rules git reads for it too, the topmost first."""
+    """Return the folders above a work folder whose rules git reads for it too, the topmost first."""
     if (folder / ".git").exists():
         return []
     above: list[Path] = []
@@ -148,7 +148,7 @@ def _look(
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
-    """The field of `Travelling` that it belongs in; None if it travels. The rules that lie deepest come first."""
+    """Return the field of `Travelling` for a path; None if it travels. The rules in the deepest folder come first."""
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
     if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):
@@ -163,7 +163,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Whether a rule may want something of a folder that another rule leaves out."""
+    """Return True if a rule may take along something of a folder that another rule leaves out."""
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
     )
@@ -175,7 +175,7 @@ def _holds_key(path: Path) -> bool:
         with path.open("rb") as file:
             data = file.read(KEY_FILE_MAX_BYTES + 1 if in_json else _BEGINNING_BYTES)
     except OSError:
-        return False  # nor can it be packed, which says so
+        return False  # packing it fails too, with an error
     return bool(_KEY_BEGINS.match(data)) or (in_json and len(data) <= KEY_FILE_MAX_BYTES and KEY_MARK in data)
 
 

@@ -1,4 +1,7 @@
-"""Which files of the work folder the script has written: what is there now, beside what was there before it began."""
+"""
+Finds the files of the work folder that the script has written: what is there now, against what was there before it
+began.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text, leads_inside
 
 MARK = ".spotrun"
-"""A file in a logger's folder: the uid of the run that began it."""
+"""Name of a file in a logger's folder: it holds the uid of the run that began it."""
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
-"""Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
+"""
+Names that are never stored: caches, environments and version control, which are large and of no use to a user, and
+spotrun's own marks.
+"""
 PATHS_MAX = 1 << 14
-"""So many are judged once, as the folder is looked at again and again."""
+"""Maximum paths that are judged once and remembered, as the folder is read again and again."""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
 TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
@@ -31,7 +37,7 @@ _is_nameable = lru_cache(PATHS_MAX)(is_nameable)
 
 
 class Stamp(NamedTuple):
-    """Differs for two states of a file between which something was written."""
+    """State of a file; it differs for two states between which the file was written to."""
 
     size_bytes: int
     modified_ns: int
@@ -52,36 +58,39 @@ class Seen(NamedTuple):
 
 
 class LinkTo(NamedTuple):
-    """Where a link leads: `target` is relative to its own folder. `absolute`: it says so by the work folder's path."""
+    """
+    Target of a link: `target` is relative to the link's own folder. `absolute`: the link names it by the work folder's
+    path.
+    """
 
     target: str
     absolute: bool = False
 
     def text(self, root: str, path: str) -> str:
-        """What the link at `path` says in the work folder `root`."""
+        """Return the text of the link at `path` in the work folder `root`."""
         whole = os.path.join(root, os.path.dirname(path), self.target)
         return os.path.normpath(whole) if self.absolute else self.target
 
 
 class Survey(NamedTuple):
     """
-    By path in the work folder: what can be stored, and why the rest cannot. `links` can be kept as they are; what they
-    lead to is judged in `files` and `refused` all the same, for whom wants no links.
+    One survey of a work folder, by path: what can be stored, and why the rest cannot. `links` can be kept as they are;
+    what they lead to is judged in `files` and `refused` all the same, for users who want no links.
     """
 
     files: dict[str, Seen]
     refused: dict[str, str]
     gone: tuple[str, ...]
-    """What was there before the script began, and is not there now."""
+    """Files that were there before the script began, and are not there now."""
     links: dict[str, LinkTo]
     folders: dict[str, int]
-    """Those that were not there before the script began, empty ones too, with their permissions."""
+    """Folders that were not there before the script began, empty ones too, with their permissions."""
 
 
 def remember(work: Path, path: Path) -> None:
     """
-    Write down at `path` what is there before the script begins, once in the life of an instance. The name of a folder
-    ends with a slash.
+    Record at `path` what is there before the script begins, once in the life of an instance. The name of a folder ends
+    with a slash.
     """
     if path.exists():
         return
@@ -96,7 +105,7 @@ def remembered(path: Path) -> Mapping[str, Stamp]:
 
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
-    """The chosen files that were not there `before`, or not like this."""
+    """Return the chosen files that were not there `before`, or have changed since."""
     files: dict[str, Seen] = {}
     refused: dict[str, str] = {}
     links: dict[str, LinkTo] = {}
@@ -130,7 +139,7 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
 
 
 def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
-    """A link to a file of the work folder counts as a copy of it."""
+    """Take a link to a file of the work folder as a copy of it."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:
         refused[path] = OUTSIDE
@@ -154,7 +163,7 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
 
 
 def _kept(root: str, path: str) -> LinkTo | None:
-    """None if it could lead elsewhere on another instance, or its text is none."""
+    """Return the link as it can be kept; None if it could lead elsewhere on another instance, or is not text."""
     try:
         text = os.readlink(os.path.join(root, path))
     except OSError:
@@ -166,8 +175,8 @@ def _kept(root: str, path: str) -> LinkTo | None:
 
 def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:
     """
-    All with its facts, and folders that cannot be read with the reason. A folder comes before what is in it, and its
-    name ends with a slash. No link is followed.
+    Yield all paths with their facts, and folders that cannot be read with the reason. A folder comes before what is in
+    it, and its name ends with a slash. No link is followed.
     """
     try:
         with os.scandir(folder) as found:

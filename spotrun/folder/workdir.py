@@ -21,9 +21,9 @@ def key_of(sha256: str) -> str:
 
 def pack(folder: Path, runs: str = "") -> bytes:
     """
-    The folder's plain files as a tar.gz that depends on their names, modes and contents alone.
+    Return the folder's plain files as a tar.gz that depends on their names, modes and contents alone.
 
-    travelling.py says which files do not travel, of a store of runs at `runs` none.
+    travelling.py says which files do not travel; of a store of runs at `runs`, none does.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
@@ -52,12 +52,12 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def digest_of(folder: Path, runs: str) -> str:
-    """The sha256 under which `upload` would store a folder."""
+    """Return the sha256 under which `upload` would store a folder."""
     return hashlib.sha256(pack(folder, runs)).hexdigest()
 
 
 def upload(store: Store, folder: Path) -> str:
-    """Pack a folder and store it under its sha256. Returns the sha256."""
+    """Pack a folder and store it under its sha256. Return the sha256."""
     data = pack(folder, store.uri.rpartition("/")[0])
     sha256 = hashlib.sha256(data).hexdigest()
     store.put(key_of(sha256), data)

@@ -1,4 +1,4 @@
-"""What an environment of a night's function counts of its own calls, for the report of the run."""
+"""Counts the calls of one environment of a night's function, for the report of the run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spotrun.store.asked import Asked, asked
 
 class CallCounter:
     """
-    Of one environment, which has `memory_mb`. It writes at the first call for a run, at the last, and at each that is
-    not by the minute; those by the minute now and then. `asked_for` says what the process has asked of the store.
-    `starting_s` is how long it took to start.
+    Counter for one environment, which has `memory_mb` of memory. It writes at the first call for a run, at the last,
+    and at each call that is not by the minute; for calls by the minute only now and then. `asked_for` returns the
+    requests that this process has sent to the store. `starting_s` is the duration of the process's start.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class CallCounter:
         self._is_written = False
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
-        """A call that took so long and has logged so much. One that has no run counts for the next that has one."""
+        """
+        Count a call that took `seconds` and logged `log_bytes`. One without a run counts for the next that has one.
+        """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
             if self._run:
@@ -81,7 +83,7 @@ class CallCounter:
         )
 
     def _write(self, calls: Calls) -> None:
-        """With the request that this makes itself; how long that takes counts with the next call."""
+        """Write the counts. This request counts itself; its duration counts with the next call."""
         began_s = time.monotonic()
         try:
             counted = replace(calls, writes=calls.writes + 1)
@@ -95,7 +97,7 @@ class CallCounter:
 
 
 def since_start_s() -> float:
-    """For how long this process has lived, as Linux knows; 0 elsewhere."""
+    """Return for how long this process has lived, as Linux knows; 0 elsewhere."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

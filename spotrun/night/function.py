@@ -6,10 +6,10 @@ The function that attends to the nights of one name: a runner that is called, in
                                                          job names
     {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person wants one now
     {"kind": "tick"}                                     look after the newest run once
-    {"kind": "look"}                                     the same, and set the alarm, whatever is remembered of it
+    {"kind": "look"}                                     the same, and set the alarm, in any case
     an event of EC2                                      the same, if it is about an instance of the run, and longer
 
-It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two of it may act at once. What it
+It is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. What it
 keeps in memory between two calls only saves requests.
 
 It believes the store as far as the pin in its environment goes (night_pin.py): it begins only the job that was
@@ -53,9 +53,12 @@ from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
 
 CREATED_WITHIN = timedelta(hours=12)
-"""A run that was recorded longer ago and is not there was deleted since: nobody creates it again."""
+"""A run whose record is older than this and that does not exist was deleted since: no call creates it again."""
 WATCH_S = 20.0
-"""An agent hears of a recommendation by itself, some seconds before or after EC2's event. Its entry is waited for."""
+"""
+System time to wait for an agent's entry. An agent learns of a recommendation itself, some seconds before or after EC2's
+event.
+"""
 NOTICE = timedelta(minutes=2)
 """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
 RACES_MAX = 5
@@ -66,11 +69,11 @@ Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
 _counters: dict[str, CallCounter] = {}
 _LOG_BYTES = 100
-"""Of what AWS adds to a line of the log."""
+"""Bytes that AWS adds to a line of the log."""
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> Answer:
-    """What AWS Lambda calls."""
+    """Answer an event; AWS Lambda calls this."""
     name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
     if name not in _counters:
         _counters[name] = CallCounter(store, _memory_mb(), _STARTING_S)
@@ -87,7 +90,9 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
 
 
 def _memory_mb() -> int:
-    """Lambda says it by itself; a service of Cloud Run is told by its installation."""
+    """
+    Return the memory of this environment. Lambda sets it itself; the installation sets it for a service of Cloud Run.
+    """
     return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or os.environ["SPOTRUN_MEMORY_MB"])
 
 
@@ -111,7 +116,7 @@ class _Attended:
 
 
 class Attendant:
-    """Attends to the newest run of a night's name. `alarm` is the cloud's unless a test has one."""
+    """Attends to the newest run of a night's name. `alarm` is the cloud's unless a test passes one."""
 
     def __init__(self, store: str, name: str, pin: Pin, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
         self._uri, self._name = store, name
@@ -145,7 +150,7 @@ class Attendant:
             return self._attend(again=event.get("kind") == "look")
         except SpotrunError as error:
             self._attended = None
-            if isinstance(error, LedgerDamaged | KeyMissing | RunStrange):  # however often it is tried, nothing changes
+            if isinstance(error, LedgerDamaged | KeyMissing | RunStrange):  # no retry changes anything
                 self._set(self._alarm.off)
             return {"trouble": "; ".join([error.one_line, *self._troubles])}
 
@@ -160,10 +165,10 @@ class Attendant:
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        There may be no run whose news it would be.
+        Send the news that the night could not begin. There may be no run to send it for.
 
         Raises:
-            CloudError: somebody could not be told; it says what `error` does too.
+            CloudError: a receiver could not be notified; its message includes that of `error`.
         """
         now = self._clock.now()
         try:
@@ -176,7 +181,7 @@ class Attendant:
             raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
-        """Record the night, unless that has been done; which one it is."""
+        """Record the night, unless its record exists already. Return when it was due, which names it."""
         now, by_hand = self._clock.now(), event.get("by_hand")
         due = f"{BY_HAND}{by_hand}" if by_hand else self._pin.night.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
@@ -197,7 +202,7 @@ class Attendant:
 
     def _unfinished(self, newest: Numbered | None) -> str | None:
         """
-        The uid of the run that is to be carried on; None if a new one may begin.
+        Return the uid of the run to carry on; None if a new one may begin.
 
         Raises:
             NightUnderWay: a run of this name is not finished, and is not for this night to carry on.
@@ -239,7 +244,7 @@ class Attendant:
     @contextlib.contextmanager
     def _job(self) -> Iterator[RunSpec]:
         """
-        The installed job, with its work folder on this machine for as long as the block lasts.
+        Yield the installed job, with its work folder on this machine until the block ends.
 
         Raises:
             NightStrange: one of them is not what was installed.
@@ -252,11 +257,11 @@ class Attendant:
     # -- to attend ---------------------------------------------------------------------------------------------------
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
-        """Look after the newest run: until it writes no more, and for so long."""
+        """Look after the newest run until it writes no more, for at most `watch_s`."""
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # The alarm comes before the run: whoever is killed between the two is called again, and goes on here.
+        # The alarm comes before the run: a process killed between the two is called again, and goes on here.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -277,7 +282,7 @@ class Attendant:
         return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
 
     def _tell(self, attended: _Attended, last: Tick) -> list[str]:
-        """The run was looked after before, and a call is not repeated because somebody could not be told."""
+        """Send the news of the run. The run was attended to before, and a call is not repeated for news that failed."""
         over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
         return attended.news.tell(attended.run.ledger.entries, over)
 
@@ -285,14 +290,14 @@ class Attendant:
         return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
-        """The alarm is set if that can be done: a run is looked after without it too, as long as somebody calls."""
+        """Set the alarm if possible: a run is attended to without it too, while calls come."""
         try:
             act()
         except CloudError as error:
             self._troubles.append(error.one_line)
 
     def _hear(self, event: Mapping[str, Any]) -> Answer:
-        """Of an instance that is not this run's nothing is done."""
+        """Attend to the run that an event is about. An event about an instance of another run changes nothing."""
         instance_id = str(event.get("detail", {}).get("instance-id", ""))
         attended = self._opened() if self._goes_on() or self._is_known() else None
         if attended is None:
@@ -307,8 +312,8 @@ class Attendant:
 
     def _note_notice(self, ledger: Ledger, instance_id: str, deadline_at: datetime) -> None:
         """
-        Write the notice of the instance that trains, unless its agent was first: that asks every two seconds, and what
-        replaces the instance may as well be asked for now. Of a gang, its agents tell which member is meant.
+        Write the notice of the instance that trains, unless its agent was first: an agent polls every two seconds, and
+        the runner may as well request the replacement now. The agents of a gang write which member is meant.
         """
 
         def unless_known(state: RunState) -> NoticeSeen | None:
@@ -322,7 +327,10 @@ class Attendant:
                 ledger.append(unless_known)
 
     def _goes_on(self) -> bool:
-        """Whether this process attends to a run in whose place no night begins another one: see `_unfinished`."""
+        """
+        Return True if this process attends to a run that is unfinished, so that no night begins another: see
+        `_unfinished`.
+        """
         if self._attended is None:
             return False
         return _goes_on(self._attended.run.ledger.state)
@@ -338,8 +346,8 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Nothing runs any more. A night that another process has begun since has set the alarm before we put it off, or
-        sets it after that; its record is there in the first case.
+        Stop attending: nothing runs any more. A night that another process has begun since has set the alarm before we
+        put it off, or sets it after that; its record is there in the first case.
         """
         before = self._newest
         self._attended = None
@@ -349,7 +357,8 @@ class Attendant:
 
     def _opened(self) -> _Attended | None:
         """
-        The newest run, which is created if the process that recorded it did not come to that. None if it was deleted.
+        Return the newest run, and create it if the process that recorded it did not come to that. None if it was
+        deleted.
 
         Raises:
             RunStrange: another run lies in its place.
@@ -416,7 +425,7 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    When a schedule was due, as it says.
+    Return when a schedule was due, by its own text; `now` if the event has none.
 
     Raises:
         SpecInvalid: it says no moment.
@@ -426,9 +435,9 @@ def _moment(text: object, now: datetime) -> datetime:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        raise SpecInvalid(f"{text!r} is not the time of a schedule", hint="install the night anew") from None
+        raise SpecInvalid(f"{text!r} is not the time of a schedule", hint="install the night again") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
 
 
 _STARTING_S = since_start_s()
-"""From the start of the process until everything is imported, which AWS bills too."""
+"""Seconds from the start of the process until everything is imported, which AWS bills too."""

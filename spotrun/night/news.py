@@ -1,8 +1,9 @@
 """
-Tells those whom a job names of a night's run, within a call of the function: between two calls nothing of it goes on.
+Sends the news of a night's run to the job's receivers, within a call of the function: nothing goes on between two
+calls.
 
-A call with news takes some seconds longer at most, after it has looked after the run; one without asks nobody anything.
-What was not delivered is tried again in the next call, until it is given up as by every runner.
+A call with news takes some seconds longer at most, after it has looked after the run; one without news sends no
+request. News that was not delivered is tried again in the next call, until it is given up as by every runner.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from spotrun.spec.model import NotifySpec, RunSpec
 from spotrun.store.port import Store
 
 WITHIN_S = 6.0
-"""Of a call, for all webhooks together. The addresses are read before, which also takes seconds at most."""
+"""Seconds of a call for all webhooks together. Reading the addresses before also takes seconds at most."""
 
 Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
-"""As Nights.addresses."""
+"""Returns addresses by their references, like Nights.addresses."""
 
 
 class NightNews:
-    """Of one run. No address is kept from one call to the next, so that a new one is used from then on."""
+    """News of one run. No address is kept from one call to the next, so that a new one is used from then on."""
 
     def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
         self._spec, self._store, self._addresses = spec, store, addresses
@@ -40,13 +41,13 @@ class NightNews:
 
     @property
     def waits(self) -> bool:
-        """Whether news has to be tried again."""
+        """True while news has to be tried again."""
         return bool(self._waiting)
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send what is new in a ledger's entries, given from the first one; `last` comes after all of them. What could
-        not be delivered, in sentences without secrets.
+        Send the news of a ledger's entries that were not sent before, given from the first one; `last` comes after all
+        of them. Return the failures, in sentences without secrets.
         """
         if not self._webhooks:
             return []
@@ -82,7 +83,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """A sink for each webhook that something waits for."""
+        """Return a sink for each webhook that news waits for."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""
@@ -106,7 +107,7 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 
 class _Unreadable:
-    """In the place of a webhook whose address cannot be read just now. So its news is given up in the end, too."""
+    """Stands in for a webhook whose address cannot be read now, so that its news is given up in the end, too."""
 
     def __init__(self, variable: str, why: str) -> None:
         self.name = f"webhook ${variable}"

@@ -1,4 +1,4 @@
-"""What `spotrun night ls` says of a night."""
+"""Rows of `spotrun night ls`: one for each night."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from spotrun.runs.open_run import OpenRun
 
 NIGHTS_A_MONTH = 22
 HOURS = 8.0
-"""How long a night is taken to last of which nothing is known."""
+"""Assumed hours of a night whose length is unknown."""
 _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is what calling its runner has cost, as
-    the function has counted it; or else what that costs in a night as long, by estimate. `trouble` says what is wrong
-    with what calls it.
+    One night. `last` is the evening of the newest one, whose run is `run`. `calls_usd` is what calling its runner has
+    cost, as counted by the function; without counts, an estimate for a night of that length. `trouble` says what is
+    wrong with the function or its schedule.
     """
 
     name: str
@@ -86,7 +86,9 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
-    """The record of a night as its function reads it, and the fault of either in a sentence; "" if there is none."""
+    """
+    Return the record of a night as its function reads it, and the fault of either in a sentence; "" if there is none.
+    """
     record = NightRecord(folder, night.name)
     try:
         if wrong := nights.wrong(night, folder):
@@ -102,7 +104,7 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
 
 
 def newest_run(folder: str, name: str, pin: Pin | None) -> OpenRun | None:
-    """The run of the newest night that began; None if there is none, or none that can be read."""
+    """Return the run of the newest night that began; None if there is none, or none that can be read."""
     newest = record_of(folder, name, pin).newest()
     return _opened(folder, name, newest[-1].begun.run) if newest else None
 
@@ -129,7 +131,7 @@ def _opened(folder: str, name: str, uid: str) -> OpenRun | None:
 
 
 def _evening(due: str) -> str:
-    """A night that a person has begun has no evening of its own, and is known by when that was."""
+    """Return the evening of a night. One that a person began has none of its own: its moment names it."""
     asked = due.removeprefix(BY_HAND)
     return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
 

@@ -1,5 +1,6 @@
 """
-Answers calls of a night's runner by HTTP, as Cloud Run hands them on: one at a time, once it has looked who calls.
+Answers calls of a night's runner by HTTP, as Cloud Run hands them on: one at a time, after Cloud Run has checked the
+caller.
 
     POST /    {"kind": "tick"}    with what night_function.py takes; 200 and its answer, or 500 and what was wrong
 
@@ -20,7 +21,7 @@ from spotrun.errors import SpotrunError
 from spotrun.night.function import handler
 
 DUE_AT = "X-CloudScheduler-ScheduleTime"
-"""Which stays the same when the call is tried again."""
+"""Header with the moment at which a call was due; a retry has the same one."""
 _EVENT_MAX_BYTES = 1 << 16
 
 
@@ -38,7 +39,7 @@ def reply_to(text: bytes, due_at: str | None) -> Reply:
     except SpotrunError as error:
         print(error.one_line, flush=True)
         return _failed(error, error.one_line)
-    except Exception as error:  # noqa: BLE001  who reads the log has to see where it was; the next call begins anew
+    except Exception as error:  # noqa: BLE001  the log has to show where it was; the next call begins afresh
         traceback.print_exc()
         return _failed(error, str(error))
 
@@ -49,7 +50,7 @@ def _failed(error: Exception, words: str) -> Reply:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
-    """For what a caller has to say. One that is silent must not keep out the next."""
+    """Maximum seconds in which a caller sends its request. A silent one must not keep out the next."""
 
     def do_POST(self) -> None:
         length = min(int(self.headers.get("Content-Length") or 0), _EVENT_MAX_BYTES)
@@ -62,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Cloud Run writes down each call itself."""
+        """Log nothing: Cloud Run logs each call itself."""
 
 
 def main() -> None:

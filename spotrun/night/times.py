@@ -1,4 +1,4 @@
-"""When nights are due, as a person writes it: "22:00 Europe/Berlin", mon-fri."""
+"""Reads and computes when nights are due, as a person writes it: "22:00 Europe/Berlin", mon-fri."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from spotrun.units import shown
 
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
 _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
-"""Files that lie beside the zones, and are none that a cloud would know."""
+"""Files next to those of the zones that are not zones to any cloud."""
 _AHEAD = timedelta(days=16)
-"""A night of one day in the week whose time a clock change leaves out is due a week later."""
+"""
+Time ahead that is searched. A night of one day in the week whose time a clock change leaves out is due a week later.
+"""
 
 
 def read_at(text: str) -> tuple[str, str]:
     """
-    The time of day as HH:MM, and the name of its zone.
+    Return the time of day as HH:MM, and the name of its zone.
 
     Raises:
-        SpecInvalid: it is none, or nobody knows the zone.
+        SpecInvalid: the text is no such time, or the zone is unknown.
     """
     found = _AT.fullmatch(text.strip())
     if found is None:
@@ -51,7 +53,7 @@ def _known_zone(name: str) -> str:
 
 def read_days(text: str) -> tuple[str, ...]:
     """
-    `daily`, days, and ranges of days; in the order of the week.
+    Read `daily`, days, and ranges of days; return them in the order of the week.
 
     Raises:
         SpecInvalid: one of them is no day.
@@ -69,14 +71,14 @@ def read_days(text: str) -> tuple[str, ...]:
 
 
 def shortest_gap(days: Sequence[str]) -> timedelta:
-    """The shortest time from one night to the next."""
+    """Return the shortest time from one night to the next."""
     numbers = [DAYS.index(day) for day in days]
     following = [*numbers[1:], numbers[0] + len(DAYS)]
     return timedelta(days=min(later - day for day, later in zip(numbers, following, strict=True)))
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:
-    """How far the clock of a zone is ahead of UTC without summer time."""
+    """Return how many seconds the clock of a zone is ahead of UTC without summer time."""
     moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
     offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
     return int(min(offsets).total_seconds())
@@ -84,8 +86,8 @@ def winter_offset_s(zone: str, now: datetime) -> int:
 
 def next_due(night: Night, after: datetime) -> datetime | None:
     """
-    When a night is due next: on none of its days if the time of day does not exist then, and once if it comes twice, as
-    EventBridge Scheduler does. None where this machine does not know the zone.
+    Return when a night is due next: on none of its days if the time of day does not exist then, and once if it comes
+    twice, as EventBridge Scheduler does. None if this machine does not know the zone.
     """
     try:
         zone = ZoneInfo(night.zone)

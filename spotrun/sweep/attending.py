@@ -1,7 +1,7 @@
 """
-Attending to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops them.
+Attends to a sweep: a runner for each of its runs, in threads of this process, and a loop that begins and stops them.
 
-All that is known of a trial is read from its ledger, so a sweep that is attended again goes on where it was.
+All state of a trial comes from its ledger, so a sweep that is attended again goes on where it was.
 """
 
 from __future__ import annotations
@@ -51,21 +51,23 @@ from spotrun.sweep.report import SweepShown, TrialShown
 from spotrun.sweep.rungs import Begin, CarryOn, Over, Stop, SweepPlan, Trial, Unknown, metric_of, next_actions, trial_of
 
 LOOK_S = 0.5
-"""System time between two looks at the ledgers that the runners read."""
+"""System seconds between two rounds over the ledgers that the runners read."""
 RECORD_EVERY_S = 10.0
-"""System time between two looks at whether another command has asked the sweep to stop."""
+"""System seconds between two reads of whether another command has asked the sweep to stop."""
 END_WITHIN_S = 60.0
-"""System time. What a runner does when nothing of its run is left: it tells others, and removes the run's role."""
+"""
+Maximum system seconds for a runner whose run has nothing left: it sends the last news, and removes the run's role.
+"""
 LEAVE_WITHIN_S = 30.0
-"""System time that the runners have for their last look."""
+"""Maximum system seconds for the runners' last tick."""
 
 
 class _Left(Exception):
-    """This process attends to the run no longer."""
+    """Raised when this process attends to the run no longer."""
 
 
 class Attendant:
-    """The runner of a trial's run, in a thread of its own, and what is known of the trial."""
+    """The runner of a trial's run, in a thread of its own, and the state of the trial."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -94,7 +96,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Open the run again that has stopped."""
+        """Open the stopped run again."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -128,7 +130,7 @@ class Attendant:
             self.failure = error
 
     def seen(self) -> Trial:
-        """The trial by its ledger. A run that nobody can attend to may cost all that it may spend."""
+        """Return the trial by its ledger. A run that this process cannot attend to may cost all that it may spend."""
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
         if changed:
@@ -161,12 +163,12 @@ class Attendant:
 
 
 def decided(sweep_name: str, reason: str) -> str:
-    """By whom the sweep itself asks a run to stop."""
+    """Return the name that the sweep signs with when it stops a run for that reason."""
     return f"sweep {sweep_name}: {reason}"
 
 
 class Wanted(NamedTuple):
-    """A sweep as it was asked for: the job without any parameter, the parameters of each trial, and the limits."""
+    """A sweep as the user requests it: the job without any parameter, the parameters of each trial, and the limits."""
 
     spec: RunSpec
     params: Sequence[Mapping[str, str]]
@@ -202,7 +204,7 @@ class Sweeping:
         return [each.seen() for each in self._attendants]
 
     def time_left(self) -> timedelta | None:
-        """Run time until the deadline."""
+        """Return the run time until the deadline; None without one."""
         record = self._sweep.record
         if record.deadline_s is None:
             return None
@@ -219,11 +221,11 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Until the sweep is over; False if it is to be left to another process.
+        Attend until the sweep is over. Return False if it is to be left to another process.
 
         Raises:
             SpecInvalid: no trial logs the metric.
-            RunEnded: it was stopped, or no trial is complete.
+            RunEnded: the sweep was stopped, or no trial is complete.
             LedgerDamaged, SpotrunError: see `_begin`; this process attends to it no longer.
             KeyboardInterrupt, Signalled: this process attends to it no longer.
         """
@@ -276,7 +278,7 @@ class Sweeping:
         actions = [] if self._stopping else next_actions(self._wanted.plan, self._trials(), left)
         final = any(isinstance(action, Begin | Over) for action in actions)
         if self._is_stopped_elsewhere(at_once=final):
-            say(f"{self._record_name} was asked to stop by {self._sweep.record.stopped_by}")
+            say(f"{self._sweep.record.stopped_by} has asked {self._record_name} to stop")
             self._stopping = True
             return
         for action in actions:
@@ -337,10 +339,10 @@ class Sweeping:
             raise
 
     def _share_setup(self, run: OpenRun) -> None:
-        """Give it what `setup` has made for a trial before it; a bucket copies that by itself."""
+        """Give the run what `setup` has made for an earlier trial; a bucket copies that by itself."""
         if self._wanted.spec.setup is None:
             return
-        with contextlib.suppress(StoreError):  # it sets up by itself
+        with contextlib.suppress(StoreError):  # its instance then runs the setup itself
             for each in self._attendants:
                 if setup_cache.copy_all(each.run.store, run.store):
                     return
@@ -380,7 +382,7 @@ class Sweeping:
         say(f"stopping {self._record_name}: its runs save a last checkpoint each, and leave nothing running")
 
     def _take_up_the_last(self) -> None:
-        """A run that was created just before a signal came: nobody attends to it yet."""
+        """Attend to a run that was created just before a signal came, and stop it."""
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
             return
@@ -395,7 +397,7 @@ class Sweeping:
             request_stop(run, self._sweep.with_all)
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
-        """Whether another command has asked for it since the last look; looked at now and then, or `at_once`."""
+        """Return True if another command has asked the sweep to stop. The record is read now and then, or `at_once`."""
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()
@@ -452,7 +454,7 @@ class Sweeping:
 
 
 def _answer(caught: Interrupt, background: bool) -> str:
-    """`stop`, `detach` or `on`."""
+    """Return `stop`, `detach` or `on`."""
     number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
     if number == signal.SIGHUP:
         return "on" if background else "detach"

@@ -1,4 +1,4 @@
-"""What a sweep has come to: dollars by trial, what each has reached for them, and what was stopped and why."""
+"""Reports a sweep: dollars by trial, what each has reached for them, and what was stopped and why."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class SweepShown(msgspec.Struct, frozen=True):
         return sum((each.trial.spent_usd for each in self.trials), Decimal(0))
 
     def value(self, shown: TrialShown) -> float | None:
-        """Its best one."""
+        """Return the best value of a trial; None if it has none."""
         metric = self.metric
         found = None if metric is None else best_of(shown.trial, metric, maximize=self.plan.maximize)
         return None if found is None or metric is None else found.metrics[metric]
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
-        """By how much its best value is better than its first one, for each dollar that it cost."""
+        """Return by how much the best value of a trial is better than its first one, for each dollar of its cost."""
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)
         if value is None or first is None or not shown.trial.spent_usd:
@@ -64,7 +64,7 @@ class SweepShown(msgspec.Struct, frozen=True):
 
     @property
     def ranked(self) -> list[TrialShown]:
-        """The best first, those without a value last."""
+        """The trials, the best first, those without a value last."""
         sign = -1 if self.plan.maximize else 1
         worst = float("inf")
         return sorted(self.trials, key=lambda each: worst if (v := self.value(each)) is None else sign * v)
@@ -98,7 +98,7 @@ def show(sweep: SweepShown) -> None:
 
 
 def notes(sweep: SweepShown) -> list[str]:
-    """What the table does not say: why trials were stopped, the sum, and the best."""
+    """Return the lines below the table: why trials were stopped, the sum, and the best."""
     lines = [f"{each.run} {each.state}: {plain(each.why)}" for each in sweep.ranked if each.why]
     simulated = " (simulated)" if sweep.simulated else ""
     held = held_usd([each.trial for each in sweep.trials]) - sweep.spent_usd
@@ -162,7 +162,7 @@ def begun(run: str, params: Mapping[str, str], budget_usd: Decimal) -> str:
 
 
 def progress(run: str, before: Trial | None, now: Trial, metric: str | None) -> Sequence[str]:
-    """A line for each epoch that has ended since `before`, and one for its end."""
+    """Return a line for each epoch that has ended since `before`, and one for the trial's end."""
     known = before.last_epoch if before is not None else 0
     lines = []
     for each in now.epochs:

@@ -1,17 +1,17 @@
 """
-What a sweep does next: which trial begins and what it may spend, which one is stopped, and why nothing begins any more.
+Decides what a sweep does next: which trial begins with which budget, which one stops, and why none begins any more.
 
     held = what each settled trial has cost + the whole budget of each other one
     left = the sweep's budget - held             no trial begins with more than that
 
-A run never passes its own budget, so a sweep never passes its one. Which trials there are, and which of them are the
-worst so far, Optuna decides (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
+A run never passes its own budget, so a sweep never passes its own. Optuna chooses the trials, and which of them are the
+worst so far (`ask`, `report`, `should_prune`); each decision begins with a new study, made from the
 ledgers of the runs, so there is no other state.
 
 Once all have begun, what is left of the budget may go to those that were stopped, the most promising first.
 
-Halving is asynchronous: a trial that has logged the metric after its first so many epochs, `keep_one_in` times as many,
-and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; nobody waits for others.
+Halving is asynchronous: a trial that has logged the metric after its first `judged_from` epochs, `keep_one_in` times as
+many, and so on, goes on if it is among the best one in `keep_one_in` of those that have come as far; no trial waits.
 Moments are those of the wall clock, which trials of any clock share.
 """
 
@@ -39,26 +39,31 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 TRIALS_MAX = 10_000
 AMPLE = Decimal(2)
-"""A trial gets this many times what it is expected to cost on demand: its instances are reserved before they cost."""
+"""Share of a trial: this many times its expected cost on demand. Its instances are reserved before they cost."""
 GENEROUS = Decimal(4)
-"""Up to so many times it, if there is enough for all that are to begin: a start may be slower than those so far."""
+"""
+Maximum share, in expected costs, if there is enough for all trials that are to begin: a start may be slower than those
+so far.
+"""
 LEAST = Decimal("1.3")
-"""With less than this many times it, no trial begins."""
+"""Minimum share of a trial, in expected costs: with less, none begins."""
 SPARE = 1.3
-"""A trial begins only if the time to the deadline is this many times what it is expected to take."""
+"""A trial begins only if the time to the deadline is at least this many times its expected time."""
 START = timedelta(minutes=5)
-"""How long an instance takes to its first step, before one was measured."""
+"""Expected time from the request for an instance to its first step, before one was measured."""
 ALONE = timedelta(minutes=30)
-"""The first trial runs alone until it shows what one needs: a job that fails then does so once, and only what one
-really needs is kept for the next. Of one whose first epoch takes longer, the others do not wait for the end."""
+"""
+Maximum time for which the first trial runs alone, until it shows what one needs: a job that fails then does so once,
+and later trials keep only what one really needs. If its first epoch takes longer, the others begin without its figures.
+"""
 PILOT_IN = 2
-"""It gets one in so many parts of the budget: what it needs is not known, and nobody can give it more later."""
+"""The first trial gets one in this many parts of the budget: its need is unknown, and its budget cannot grow later."""
 MORE = 1.2
 """A sweep takes this many times what halving alone would: trials begin without waiting, prices and losses differ."""
 FAILED_MAX = 3
-"""So many failures before any epoch has ended anywhere are no matter of parameters."""
+"""From this many failures before any epoch has ended anywhere, the parameters are not the cause."""
 ALIKE = 0.8
-"""A metric that nobody logs is a mistake for another from this ratio on: val_los for val_loss."""
+"""Minimum similarity at which a metric that no trial logs is a misspelling of another: val_los for val_loss."""
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
@@ -67,13 +72,13 @@ Params = Mapping[str, str]
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What the user allows, and what is known before any trial.
+    The limits of the user, and what is known before any trial.
 
-    `keep_one_in`: 2 stops the worst half; None stops nobody. Trials are compared first after `judged_from` epochs; None
-    means as late as the budget allows, and `time`, which it has from its beginning to its deadline. `spend_rest`: what
-    is left of the budget in the end goes to those that were stopped. `metric` None means the one that looks most like a
-    loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how long a
-    trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
+    `keep_one_in`: 2 stops the worst half; None stops none. Trials are compared first after `judged_from` epochs; None
+    means as late as the budget allows, and `time`, the time from the sweep's beginning to its deadline. `spend_rest`:
+    what is left of the budget in the end goes to trials that were stopped. `metric` None means the one that looks most
+    like a loss. `most_usd` is the job's own budget for one run. With less than `least_usd` no run begins. `work` is how
+    long a trial takes, if the job says so; `usd_per_hour` the most that its instances may cost.
     """
 
     trials: int
@@ -92,7 +97,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedEpoch(msgspec.Struct, frozen=True):
-    """`epoch` counts from 1."""
+    """An epoch that has ended; `epoch` counts from 1."""
 
     epoch: int
     at: datetime
@@ -101,13 +106,13 @@ class EndedEpoch(msgspec.Struct, frozen=True):
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What is known of a trial that has begun; they are numbered from 1.
+    A trial that has begun; trials are numbered from 1.
 
-    `settled`: it has ended, and costs nothing more. `asked_to_stop`: it was told to end; `judged`: it was the sweep
-    that said so last. It was carried on after epoch `spared`, by which it is judged no more. `epoch_s` is the training
-    time of an epoch, and `start_s` that from its launch to the first step, as far as one has ended. `usd_per_hour` is
-    the most that its instances may cost, `price_usd_per_hour` what the cheapest was to cost. `age` is run time since
-    its launch.
+    `settled`: it has ended, and costs nothing more. `asked_to_stop`: its ledger has a stop request; `judged`: the
+    newest one is the sweep's own. The trial was carried on after epoch `spared`, and is no more judged by epochs up to
+    that one. `epoch_s` is the training time of an epoch, and `start_s` the time from launch to first step, once an
+    epoch has ended. `usd_per_hour` is the most that its instances may cost, `price_usd_per_hour` the price of its
+    cheapest launch. `age` is run time since its launch.
     """
 
     number: int
@@ -128,7 +133,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_usd(self) -> Decimal:
-        """What has to be kept of the sweep's budget for it."""
+        """The part of the sweep's budget that is kept for this trial."""
         return self.spent_usd if self.settled else max(self.budget_usd, self.spent_usd)
 
     @property
@@ -137,7 +142,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What a whole trial is expected to need: of training, and from its launch to its end."""
+    """The expected need of a whole trial: `work` is training time, `time` is from its launch to its end."""
 
     work: timedelta
     time: timedelta
@@ -146,8 +151,8 @@ class Need(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True):
     """
-    Begin this trial, whose run may spend so much. `work` is how long its training takes by those before it; None if
-    nobody knows.
+    Begin this trial, whose run may spend `budget_usd`. `work` is the expected training time, by the trials before it;
+    None if it is unknown.
     """
 
     number: int
@@ -167,15 +172,15 @@ class CarryOn(msgspec.Struct, frozen=True):
 
 
 class Over(msgspec.Struct, frozen=True):
-    """No trial is left running, and none begins any more. `reason` is "" if all have begun."""
+    """The end of the sweep: no trial is left running, and none begins any more. `reason` is "" if all have begun."""
 
     reason: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    No trial logs the metric, so nothing can be judged by it; "" is any that looks like a loss. `known` are those that
-    are logged.
+    No trial logs the metric, so nothing can be judged by it; "" stands for any that looks like a loss. `known` are the
+    metrics that are logged.
     """
 
     metric: str
@@ -195,8 +200,8 @@ Action = Begin | Stop | CarryOn | Over | Unknown
 
 def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
     """
-    The parameters of `count` trials, no two alike; of all combinations if there are no more. The same seed gives the
-    same trials in the same order.
+    Return the parameters of `count` trials, no two alike; of all combinations if there are no more. The same seed gives
+    the same trials in the same order.
     """
     study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
     asked = (study.ask() for _ in range(count))
@@ -214,8 +219,8 @@ def trial_of(
     judged: bool = False,
 ) -> Trial:
     """
-    What the ledger of its run says of a trial at that run time. `epochs_total` is by its agent, if that knows.
-    `judged`: see `Trial`.
+    Return a trial as the ledger of its run shows it at run time `now`. `epochs_total` comes from its agent, if that
+    knows it. `judged`: see `Trial`.
     """
     created = state.created
 
@@ -255,7 +260,7 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 
 def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
-    """By the dearest trial that was measured, else by what the job says; None while nobody knows."""
+    """Return the need by the most expensive measured trial, else by the job; None while it is unknown."""
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
         work_s = max((each.epoch_s or 0) * (each.epochs_total or 0) for each in measured)
@@ -273,9 +278,10 @@ def need_of(plan: SweepPlan, trials: Iterable[Trial]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None = None) -> list[Action]:
     """
-    What to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None without one.
+    Return what to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None without
+    one.
 
-    The deadline ends whatever runs. Where nothing is left to do, the last action is `Over`.
+    The deadline ends all that runs. If nothing is left to do, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -296,7 +302,7 @@ def _over(plan: SweepPlan, trials: Sequence[Trial], reason: str) -> Over:
 
 
 def _begins(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """The trials that begin now, and why no more do."""
+    """Return the trials that begin now, and why no more do."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -324,15 +330,15 @@ def _left(plan: SweepPlan, trials: Iterable[Trial]) -> Decimal:
 
 
 def held_usd(trials: Iterable[Trial]) -> Decimal:
-    """What these trials have cost, and what those that have not ended may cost yet."""
+    """Return the cost of these trials so far, and what those that have not ended may still cost."""
     return sum((each.held_usd for each in trials), ZERO)
 
 
 def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to_begin: int) -> Decimal | None:
     """
-    What the next trial may spend; None if what is left is too little. The next `wanted_by` ones share alike, or as many
-    as it pays for. Of a need that is known none gets more than an ample share, unless there is more for all that are
-    still `to_begin`.
+    Return the budget of the next trial; None if what is left is too little. The next `wanted_by` trials get equal
+    shares, or as many of them as `left` pays for. If the need is known, no trial gets more than an ample share, unless
+    there is more for all that are still `to_begin`.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -352,13 +358,13 @@ def _all_fail(trials: Sequence[Trial]) -> str | None:
     return f"{failed} trials have failed before an epoch has ended in any"
 
 
-# -- who is worst ----------------------------------------------------------------------------------------------------
+# -- the worst trials ------------------------------------------------------------------------------------------------
 
 
 def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
     """
-    The metric that trials are judged by. Where the user names none it is `val_loss`, or what looks most like it, of
-    those that the first judged epoch of a trial has logged; None while nothing does.
+    Return the metric that trials are judged by. If the user names none, it is `val_loss`, or what looks most like it,
+    of those that the first judged epoch of a trial has logged; None while none does.
     """
     if plan.metric is not None:
         return plan.metric
@@ -369,9 +375,9 @@ def metric_of(plan: SweepPlan, trials: Iterable[Trial]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[Trial]) -> Unknown | None:
     """
-    The metric that the user names, if trials have come far enough and none has logged it. One trial may have lost it
-    to NaN, unless it logs one that is spelled alike. Where the user names none, and trials are to be compared, it is
-    any loss ("").
+    Return the metric that the user names, if trials have come far enough and none has logged it. One trial may have
+    lost it to NaN, unless it logs one that is spelled alike. If the user names none, and trials are to be compared, it
+    is any loss ("").
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.judged_from or 1)]
     if plan.metric is None:
@@ -391,13 +397,13 @@ def _all_over(plan: SweepPlan, trials: Sequence[Trial]) -> bool:
 
 
 def best_of(trial: Trial, metric: str, *, maximize: bool) -> EndedEpoch | None:
-    """The epoch with its best value; None if it has logged none."""
+    """Return the epoch with the trial's best value; None if it has logged none."""
     logged = [each for each in trial.epochs if metric in each.metrics]
     return (max if maximize else min)(logged, key=lambda each: each.metrics[metric], default=None)
 
 
 def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
-    """The trials that are not worth going on with, each with the reason."""
+    """Return the trials that are not worth going on with, each with the reason."""
     metric = metric_of(plan, trials)
     if metric is None or plan.keep_one_in is None:
         return []
@@ -413,8 +419,8 @@ def worst(plan: SweepPlan, trials: Sequence[Trial]) -> list[Stop]:
 
 def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
     """
-    After how many epochs trials are compared first: the later, the less a slow start counts. If the user does not say
-    it, that is as late as budget and time allow, by what the first trial that was measured costs and takes.
+    Return after how many epochs trials are compared first: the later, the less a slow start counts. If the user does
+    not say it, that is as late as budget and time allow, by the cost and time of the first trial that was measured.
     """
     if plan.judged_from is not None or plan.keep_one_in is None:
         return plan.judged_from or 1
@@ -437,7 +443,7 @@ def judged_from(plan: SweepPlan, trials: Sequence[Trial]) -> int:
 
 
 def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
-    """How many epochs halving trains in all, where each comparison leaves exactly one in so many."""
+    """Return how many epochs halving trains in all, if each comparison leaves exactly one in `keep_one_in`."""
     left, at, total, upto = float(trials), 0, 0.0, first
     while at < epochs:
         total += left * (min(upto, epochs) - at)
@@ -446,7 +452,9 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 
 
 def _is_done(trial: Trial) -> bool:
-    """Whether all of its epochs have ended: what follows costs little, and its weights are the last ones."""
+    """
+    Return True if all epochs of the trial have ended: what follows costs little, and its weights are the last ones.
+    """
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
 
@@ -455,8 +463,8 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, judged_from: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    The trials that Optuna prunes, and after which epochs, where these values (number, epoch, value) were reported in
-    this order. One that is carried on is compared again further on.
+    Return the trials that Optuna prunes, and after which epochs, if these values (number, epoch, value) were reported
+    in this order. A trial that is carried on is compared again further on.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=judged_from, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -471,8 +479,8 @@ def _pruned(
 
 def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelta | None) -> list[CarryOn]:
     """
-    Those that the sweep has stopped and that can be carried on within its budget and deadline: first who has come
-    furthest, then who was better than more of those that had come as far.
+    Return the trials that the sweep has stopped and that can be carried on within its budget and deadline: those that
+    have come furthest first, then those that were better than more of the trials that had come as far.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.at_once - sum(not each.settled for each in trials)
@@ -490,14 +498,14 @@ def second_chances(plan: SweepPlan, trials: Sequence[Trial], time_left: timedelt
 
 
 def _waiting(trials: Iterable[Trial]) -> list[Trial]:
-    """Those that the sweep has stopped."""
+    """Return the trials that the sweep has stopped."""
     return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
 
 
 def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
     """
-    Whether it is worth to stop one when all have begun: if its money stays unspent, or goes to one that is more
-    promising. Otherwise it would be carried on at once.
+    Return True if stopping a trial is worth it when all have begun: its money stays unspent, or goes to a more
+    promising one. Otherwise the sweep would carry it on at once.
     """
     metric = metric_of(plan, trials)
     if not plan.spend_rest or metric is None:
@@ -510,13 +518,13 @@ def _makes_way(plan: SweepPlan, trials: Sequence[Trial], stop: Stop) -> bool:
 
 
 def _rest(trial: Trial, need: Need) -> Decimal:
-    """What the epochs that are left of it may cost."""
+    """Return what the remaining epochs of the trial may cost."""
     total = trial.epochs_total or 0
     return need.usd * Decimal(max(0, total - trial.last_epoch)) / total if total else need.usd
 
 
 def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool) -> tuple[int, float]:
-    """Less is better."""
+    """Return a trial's rank as a sort key: less is better."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]
@@ -533,7 +541,7 @@ def _standing(trial: Trial, trials: Sequence[Trial], metric: str, maximize: bool
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """How it compares after that epoch with all that had come as far by then."""
+    """Return how the trial compares after that epoch with all that had come as far by then."""
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

@@ -1,4 +1,4 @@
-"""The report of a sweep by its name: its record says what was asked for, and the ledgers of its runs all else."""
+"""Reports a sweep by its name: its record has the user's request, and the ledgers of its runs all else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    The sweep as it is now. Nobody has to attend to it.
+    Return the sweep as it is now. No process has to attend to it.
 
     Raises:
         SpecInvalid: an older spotrun began it, and did not write down its budget.
@@ -43,7 +43,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Those of each trial, as the flags of its command mean them."""
+    """Return the parameters of each trial, as the flags of the sweep's command mean them."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])

@@ -1,4 +1,4 @@
-"""What a sweep command checks before anything is rented, and how it begins a sweep or carries one on."""
+"""Checks a sweep before anything is rented, and begins it or carries it on."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
-"""What is in the names of metrics of which a large value is good."""
+"""Parts of the names of metrics of which a large value is good."""
 NAME_MAX = 57
-"""A run's name has the number of the trial too."""
+"""Maximum letters of a sweep's name: a run's name has the number of the trial too."""
 KEEP_EXACT = 0.01
 BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 class Wish(NamedTuple):
-    """The flags."""
+    """The flags of `spotrun sweep`."""
 
     grid: tuple[str, ...]
     budget: str | None
@@ -67,14 +67,16 @@ class Wish(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What there is to show in the end, and the error that the command ends with; nothing if it goes on elsewhere."""
+    """
+    The report to show in the end, and the error that the command ends with; neither if the sweep goes on elsewhere.
+    """
 
     shown: SweepShown | None
     error: SpotrunError | None
 
 
 class Asked(NamedTuple):
-    """The sweep that was asked for, as far as flags and job say it. `digest` is that of the job."""
+    """The sweep that the user requests, by flags and job. `digest` is that of the job."""
 
     name: str
     wanted: Wanted
@@ -88,7 +90,7 @@ def attended(
     Begin the sweep, or carry it on, and attend to it until it is over, or leave it to another process.
 
     Raises:
-        SpecInvalid: it cannot be as it was asked for; nothing was rented.
+        SpecInvalid: it is not possible as requested; nothing was rented.
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
@@ -115,7 +117,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """None if the sweep is to be left to a process in the background."""
+    """Attend to the sweep. Return None if it is to be left to a process in the background."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -130,7 +132,7 @@ def _busy(name: str) -> SpotrunError:
     )
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
+# -- the requested sweep ---------------------------------------------------------------------------------------------
 
 
 def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
@@ -173,8 +175,10 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(stop_worst: float) -> int | None:
     """
+    Return what `stop_worst` leaves: one trial in how many; None if it stops none.
+
     Raises:
-        SpecInvalid: it is no share that leaves one trial in so many.
+        SpecInvalid: `stop_worst` is not 1 - 1/n for any whole n.
     """
     if stop_worst == 0:
         return None
@@ -184,12 +188,12 @@ def _keep_one_in(stop_worst: float) -> int | None:
             return keep
     raise SpecInvalid(
         f"--stop-worst {stop_worst:g} is no share that leaves one trial in two, in three, in four and so on",
-        hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 nobody",
+        hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 none",
     )
 
 
 def _metric(spec: RunSpec, wish: Wish) -> tuple[str | None, bool]:
-    """The metric, and whether a large one is good."""
+    """Return the metric, and True if a large value is good."""
     if wish.mode not in (None, "min", "max"):
         raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
     kept = spec.checkpoint.keep_best
@@ -210,7 +214,7 @@ def _digest(spec: RunSpec) -> str:
 
 def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     """
-    Run time from now on.
+    Return the run time until the deadline, in seconds from now; None without one.
 
     Raises:
         SpecInvalid: it has passed, or comes before an instance has booted.
@@ -231,10 +235,10 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPlan:
     """
-    Show what will be asked for first. The plan, with the prices of now.
+    Show what the first trial requests, and the sweep's size. Return the plan with current prices.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: no trial could begin, or none as it was asked for.
+        SpecInvalid, CloudError, StoreError: no trial could begin, or none as requested.
     """
     wanted = asked.wanted
     spec = with_baseline_price(wanted.spec)
@@ -253,7 +257,7 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
 
 
 def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
-    """Why not even the first one could begin."""
+    """Return why not even the first trial could begin."""
     need = need_of(plan, [])
     if need is not None and left is not None and left < SPARE * need.time:
         what = f"--deadline leaves {format_duration(left)}, and a trial may take {format_duration(need.time)}"
@@ -264,7 +268,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: Asked) -> SweepPlan:
     """
-    The plan with what the market asks for now.
+    Return the plan with the market's current prices.
 
     Raises:
         SpecInvalid: the budget pays for no trial, or nothing that suits is offered.
@@ -284,23 +288,23 @@ def _with_prices(asked: Asked) -> SweepPlan:
 
 
 def _found(asked: Asked) -> NamedSweep | None:
-    """The sweep of that name, if there is one. Nothing is made."""
+    """Return the sweep of that name; None if there is none. Nothing is created."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
-    """Whether it began a while ago and has no run: somebody has deleted them, and the name is free."""
+    """Return True if the sweep began a while ago and has no run: its runs were deleted, and the name is free."""
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: Asked, wish: Wish) -> dict[str, Any]:
-    """What makes a sweep this one, by flag. All else may change when it is carried on."""
+    """Return what identifies this sweep, by flag. All else may change when it is carried on."""
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
 def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: NamedSweep | None) -> NamedSweep:
     """
-    `in_place_of` was removed, and left its name.
+    Create the sweep. `in_place_of` was removed, and left its name.
 
     Raises:
         SpotrunError: another machine has just begun one of this name.
@@ -327,7 +331,7 @@ def _created(asked: Asked, wish: Wish, deadline_s: float | None, in_place_of: Na
 
 
 def _as_asked(asked: Asked) -> dict[str, Any]:
-    """What follows from the job and the flags, whatever the store says."""
+    """Return the fields of the record that follow from job and flags alone."""
     plan = asked.wanted.plan
     return {
         "time_scale": clock_of(asked.wanted.spec).scale,
@@ -341,7 +345,7 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
 
 def _carry_on(sweep: NamedSweep, runs: Sequence[OpenRun], asked: Asked, wish: Wish, deadline_s: float | None) -> None:
     """
-    Let it go on as the flags say now. A deadline that is the same as before still counts from the beginning.
+    Carry the sweep on as the flags say now. A deadline that is the same as before still counts from the beginning.
 
     `--yes` does not say that its runs are this user's: the record that names them is in the store.
 
@@ -378,7 +382,10 @@ def _was(flag: str, value: object) -> str:
 
 
 def _lock_path(asked: Asked) -> Path:
-    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
+    """
+    Return the path of the sweep's lock: in the store itself if that is a folder, so that all who share it share the
+    lock.
+    """
     place = address.parse(asked.wanted.spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"
@@ -386,7 +393,7 @@ def _lock_path(asked: Asked) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """The same command in the background."""
+    """Run the same command in the background."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]

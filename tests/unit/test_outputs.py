@@ -397,7 +397,7 @@ def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeyp
     keeper = OutputKeeper(two.node, two.pieces)
     keeper.start(two.attempt)
     keeper.finish(0.1)
-    assert two.notes[-1] == "the last look at the files of the script could not be finished within 0.1 s"
+    assert two.notes[-1] == "the last survey of the script's files could not be finished within 0.1 s"
     assert run.fetched() == {"a": "after the hold"}
     nobody = {**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}
     three = OutputKeeper(SimpleNamespace(**nobody), two.pieces)
