@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.features import FEATURES
 from tests.support.repository import ROOT
-from tests.unit.test_layers import FEATURES
 
 WITHIN_S = 240
 

@@ -16,20 +16,10 @@ from pathlib import Path
 
 import spotrun
 from spotrun.spec.clouds import BUILT_IN
+from tests.support.features import FEATURES
 
 ROOT = Path(spotrun.__file__).parent
 
-FEATURES = {
-    "bench": {"bench"},
-    "bill": {"bill"},
-    "estimate": {"estimate"},
-    "forecast": {"plan", "simulate"},
-    "metrics": {"metrics", "spans"},
-    "night": {"night"},
-    "sweep": {"sweep", "report"},
-    "verify": {"verify_resume"},
-}
-"""Each feature package, and the verbs in cli/ that import it. `report` shows a sweep by its name."""
 ROWS = (
     "wire version",
     "errors units clock proc offering intervals trainer_link strategies autoload",
