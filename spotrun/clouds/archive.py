@@ -1,8 +1,8 @@
 """
-An archive of this very spotrun, with what it needs for a cloud. PyTorch is not among that.
+Makes an archive of this spotrun with the packages that it needs for a cloud, without PyTorch.
 
-It is made of what is installed here, so that what runs elsewhere is what was tested here. A package that was installed
-for a newer Linux than the other one's is fetched by pip in the same version, and has to be one that the lock knows.
+It holds the packages that are installed here, so that the same code runs elsewhere as was tested here. If a package was
+installed for a newer Linux than the target's, pip fetches the same version, which the lock has to know.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spotrun.errors import NotInstalled
 
 Glibc = tuple[int, int]
 _NO_NEED = {"nvidia-ml-py"}
-"""Nothing of it is called where no GPU is."""
+"""Packages that are not called on a machine without a GPU."""
 _LEFT_OUT = re.compile(
     r"(^|/)(__pycache__|tests?)/|\.(pyc|pyo|pyi|c|h|pxd)$|^\.\./|\.dist-info/(RECORD|INSTALLER|REQUESTED)$"
 )
@@ -48,9 +48,9 @@ def _whatever(_: str) -> bool:
 
 class Place(NamedTuple):
     """
-    Where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has, the glibc
-    of its Linux. `calls` says which files of packages are ever asked for there. A `compiled` archive has bytecode
-    beside its modules.
+    The place where an archive runs: its `name`, the `extra` of spotrun that it needs, and for each Python that it has,
+    the glibc of its Linux. `calls` says which files of packages are ever read there. A `compiled` archive has bytecode
+    next to its modules.
     """
 
     name: str
@@ -63,10 +63,10 @@ class Place(NamedTuple):
     @property
     def glibc(self) -> Glibc:
         """
-        Of the Python that runs here.
+        The place's glibc for the Python version that runs here.
 
         Raises:
-            NotInstalled: that place does not have it.
+            NotInstalled: the place does not have this Python.
         """
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
@@ -77,12 +77,12 @@ class Place(NamedTuple):
 
 def archive_for(place: Place, *, portable: bool = True) -> Function:
     """
-    Without `portable` it may run on this machine alone: nothing is fetched then.
+    Make the archive for a place. Without `portable` nothing is fetched, and it may run on this machine only.
 
     Raises:
-        NotInstalled: a package is missing, or there is none of it that runs there.
+        NotInstalled: a package is missing, or none of its builds runs there.
     """
-    glibc = place.glibc  # also where it is not asked for: a Python that is not there would not run this
+    glibc = place.glibc  # even if not portable: a place without this Python cannot run the archive
     contents = _contents(place, glibc if portable else None)
     if place.compiled:
         contents |= _bytecode(contents)
@@ -90,7 +90,7 @@ def archive_for(place: Place, *, portable: bool = True) -> Function:
     with zipfile.ZipFile(raw, "w") as archive:
         for name, data in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, _OLDEST)
-            entry.external_attr = 0o644 << 16  # whoever runs it must be able to read it
+            entry.external_attr = 0o644 << 16  # the user that runs it must be able to read it
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > place.size_max_bytes:
@@ -114,15 +114,17 @@ def _contents(place: Place, glibc: Glibc | None) -> dict[str, bytes]:
 
 
 _UNCHECKED = 1
-"""The flags of bytecode that is known by its source's hash, and is taken without reading the source."""
+"""Flags of bytecode that carries its source's hash, and that Python uses without reading the source."""
 _MARSHAL_WITHOUT_REFERENCES = 2
-"""Whether a newer version writes a reference depends on what else the process holds: two builds had other bytes."""
+"""
+A marshal version without references. In newer versions they depend on the process's other objects: two builds differed.
+"""
 
 
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
-    What an import would compile of the modules, for the Python that runs here: https://peps.python.org/pep-0552. An
-    import elsewhere puts its own path in the place of the name that is compiled here. A template is none, and left out.
+    Return the bytecode of the modules for the Python that runs here: https://peps.python.org/pep-0552. An import
+    elsewhere replaces the name that is compiled here by its own path. A template is no module, and is left out.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -131,7 +133,7 @@ def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
         if path.suffix != ".py":
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of packages: nobody here can correct them
+            warnings.simplefilter("ignore")  # from packages, which we cannot correct
             try:
                 code = compile(source, name, "exec", dont_inherit=True, optimize=0)
             except (SyntaxError, ValueError):
@@ -148,7 +150,7 @@ def _unzipped(data: bytes) -> dict[str, bytes]:
 
 
 def _needed(place: Place, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
-    """What a package needs here, whatever that needs, and so on."""
+    """Yield the packages that a package needs here, directly or indirectly."""
     for text in distribution(name).requires or ():
         wanted = Requirement(text)
         needed = canonicalize_name(wanted.name)
@@ -171,10 +173,10 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
 
 def _fetched(found: Distribution, place: Place, glibc: Glibc) -> bytes:
     """
-    The wheel of the same version for a Linux as old as that one.
+    Fetch the wheel of the same version for a Linux as old as the place's.
 
     Raises:
-        NotInstalled: pip is missing or finds none, or it is none of the lock's.
+        NotInstalled: pip is missing or finds none, or the lock does not list the wheel.
     """
     wanted = f"{found.name}=={found.version}"
     platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in range(17, glibc[1] + 1)]
@@ -195,12 +197,12 @@ def _fetched(found: Distribution, place: Place, glibc: Glibc) -> bytes:
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
-        raise NotInstalled(f"{wheels[0].name} is not what the lock names: sha256 {digest}", hint="look at pip's index")
+        raise NotInstalled(f"{wheels[0].name} is not what the lock names: sha256 {digest}", hint="check pip's index")
     return data
 
 
 def glibc_of(tag: str) -> Glibc | None:
-    """The glibc that a platform's tag of a wheel asks for."""
+    """Return the glibc that a wheel's platform tag requires; None if the tag names none."""
     if found := _MANYLINUX.match(tag):
         return int(found[1]), int(found[2])
     return _OLDER_NAMES.get(tag.partition("_")[0])

@@ -1,8 +1,8 @@
 """
-A cloud with a machine of the user's own beside it, as one noun: see spotrun.clouds.cloud.
+A cloud together with a machine of the user's own, as one cloud: see spotrun.clouds.cloud.
 
-Whatever is said of the cloud is answered by the cloud. What is at home is an instance of the local cloud, at the price
-of its use: an offering says where it is, and the record of an instance at home whose it is.
+The rented cloud answers all questions about itself. The home's instances are those of the local cloud, at the price of
+its use: an offering says where it is, and the record of an instance at home names its run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class HomeDriver(WrappedDriver):
-    """The driver of a cloud, and a machine of the user's own. See CloudDriver for what its verbs promise."""
+    """The driver of a cloud together with a machine of the user's own. See CloudDriver for what its verbs promise."""
 
     def __init__(self, rented: CloudDriver, home: OwnMachine) -> None:
         super().__init__(rented)
@@ -132,7 +132,10 @@ class AtHome(Cloud):
         self._rented.require_identity(spec)
 
     def billing(self, spec: RunSpec) -> BillingRule:
-        """The cloud's. What is at home is billed by the second, without a disk or an address (`attached_to`)."""
+        """
+        Return the cloud's rule. Instances at home are billed by the second, without a disk or an address
+        (`attached_to`).
+        """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None
         at_home = f"{spec.resources.home} at home ${home.price_usd_per_hour} an hour, of {home.price_in_words}"
@@ -199,7 +202,7 @@ class AtHome(Cloud):
 
 
 def _at_home(environment: Mapping[str, str]) -> bool:
-    """Whether these are the variables of an instance at home."""
+    """Return whether these are the variables of an instance at home."""
     from spotrun.clouds.local.records import RECORD_VARIABLE, RecordFolder
 
     path = environment.get(RECORD_VARIABLE)

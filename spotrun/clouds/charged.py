@@ -1,4 +1,4 @@
-"""What an instance was charged, by the prices of its pool."""
+"""Computes the prices that an instance was charged, from the prices of its pool."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    The prices in effect from `since` on: the one of that moment, and each change up to `until`. `prices` are those of
-    its pool, oldest first. () if nobody tells the first one: it is not 0.
+    Return the prices in effect from `since` on: the one of that moment, and each change up to `until`. `prices` are
+    those of the instance's pool, oldest first. Without a known first price there is no segment for it: it is not 0.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

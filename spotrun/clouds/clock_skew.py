@@ -1,4 +1,4 @@
-"""How far this machine's clock is from that of a cloud, whose moments are the ones that count."""
+"""Measures how far this machine's clock is from a cloud's, which is the one that counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`
 
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
-    """How far this machine is ahead of a cloud, to the second; a Date header has no more. Below 0 it is behind."""
+    """Return how far this machine is ahead of a cloud (below 0: behind), to the second, as precise as a Date header."""
     if told > after:
         return after - told
     return max(before - told - timedelta(seconds=1), timedelta(0))

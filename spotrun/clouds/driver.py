@@ -22,24 +22,24 @@ class CloudDriver(Protocol):
         QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
         CloudError itself      it finds fault with the request -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> somebody has to mend it; say so
+        AccessDenied           credentials or permissions      -> the user has to mend it; say so
         IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
     name: str
     rations_calls: bool
-    """Whether an account has only so many calls to ask with: a runner then asks less often while nothing happens."""
+    """True if an account has a limited rate of calls: a runner then asks less often while nothing happens."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the last answers lack, or what was odd in them, for people; nothing of it stops a run."""
+        """Notes for people about gaps and oddities in the last answers. None of them stops a run."""
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
-        Everything this cloud rents out, each with its price now, in no particular order.
+        Return all offerings of this cloud, each with its price now, in no particular order.
 
-        A listed offering may still have no capacity: only `launch` can tell. `must_see`: as of `instances`.
+        A listed offering may still have no capacity: only `launch` can tell. `must_see` is as in `instances`.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -52,9 +52,9 @@ class CloudDriver(Protocol):
         Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, also while
         that instance is stopping.
 
-        With a `count` it starts so many members and returns the first; `instances` has them all, each with its index
-        and, once it runs, its address. All or none: less room than for all of them is no capacity, and a caller that
-        dies midway leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
+        With a `count` it starts this many members and returns the first; `instances` lists all of them, each with its
+        index and, once it runs, its address. All or none: room for fewer counts as no capacity, and a caller that dies
+        midway leaves none or all. A driver that cannot do that says so (`require_one`) and starts nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance existed and is terminated; of members, all are.
@@ -64,7 +64,7 @@ class CloudDriver(Protocol):
 
     def describe(self, instance_id: str) -> Instance | None:
         """
-        The instance as the cloud sees it now, or None where it has no record of it.
+        Return the instance as the cloud sees it now, or None if the cloud has no record of it.
 
         None right after a launch means "not known yet", never "dead".
 
@@ -74,10 +74,10 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        All instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
+        Return all instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
 
-        `must_see` are the regions and zones without which the answer is of no use; all of them if None. Another one
-        that fails is left out, with a remark. A zone is in the region with whose name its own begins.
+        `must_see` are the regions and zones without which the answer is useless; all of them if None. Any other region
+        or zone that fails is left out, with a remark. The name of a zone begins with that of its region.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -94,7 +94,7 @@ class CloudDriver(Protocol):
 
 def require_one(request: LaunchRequest, cloud: str) -> None:
     """
-    For a driver that starts instances one by one.
+    Refuse a gang, in a driver that starts instances one by one.
 
     Raises:
         CloudError: the request is for members of a gang.
@@ -107,7 +107,7 @@ def require_one(request: LaunchRequest, cloud: str) -> None:
 
 
 class WrappedDriver:
-    """A driver that hands every call on to another one. What adds something to a driver is a subclass."""
+    """A driver that passes every call to another one. Subclasses add behaviour to a driver."""
 
     def __init__(self, driver: CloudDriver) -> None:
         self.name = driver.name

@@ -1,4 +1,4 @@
-"""A driver to which a refusal beside a run does no harm: it is told, and the cloud is asked again later."""
+"""A driver that reports refusals which do not stop a run as remarks, and asks the cloud again later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.instance import Instance
 from spotrun.offering import Offering
 
 AGAIN_AFTER_S = 30.0
-"""How long the cloud is left alone with what it has just refused to tell or to do."""
+"""Seconds from a refusal to the next try."""
 
 
 class _Refusal(NamedTuple):
@@ -26,7 +26,7 @@ _NONE = _Refusal("", -inf)
 
 class ForgivingDriver(WrappedDriver):
     """
-    Neither `offerings` nor `terminate` raises an error of the cloud. What trains needs no offerings, and an instance
+    Neither `offerings` nor `terminate` raises an error of the cloud. A training needs no offerings, and an instance
     that may not be ended now (termination protection, a policy of the organisation) keeps no runner from the others.
     """
 
@@ -39,7 +39,7 @@ class ForgivingDriver(WrappedDriver):
 
     @property
     def unread(self) -> str:
-        """Why nothing is known of what is offered; "" if something is, or if nothing is offered."""
+        """The reason why no offerings are known; "" if some are, or if the cloud offers none."""
         return "" if self._offered else self._unread.words
 
     @property
@@ -48,7 +48,7 @@ class ForgivingDriver(WrappedDriver):
         return (*super().remarks, *(each.words for each in refused if each.words))
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
-        """What is offered now. While that cannot be read, what was offered last; [] if that was never read."""
+        """Return the offerings now; while they cannot be read, the last known ones; [] if they were never read."""
         if self._offered and self._clock.monotonic() < self._unread.until_s:
             return self._offered
         try:
@@ -65,7 +65,7 @@ class ForgivingDriver(WrappedDriver):
         return found
 
     def terminate(self, instance_id: str) -> None:
-        """End an instance, or find out that it cannot be ended now."""
+        """End an instance, or remember why it cannot be ended now."""
         if self._clock.monotonic() < self._unended.get(instance_id, _NONE).until_s:
             return
         try:

@@ -1,6 +1,6 @@
 """
-The port to guards, which end an instance from outside when nobody else does (protocol 11); and a driver that has one
-made for each instance.
+The port to guards, which end an instance from outside if nothing else does (protocol 11); and a driver that arms one
+for each instance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""How long a guard that could not be made is left alone: what is in the way may pass, or be mended."""
+"""Time until the next try to make a guard that could not be made: the obstacle may pass, or be removed."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guard_token(token: str, member: int) -> str:
-    """What the guard of a member is found by. That of the first one has the token of its launch."""
+    """Return the token of a member's guard. The guard of the first member has the token of its launch."""
     return f"{token}.{member}" if member else token
 
 
@@ -39,13 +39,14 @@ class Guards(Protocol):
     """
     Ends instances from outside of them.
 
-    An instance ends itself when its time-to-live is over. A guard ends it if it cannot: it needs neither the
+    An instance ends itself when its time-to-live is over. If it cannot, its guard ends it, and needs neither the
     instance nor any runner.
     """
 
     def arm(self, guard: Guard) -> None:
         """
-        Repeating it is harmless: a runner that finds an instance cannot know whether another one armed its guard.
+        Make the guard. Repeating it is harmless: a runner that finds an instance cannot know whether another runner
+        armed its guard.
 
         Raises:
             CloudError: there is no guard, and its message says why. The instance goes on.
@@ -56,7 +57,7 @@ class Guards(Protocol):
         Remove the guard of an ended instance; harmless if there is none.
 
         Raises:
-            CloudError: it is still there. When its time comes it finds nothing to end, and goes.
+            CloudError: the guard is still there. When its time comes it finds nothing to end, and disappears.
         """
 
 
@@ -86,7 +87,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Why an instance of `request` has no guard; None: it has one, or nobody bills it. Its own timer runs in any case.
+        Arm the guard of an instance. Return why it has none, or None if it has one or is not billed. The instance's own
+        timer runs in any case.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None
@@ -101,7 +103,7 @@ class GuardedDriver(WrappedDriver):
         return None
 
     def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
-        """Whether a guard that was missing is there now. The cloud is asked once in `AGAIN_AFTER`."""
+        """Arm a guard that is missing, at most once in `AGAIN_AFTER`. Return whether it is there now."""
         asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False
@@ -110,5 +112,5 @@ class GuardedDriver(WrappedDriver):
     def disarm(self, request: LaunchRequest, member: int = 0) -> None:
         if request.offering.capacity_type is CapacityType.OWN:
             return
-        with contextlib.suppress(CloudError):  # it goes by itself when its time comes
+        with contextlib.suppress(CloudError):  # it disappears by itself when its time comes
             self._guards.disarm(guard_token(request.token, member), request.offering.region)

@@ -1,4 +1,4 @@
-"""What is read seldom and kept for a while: what is old is better than nothing."""
+"""A cache with a time-to-live: an old value is better than none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spotrun.errors import CloudError
 T = TypeVar("T")
 
 ASKED_AGAIN_S = 30.0
-"""How long what could not be read is left alone, where something older is known."""
+"""Seconds from a failed reading to the next try, if an older value is known."""
 
 
 class Kept(Generic[T]):
     """
-    A fact that is read again once it is older than `for_s`, which may depend on what was read.
+    A value that is read again once it is older than `for_s`, which may depend on the value.
 
-    If it cannot be read again, the last one is kept, and `trouble` says why.
+    If it cannot be read again, the last value is kept, and `trouble` says why.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
@@ -32,6 +32,8 @@ class Kept(Generic[T]):
 
     def get(self) -> T:
         """
+        Return the value, read again if it is due.
+
         Raises:
             CloudError: it cannot be read, and was never read before.
         """

@@ -1,4 +1,4 @@
-"""Pools that a cloud has said it does not have. They are not offered for a while."""
+"""Pools that a cloud has said it does not have. A driver does not offer them for a while."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from spotrun.clock import Clock
 from spotrun.offering import Pool
 
 FIRST_S, MAX_S = 600.0, 3600.0
-"""How long a pool is left out, and twice as long each time: what a cloud has changes, and it errs."""
+"""
+Seconds for which a pool is left out the first time, and the maximum. The time doubles with each refusal: a cloud's
+pools change, and a cloud errs.
+"""
 
 
 class _Pause(NamedTuple):

@@ -1,4 +1,4 @@
-"""The port to what instances have left behind and is billed: a disk that outlived its instance, for example."""
+"""The port to billed resources that instances have left behind: a disk that outlived its instance, for example."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """`what` names it for people, with what it costs if that is known. `handle` is the cloud's own way to find it."""
+    """One such resource. `what` names it for people, with its cost if that is known. `handle` is the cloud's own id."""
 
     run_uid: str
     what: str
@@ -16,13 +16,13 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leftovers(Protocol):
-    """Finds and removes what no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
+    """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
 
     def found(self) -> list[Leftover]:
-        """What is there of runs of spotrun that no instance uses, whichever run it belongs to."""
+        """Return the resources of spotrun's runs that no instance uses, whichever run they belong to."""
 
     def remove(self, leftover: Leftover) -> None:
-        """Harmless if it is gone."""
+        """Remove it; harmless if it is gone."""
 
 
 class NoLeftovers:

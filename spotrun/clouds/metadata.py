@@ -1,4 +1,4 @@
-"""A connection to the metadata service of an instance. What each cloud says there is in its `notices.py`."""
+"""A connection to the metadata service of an instance. Each cloud's `notices.py` knows its answers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Answer(NamedTuple):
 
 
 class MetadataConnection:
-    """Kept from question to question, and made anew after a failure. It follows no redirect, and asks no proxy."""
+    """A connection kept between requests and reopened after a failure. It follows no redirect, and uses no proxy."""
 
     def __init__(self, host: str, port: int | None) -> None:
         self._connection = http.client.HTTPConnection(host, port)
 
     def ask(self, method: str, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """
-        Whatever the service answers. `timeout_s` is system time.
+        Return any answer of the service. `timeout_s` is system time.
 
         Raises:
-            Blind: it answers nothing, or what is no HTTP.
+            Blind: the service does not answer, or its answer is not HTTP.
         """
         try:
             self._wait_for(timeout_s)
@@ -36,7 +36,7 @@ class MetadataConnection:
             response = self._connection.getresponse()
             body = response.read(_BODY_MAX_BYTES)
             if response.length:
-                self._connection.close()  # nobody needs the rest
+                self._connection.close()  # the rest is not needed
             return Answer(response.status, body, response.headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()

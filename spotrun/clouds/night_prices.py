@@ -1,4 +1,4 @@
-"""What a cloud takes for calling the runner of a night: a dated table in its own room, control_plane.json."""
+"""Prices that a cloud charges for calling the runner of a night: a dated table in its package, control_plane.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.run.billing import to_nano
 
 
 class Prices(NamedTuple):
-    """US dollars, as they were read on a day."""
+    """Prices in US dollars, as read on the day `read`."""
 
     read: str
     usd: dict[str, Decimal]
@@ -21,14 +21,14 @@ class Prices(NamedTuple):
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    What all calls cost if those that were counted cost so much, to the nano-dollar: the others are taken to cost as
-    much.
+    Return what all calls cost, to the nano-dollar, if the counted ones cost `usd`: each uncounted call is assumed to
+    cost the same.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))
 
 
 @cache
 def prices_of(room: str) -> Prices:
-    """Of the cloud whose package it is."""
+    """Read the prices of the cloud whose package is `room`."""
     table: dict[str, Any] = json.loads(files(room).joinpath("control_plane.json").read_text())
     return Prices(table["read"], {name: Decimal(usd) for name, usd in table["usd"].items()})

@@ -1,6 +1,6 @@
 """
-What the runner of a night asks its store for, whichever cloud calls it: the counts of a rehearsed night, which
-tests/cloud/test_night_function.py makes anew.
+The number of requests that the runner of a night sends to its store, on any cloud: the counts of a rehearsed night,
+which tests/cloud/test_night_function.py measures again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from decimal import Decimal
 from typing import NamedTuple
 
 COLD_EVERY_H = Decimal(2)
-"""A cloud moves what it calls after some hours, though it is called each minute; then the ledger is read anew."""
+"""
+Hours between two cold starts. A cloud moves a function after some hours although it is called each minute; then the
+runner reads the whole ledger again.
+"""
 
 
 class Asked(NamedTuple):
@@ -20,22 +23,22 @@ class Asked(NamedTuple):
 
 
 BEGIN = Asked(Decimal(40), Decimal(30))
-"""To begin a night, with all its calls in the hour that follows."""
+"""Requests to begin a night, with all its calls in the hour that follows."""
 TICK = Asked(Decimal("2.7"), Decimal("0.78"))
-"""In each minute of its run."""
+"""Requests in each minute of its run."""
 COLD = Asked(Decimal(70), Decimal(5))
-"""With a ledger of an hour's or some hours' commits."""
+"""Requests of a cold start, with a ledger of an hour's or some hours' commits."""
 
 
 class ExpectedCalls(NamedTuple):
-    """How often a runner is called in a night whose run lives so long, and how often it knows nothing then."""
+    """The number of calls of a runner in a night, and how many of them are cold starts."""
 
     ticks: Decimal
     colds: Decimal
 
     @property
     def all(self) -> Decimal:
-        """With those that begin the night."""
+        """All calls, including those that begin the night."""
         return self.ticks + 5
 
     @property

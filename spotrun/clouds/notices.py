@@ -1,4 +1,4 @@
-"""The port to what announces, on an instance, that its cloud will take it. The agent imports this: it stays light."""
+"""The port to the sources that announce an instance's loss to its cloud. The agent imports this: it stays light."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Notice(NamedTuple):
 
 
 class Blind(Exception):
-    """The source gave no answer that means anything. It is asked again, and training goes on."""
+    """The source gave no meaningful answer. The agent asks again, and training goes on."""
 
 
 class NoticeSource(Protocol):
     """
-    One of an instance's sources of notices. It is asked every few seconds, in a thread of its own. One that holds its
-    answer back until there is something to say is asked again at once.
+    One of an instance's sources of notices. The agent asks it every few seconds, in a thread of its own. A source that
+    holds its answer back until there is news gets the next request at once.
     """
 
     def notices(self) -> Iterator[Notice]:
         """
-        Everything that is announced now, also if it was announced before.
+        Yield all notices that hold now, also those that were announced before.
 
         Raises:
             Blind: also after some notices, which count.

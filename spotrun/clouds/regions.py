@@ -1,4 +1,4 @@
-"""Regions stand alone: one that fails takes nothing from what the others say."""
+"""Asks each region separately, so that one that fails does not spoil the answers of the others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from spotrun.errors import CloudError, CloudUnavailable
 T = TypeVar("T")
 
 REST_FIRST_S, REST_MAX_S = 60.0, 600.0
-"""How long a region that has failed is not asked: a call that hangs would hold up the others. It doubles."""
+"""
+Seconds for which a failed region is not asked, first and at most, since a call that hangs would delay the others. The
+time doubles with each failure.
+"""
 
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
-    """The regions among `names` that are one of the places, or have it: the name of a zone begins with its region's."""
+    """
+    Return the regions among `names` that are one of `places` or contain one; None if `places` is None. The name of a
+    zone begins with its region's.
+    """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 
 
@@ -30,7 +36,7 @@ class _Rest(NamedTuple):
 
 
 class Regions:
-    """Puts one kind of question to each region of a cloud, and lets those rest that fail."""
+    """Asks each region of a cloud one kind of question, and leaves failed regions alone for a while."""
 
     def __init__(self, names: Sequence[str], clock: Clock) -> None:
         self._names = tuple(names)
@@ -39,12 +45,13 @@ class Regions:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """By region, why it was left out last."""
+        """The reason why each failed region was last left out, by region."""
         return {name: rest.error.message for name, rest in self._resting.items()}
 
     def ask(self, question: Callable[[str], T], must_see: Collection[str] | None = None) -> dict[str, T]:
         """
-        What `question` answers, by region. A region that fails is left out, and is not asked again for a while.
+        Return the answers to `question`, by region. A region that fails is left out, and is not asked again for a
+        while.
 
         Raises:
             CloudError: from a region of `must_see`, which is all of them if None; or no region has answered.
@@ -78,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """What may pass by itself is no reason to give up, even if something else does not."""
+    """Return an error that may pass by itself, if there is one: then the caller need not give up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

@@ -1,4 +1,4 @@
-"""What an account says before anything is rented in it: who is asking, what they may do, and how much they may have."""
+"""Checks an account before spotrun rents anything in it: who the caller is, the caller's rights, and the quotas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotrun.clouds.aws.request import RUN
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 
 NO_INSTANCE = "i-00000000000000000"
-"""An id of the right form that no instance has."""
+"""A well-formed id that no instance has."""
 _ALLOWED = "DryRunOperation"
 """EC2's answer to a dry run that would have succeeded. It is an error as well."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
@@ -34,6 +34,8 @@ class Caller(NamedTuple):
 
 def caller(region: Region) -> Caller:
     """
+    Return the owner of the credentials.
+
     Raises:
         CloudError: there are no credentials, or AWS does not accept them.
     """
@@ -43,10 +45,10 @@ def caller(region: Region) -> Caller:
 
 def account_number(regions: Sequence[Region]) -> str:
     """
-    Of the account that asks. Each region knows it, so one that fails or hangs is no obstacle.
+    Return the number of the caller's account. Each region knows it, so one that fails or hangs is no obstacle.
 
     Raises:
-        CloudError: none of them tells.
+        CloudError: none of the regions answers.
     """
     for region in regions[:-1]:
         with contextlib.suppress(CloudError):
@@ -56,7 +58,7 @@ def account_number(regions: Sequence[Region]) -> str:
 
 def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
     """
-    Ask EC2 whether it would do this RunInstances, without doing it.
+    Check by a dry run whether EC2 would do this RunInstances.
 
     Raises:
         CloudError: it would not.
@@ -66,8 +68,9 @@ def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
 
 def rehearse_termination(region: Region) -> str | None:
     """
-    What EC2 would end if it were asked to: an instance of ours, or any. None if it has none of ours and so cannot say:
-    a policy that looks at tags refuses to end an instance that does not exist.
+    Check by a dry run what EC2 would let us end, and return it in words: the id of an instance of ours, or any
+    instance. None if EC2 has none of ours and so cannot say: a policy that checks tags refuses to end an instance that
+    does not exist.
 
     Raises:
         CloudError: it would not end an instance of ours.
@@ -88,15 +91,17 @@ def rehearse_termination(region: Region) -> str | None:
 
 def rehearse_spot_requests(region: Region) -> None:
     """
+    Check by a dry run whether the caller may list spot requests.
+
     Raises:
-        AccessDenied: the caller may not look at spot requests.
+        AccessDenied: the caller may not.
     """
-    _rehearse(region, "look at spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
+    _rehearse(region, "list spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
 
 
 def has_spot_role(region: Region) -> bool:
     """
-    Whether the account has the role with which EC2 launches spot.
+    Return whether the account has the role with which EC2 launches spot.
 
     Raises:
         AccessDenied: the caller may not ask.
@@ -106,6 +111,7 @@ def has_spot_role(region: Region) -> bool:
 
 def make_spot_role(region: Region) -> None:
     """
+    Make the role with which EC2 launches spot:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:
@@ -136,7 +142,7 @@ def _one_of_ours(region: Region) -> str | None:
 
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
-    `String`, `StringList` or `SecureString` of those SSM parameters that exist. No value is read.
+    Return the type (`String`, `StringList` or `SecureString`) of each SSM parameter that exists. No value is read.
 
     Raises:
         CloudError: the caller may not ask.
@@ -148,27 +154,29 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
 
 def require_profile(region: Region, name: str) -> None:
     """
+    Check that an instance profile exists.
+
     Raises:
         IdentityUnknown: there is no instance profile of this name.
     """
     look = partial(region.iam.get_instance_profile, InstanceProfileName=name)
     try:
-        region.ask("look at an instance profile", look)
+        region.ask("read an instance profile", look)
     except NotThere as error:
         key = ("aws", "instance_profile")
-        hint = "look at aws.instance_profile, or leave it out"
+        hint = "check aws.instance_profile, or leave it out"
         raise IdentityUnknown(f"there is no instance profile {name}", hint=hint, key=key) from error
 
 
 def ingress_rules(region: Region, group: str) -> int:
-    """How many rules let something into a security group."""
+    """Return how many rules let traffic into a security group."""
     found = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", GroupIds=[group])
     return sum(len(each["IpPermissions"]) for each in found)
 
 
 def quota(region: Region, code: str) -> int | None:
     """
-    How much of something the account may have in this region; None if the region has no such quota.
+    Return the value of a quota in this region; None if the region has no such quota.
 
     Raises:
         CloudError: the caller may not ask.

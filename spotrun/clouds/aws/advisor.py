@@ -1,7 +1,8 @@
 """
-How often EC2 has recently taken back spot instances of a type in a region: Amazon's Spot Instance Advisor, in bands.
+Reads Amazon's Spot Instance Advisor: how often EC2 has recently taken back a region's spot instances of a type, in
+bands.
 
-https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. It is public, and no part of EC2's API.
+https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. It is public, and not part of EC2's API.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from spotrun.offering import CapacityType
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 KEPT_FOR_S = 24 * 3600.0
-"""The data describe the last month, and change now and then."""
+"""Maximum age in seconds of the cached data, which describe the last month and seldom change."""
 _TIMEOUT_S = 20.0
 _SIZE_MAX_BYTES = 64 << 20
 _LINUX = "Linux"
 
 
 class Advised(msgspec.Struct, frozen=True):
-    """Of one type in one region: `r` is the index of its band, `s` the percentage below on demand."""
+    """The data of one type in one region: `r` is the index of its band, `s` the percentage below on demand."""
 
     r: int
 
@@ -44,14 +45,15 @@ class Advice(msgspec.Struct, frozen=True):
     spot_advisor: dict[str, dict[str, dict[str, Advised]]]
 
     def band(self, region: str, instance_type: str) -> str | None:
-        """Such as "<5%": the share of instances that were taken last month. None if the advisor has no band."""
+        """Return the share of instances taken last month, such as "<5%". None if the advisor has no band."""
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
 
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    The band of each `REGION/TYPE` that the advisor at `source` knows; of these types, or of all if none is named.
+    Return the band of each `REGION/TYPE` that the advisor at `source` knows, for these types, or for all if none is
+    named.
 
     Raises:
         CloudError: see `read_advice`.
@@ -83,7 +85,7 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
 
 
 def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
-    """The same quotes, each spot offering with its band."""
+    """Return the same quotes, each spot offering with its band."""
     return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
 
 
@@ -99,7 +101,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
     if kept.exists() and clock.now().timestamp() - kept.stat().st_mtime < KEPT_FOR_S:
         return kept.read_bytes()
     data = _fetched(url)
-    _decoded(data)  # anything else must not be kept
+    _decoded(data)  # other data must not be cached
     cache.mkdir(parents=True, exist_ok=True)
     coming = kept.with_suffix(f".{os.getpid()}")
     coming.write_bytes(data)
@@ -108,7 +110,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
 
 
 def _fetched(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310  http or https, as was looked at
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310  read_advice checked for http or https
         data: bytes = answer.read(_SIZE_MAX_BYTES)
         return data
 

@@ -8,11 +8,11 @@ from spotrun.clouds.startup import startup
 from spotrun.instance import LaunchRequest
 
 USER_DATA_MAX_BYTES = 16 * 1024
-"""Before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+"""Maximum before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
 
 
 def user_data(request: LaunchRequest) -> str:
-    """What runs first on the instance, as root. It arms the time-to-live before anything else."""
+    """Return the script that runs first on the instance, as root. It arms the time-to-live before anything else."""
     return startup(request, script())
 
 

@@ -1,4 +1,4 @@
-"""Where a region has what a job wants, and how much of it the account may have."""
+"""Checks which zones of a region offer what a job wants, and how much the account's quotas allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CAPACITY_TYPES = {
 
 
 class Allowance(NamedTuple):
-    """What one quota leaves for the smallest instance that counts against it; `vcpus` is None if it is unknown."""
+    """One quota and the smallest instance that counts against it. `vcpus` is its value, None if it is unknown."""
 
     quota: Quota
     smallest: Offering
@@ -36,7 +36,7 @@ class Allowance(NamedTuple):
 
 class Capacity:
     """
-    What `wanted` asks for, in one region. A job that names neither type nor accelerator is assumed to want one GPU.
+    The capacity for `wanted` in one region. A job that names neither type nor accelerator is assumed to want one GPU.
     """
 
     def __init__(self, region: Region, catalog: Catalog, wanted: ResourcesSpec) -> None:
@@ -45,7 +45,7 @@ class Capacity:
         self._wanted = wanted
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
-        """The smallest instance of each capacity type that the job may use; none if no zone has a place for it."""
+        """Return the smallest instance of each capacity type that the job may use, if some zone offers it."""
         found: dict[CapacityType, Offering] = {}
         for offering in self._smallest_first:
             found.setdefault(offering.capacity_type, offering)
@@ -55,8 +55,10 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
+        Yield what each zone offers.
+
         Raises:
-            InsufficientCapacity: no zone has it, or none that has it has a subnet.
+            InsufficientCapacity: no zone offers it, or none that offers it has a subnet.
         """
         subnets = self._catalog.network.subnets
         if not self._offered:
@@ -84,12 +86,12 @@ class Capacity:
 
     @cached_property
     def _offered(self) -> list[Offering]:
-        """Whatever suits, in every zone that has it, with a subnet or without."""
+        """All suitable offerings in every zone, with a subnet or without."""
         return [each for kind in self._catalog.types.values() for each in self._everywhere(kind) if self._suits(each)]
 
     @cached_property
     def _smallest_first(self) -> list[Offering]:
-        """What could be launched, smallest first."""
+        """The offerings that could be launched, smallest first."""
         subnets = self._catalog.network.subnets
         placed = [each for each in self._offered if each.zone in subnets]
         return sorted(placed, key=lambda each: (each.cpus, each.instance_type, each.zone))
@@ -112,7 +114,7 @@ class Capacity:
     # -- quotas --------------------------------------------------------------------------------------------------
 
     def quota_findings(self) -> Iterator[Finding]:
-        """A quota that is too small is a warning as long as another one is large enough."""
+        """Judge each quota. One that is too small is a warning as long as another one is large enough."""
         allowances = list(self._allowances())
         nothing_fits = bool(allowances) and all(_too_small(each) for each in allowances)
         for allowance in allowances:
@@ -134,14 +136,14 @@ class Capacity:
     def _judged(self, allowance: Allowance, nothing_fits: bool) -> Finding:
         quota, smallest, vcpus = allowance
         if vcpus is None:
-            hint = "allow servicequotas:GetServiceQuota, or look at EC2 in the Service Quotas console"
+            hint = "allow servicequotas:GetServiceQuota, or see EC2 in the Service Quotas console"
             return unknown(quota.name, f"the quota {quota.code} is not known", hint)
         detail = f"{vcpus}; {smallest.instance_type} takes {smallest.cpus}"
         if _too_small(allowance):
             error = QuotaExceeded(detail, hint=self._more(quota, 2 * smallest.cpus))
             return failed(quota.name, error) if nothing_fits else warned(quota.name, detail, error.hint or "")
         if vcpus < 2 * smallest.cpus:
-            detail += ": no standby could boot beside it, so every interruption waits for the old instance to go"
+            detail += ": no standby could boot next to it, so every interruption waits for the old instance to go"
             return warned(quota.name, detail, self._more(quota, 2 * smallest.cpus))
         return ok(quota.name, detail)
 

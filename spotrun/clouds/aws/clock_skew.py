@@ -1,8 +1,8 @@
 """
-AWS's own time, and how far this machine's clock is from it.
+Reads AWS's own time, and corrects a run's clock by it.
 
-What AWS tells of instances is by its clocks. A bill or a decision that set this machine's beside them would be wrong by
-the difference, so the clock of a run is put right by the answers to its calls.
+AWS's facts about instances follow its own clocks. A bill or a decision that mixed them with this machine's clock would
+be wrong by the difference, so the answers to a run's calls correct the run's clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASKED_AT = "spotrun_asked_at"
 
 
 def told_at(answer: Mapping[str, Any]) -> datetime | None:
-    """AWS's own time when it answered, to the second; None if the answer has no date that can be read."""
+    """Return AWS's own time when it answered, to the second; None if the answer has no readable date."""
     text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         at = parsedate_to_datetime(text)
@@ -35,7 +35,7 @@ def told_at(answer: Mapping[str, Any]) -> datetime | None:
 
 
 def keep_right(clock: Clock, client: Any) -> None:
-    """Put `clock` right by each answer that `client` gets. What a refusal says may be a proxy's."""
+    """Correct `clock` by each answer that `client` gets, but not by refusals, which may come from a proxy."""
 
     def asked(context: dict[str, Any], **_: Any) -> None:
         context[_ASKED_AT] = clock.now()
@@ -50,7 +50,10 @@ def keep_right(clock: Clock, client: Any) -> None:
 
 
 def wrong_clock(error: CloudError) -> ClockWrong | None:
-    """What to say instead of a refused signature, if the clock is the reason. The SDK signs by the system's clock."""
+    """
+    Return the error to raise instead of a refused signature if this machine's clock is the reason, else None. The SDK
+    signs by the system's clock.
+    """
     cause = error.__cause__
     told, now = told_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()
     if told is None or abs(skew := skew_of(now, now, told)) <= SKEW_MAX:

@@ -1,4 +1,4 @@
-"""What the EC2 driver has to know of an account, as plain values."""
+"""The configuration of the EC2 driver, as plain values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.spec.model import AwsSpec, ResourcesSpec
 
 OWN_PROFILE = "spotrun-run-"
-"""The names of a run's role and instance profile begin so and end with its uid; the policies of infra/aws need it."""
+"""Prefix of a run's role and instance profile, before the run's uid. The policies of infra/aws rely on it."""
 
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where to rent, and what surrounds an instance.
+    The regions to rent in, and the surroundings of an instance.
 
-    `instance_types` narrows what is offered; if it is empty, every x86_64 type is, which EC2 lists on a dozen pages.
-    The security group is found by name; the subnets are those of its network. `image_id` wins over `image_parameter`.
-    `launch_template` is the name of a template that launches use as well. `instance_profile` is the name of a profile
-    for all runs; without it each run has its own.
+    `instance_types` narrows the offerings; if it is empty, every x86_64 type is offered, which EC2 lists on a dozen
+    pages. The security group is found by name; the subnets are those of its network. `image_id` wins over
+    `image_parameter`. `launch_template` is the name of a template that launches use as well. `instance_profile` is the
+    name of a profile for all runs; without it each run has its own.
     """
 
     regions: tuple[str, ...]
@@ -34,17 +34,17 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def profile_of(self, run_uid: str) -> str:
-        """The name of the instance profile that gives a run's instances their role."""
+        """Return the name of the instance profile that gives a run's instances their role."""
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
 
 
 def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
-    """As EC2 writes all its regions and types."""
+    """Return the names in lower case, as EC2 writes all its regions and types."""
     return tuple(name.lower() for name in names)
 
 
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
-    """What a job says about EC2. A region, zone or type under `resources` is the only one to look at."""
+    """Return the configuration that a job describes. A region, zone or type under `resources` excludes all others."""
     region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
     kind = resources.instance_type
     return AwsConfig(

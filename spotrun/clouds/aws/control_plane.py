@@ -1,10 +1,10 @@
 """
-What nights cost apart from what they rent: the function, its log, and what it asks the store. The prices are those of a
-dated table, control_plane.json; the calls are those of a rehearsed night. Lambda is taken at its list price, although
-most accounts stay below its free tier.
+Computes what nights cost besides their instances: the function, its log, and its requests to the store. The prices are
+those of a dated table, control_plane.json; the calls are those of a rehearsed night. Lambda is counted at its list
+price, although most accounts stay below its free tier.
 
-Free are the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own bus, and what is
-asked of EC2, IAM and the schedules' own API.
+The first 14 million calls of EventBridge Scheduler a month are free, and so are EC2's events on the account's own bus,
+and requests to EC2, to IAM and to the schedules' own API.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from spotrun.clouds.night_requests import calls_of_a_night
 from spotrun.folder.run_calls import Calls
 
 MEMORY_GB = Decimal("0.25")
-"""Of the function, in night.yaml."""
+"""Memory of the function, in night.yaml."""
 TICK_S = Decimal("0.5")
-"""Of a call that finds its runner in memory: about ten answers of S3 and EC2, one after another."""
+"""Seconds of a call that finds its runner in memory: about ten answers of S3 and EC2, one after another."""
 COLD_S = Decimal(6)
-"""Of one that has to import everything and to read the ledger."""
+"""Seconds of a call that has to import everything and to read the ledger."""
 BEGIN_S = Decimal(30)
-"""Of one that creates the run and asks for the first instance."""
+"""Seconds of a call that creates the run and requests the first instance."""
 LOG_BYTES_A_CALL = 60
 
 
@@ -31,7 +31,7 @@ def prices() -> Prices:
 
 
 def usd_of_a_night(hours: float) -> Decimal:
-    """For a run that lives so long."""
+    """Return the expected cost of a night whose run lives for `hours`."""
     usd = prices().usd
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
@@ -45,7 +45,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """For what was counted, and for the calls that nobody counted."""
+    """Return the cost of the counted calls and of the uncounted ones."""
     usd = prices().usd
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (

@@ -1,8 +1,8 @@
 """
-What AWS's error codes mean to a run: each is one of the errors of the CloudDriver port.
+Translates AWS's error codes into the errors of the CloudDriver port.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
-catalogue say what went wrong with them elsewhere. IAM's codes are under each of its actions:
+catalogue tell what went wrong with them elsewhere. IAM's codes are under each of its actions:
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 """
 
@@ -42,11 +42,11 @@ class TokenReused(CloudError):
 
 
 class AlreadyThere(CloudError):
-    """Something of that name exists."""
+    """A resource of that name exists."""
 
 
 class NotThere(CloudError):
-    """Nothing of that name exists."""
+    """No resource of that name exists."""
 
 
 class NoSuchInstance(CloudError):
@@ -66,23 +66,23 @@ class BadLaunchTemplate(CloudError):
 
 
 class CredentialsExpired(LoginNeeded):
-    """Somebody can renew them while the run goes on (P26)."""
+    """The credentials have expired. The user can renew them while the run goes on (P26)."""
 
 
 class CredentialsRefused(AccessDenied):
-    """There are none, or AWS knows nobody who has them. Others may take their place."""
+    """There are no credentials, or AWS does not know them. Others may take their place."""
 
 
 class ClockWrong(CloudUnavailable):
-    """AWS accepts no signature of this machine until somebody sets its clock."""
+    """AWS accepts no signature of this machine until its clock is set."""
 
 
 class NoAnswer(Exception):
-    """Somebody on the way has answered in place of AWS: a captive portal, a proxy."""
+    """A proxy or captive portal answered instead of AWS."""
 
 
 class Unexplained(CloudUnavailable):
-    """The SDK failed in a way that has no name here. It is taken for passing, and counted."""
+    """The SDK failed in a way that has no name here. It is assumed to pass, and counted."""
 
 
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
@@ -94,11 +94,11 @@ _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, 
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
-_SURROUNDINGS = "look at the subnets and the security group of this region (infra/aws/region.yaml makes them)"
-_IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
+_SURROUNDINGS = "check the subnets and the security group of this region (infra/aws/region.yaml makes them)"
+_IDENTITY = "check aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
 _PROTECTED = "take its termination protection away: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
-"""EC2 has no code for a profile that it does not know yet, or whose role it does not know yet."""
+"""The code and the words of EC2 if it does not know a profile or its role yet: it has no code of its own for that."""
 
 ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
@@ -175,17 +175,20 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
     **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
 }
-"""By error code: the error that a run handles, and what its user can do."""
+"""The error that a run handles, and a hint for its user, by error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
 _LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
 _STILL_EXPIRED = "refreshed credentials are still expired"
-"""botocore's RuntimeError says so."""
+"""The words of botocore's RuntimeError."""
 _UNREACHABLE = (
     *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
-"""They include credentials that cannot be renewed just now: a runner goes blind, and sees again later (P26)."""
+"""
+Errors of an unreachable AWS. They include credentials that cannot be renewed just now: a runner goes blind, and sees
+again later (P26).
+"""
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
@@ -194,7 +197,7 @@ _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """
-    Turn what boto3 raises inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
+    Translate boto3's errors inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
     Raises:
         CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx; Unexplained
@@ -224,7 +227,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """The error for one answer of AWS, with its code and message, which may name zones that have capacity."""
+    """Return the error for one answer of AWS, with its code and message, which may name zones that have capacity."""
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -236,7 +239,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """What stood before AWS and failed answers with a page: its title says as much as the page."""
+    """Return `words` without a page of HTML, which a failing proxy sends. The page's title says as much as the page."""
     found = _PAGE.search(words)
     if found is None:
         return words

@@ -1,9 +1,9 @@
 """
-The archive of the function that attends to nights on AWS.
+Makes the archive of the function that attends to nights on AWS.
 
     make function          # or: python -m spotrun.clouds.aws.function_zip build/function.zip
 
-Of botocore the archive has the services that spotrun calls: all of them are 100 MB.
+The archive has only those services of botocore that spotrun calls: all of them are 100 MB.
 
 https://docs.aws.amazon.com/lambda/latest/dg/python-package.html
 """
@@ -25,7 +25,7 @@ SERVICES = {
 
 
 def _calls(name: str) -> bool:
-    """Whether spotrun asks for a file: for all but the services of AWS that it does not know."""
+    """Return whether spotrun reads a file: all files but those of AWS's services that it does not call."""
     parts = PurePosixPath(name).parts
     return parts[:2] != ("botocore", "data") or len(parts) == 3 or parts[2] in SERVICES
 
@@ -36,17 +36,20 @@ LAMBDA = Place(
     glibc_of={(3, 11): (2, 26), (3, 12): (2, 34), (3, 13): (2, 34)},
     size_max_bytes=SIZE_MAX_BYTES,
     calls=_calls,
-    compiled=True,  # Lambda unpacks it where the function may not write, so that each cold start would compile anew
+    compiled=True,  # Lambda unpacks it into a read-only folder, so each cold start would compile it again
 )
-"""The Pythons that spotrun knows too. Amazon Linux 2023 has glibc 2.34; python3.11 of Lambda is on the one before."""
+"""
+Lambda's Python versions that spotrun supports. Amazon Linux 2023 has glibc 2.34; Lambda's python3.11 runs on Amazon
+Linux 2.
+"""
 
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
     """
-    Without `portable` it may run on this machine alone: nothing is fetched then.
+    Make the archive from this installation. Without `portable` nothing is fetched, and it may run on this machine only.
 
     Raises:
-        NotInstalled: a package is missing, or there is none of it that runs where the function does.
+        NotInstalled: a package is missing, or none of its builds runs where the function does.
     """
     return archive_for(LAMBDA, portable=portable)
 

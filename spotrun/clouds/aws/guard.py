@@ -22,18 +22,24 @@ from spotrun.clouds.patience import ASIDE
 from spotrun.errors import CloudError
 
 GROUP, ROLE = "spotrun", "spotrun-guard"
-"""infra/aws makes both."""
+"""The schedule group and the role of guards, which infra/aws makes."""
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
-"""If the doctor dies before it deletes its guard, the next one does. Else the guard finds nothing to end, and goes."""
+"""
+When the doctor's guard would fire. If the doctor dies before it deletes its guard, the next doctor deletes it, or the
+guard fires, finds nothing to end, and disappears.
+"""
 LATER = timedelta(minutes=5)
-"""How long after the time-to-live it fires: the instance's own timer, which counts from its boot, comes first."""
+"""
+Time from the end of the time-to-live until the guard fires: the instance's own timer, which counts from its boot, comes
+first.
+"""
 
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Why launches would have no guard, or could not take it away; None if all is well. What a run does is done once: a
-    guard of an instance that does not exist is made, and deleted.
+    Return why launches would have no guard, or could not remove it; None if all is well. As a run does, this makes and
+    deletes a guard, of an instance that does not exist.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -49,7 +55,7 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 
 def _lacks_group(region: Region) -> bool:
-    """Whether all guards are without a place. A guard for nobody that an earlier doctor could not delete goes."""
+    """Return whether the group of guards is missing. This also deletes the guard of an earlier doctor that died."""
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
@@ -68,7 +74,7 @@ def _delete(region: Region, token: str) -> None:
 
 
 class AwsGuards:
-    """See Guards. An object arms each guard once. If another object has armed it before, EC2 says that it exists."""
+    """See Guards. Each object arms a guard once. If another object armed it before, AWS says that it exists."""
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
         self._regions = {name: Region(name, clock, ASIDE) for name in regions}
@@ -94,7 +100,7 @@ class AwsGuards:
 
 
 def _schedule(guard: Guard, partition: str, account: str) -> dict[str, Any]:
-    """It deletes itself after it has fired."""
+    """Return the parameters of a guard's schedule, which deletes itself after it has fired."""
     at = guard.ends_at + LATER
     return {
         "Name": guard.token,

@@ -1,9 +1,9 @@
 """
 A launch template that an account demands, or that adds something to each launch: monitoring, licences, options.
 
-What spotrun asks for is in its RunInstances, and wins over the template:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. What only the template
-says takes effect, so spotrun refuses a template that would break its promises.
+The parameters of spotrun's RunInstances win over the template:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. Settings that only the template has take
+effect, so spotrun refuses a template that would break its promises.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 
 _DEFAULT = "$Default"
 _NOT_BESIDE = {
-    "InstanceMarketOptions": "what is asked for on demand would be rented by them too",
-    "InstanceRequirements": "EC2 takes no instance type beside them",
+    "InstanceMarketOptions": "instances requested on demand would be rented by them too",
+    "InstanceRequirements": "EC2 takes no instance type together with them",
     "KeyName": "instances of spotrun have no key pair",
-    "NetworkInterfaces": "EC2 takes no security group and subnet beside them",
+    "NetworkInterfaces": "EC2 takes no security group and subnet together with them",
     "SecurityGroups": "a group is named by its id",
 }
-"""What a template must not have at all, and why."""
+"""Settings that a template must not have, and why."""
 _HINT = "make a version without it the default: aws ec2 modify-launch-template --default-version …"
 
 
@@ -38,7 +38,7 @@ class LaunchTemplate(NamedTuple):
 
 def find_launch_template(region: Region, name: str) -> LaunchTemplate:
     """
-    The default version of the template of that name, as it is now.
+    Return the current default version of the template of that name.
 
     Raises:
         BadLaunchTemplate: there is none, or a launch with it would break what spotrun promises.

@@ -1,6 +1,6 @@
 """
-What calls the function of a night while its run lives: a schedule that fires each minute, and a rule for EC2's events
-about the run's instances. The function itself switches both, so nothing runs between nights.
+Calls the function of a night while its run lives: by a schedule that fires each minute, and a rule for EC2's events
+about the run's instances. The function itself switches both on and off, so nothing runs between nights.
 
 https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
@@ -23,18 +23,21 @@ _OF_A_SCHEDULE = (
     *("Name", "GroupName", "ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target"),
     *("Description", "StartDate", "EndDate", "KmsKeyArn", "ActionAfterCompletion"),
 )
-"""UpdateSchedule takes all of them anew: what is left out becomes the default."""
+"""Fields of a schedule. UpdateSchedule replaces all of them: a missing field gets its default."""
 INSTANCES_MAX = 50
-"""A pattern of a rule has 2,048 characters at most. A run with more instances hears of the others a minute later."""
+"""
+Maximum instances in a rule's pattern, which has at most 2,048 characters. A runner learns of the others' events up to a
+minute later.
+"""
 
 
 def name_of(night: str) -> str:
-    """Of all that is made for a night: its stack, its function, its rule, its group of schedules and its role."""
+    """Return the name of a night's stack, function, rule, group of schedules and role."""
     return f"spotrun-night-{night}"
 
 
 def pattern(instance_ids: Collection[str]) -> str:
-    """The events of EC2 about these instances. They have no tags, so a rule can ask only for ids."""
+    """Return the pattern for EC2's events about these instances. Events have no tags, so a rule can match only ids."""
     wanted = sorted(instance_ids)[:INSTANCES_MAX] or [_NOBODY]
     return json.dumps({"source": ["aws.ec2"], "detail-type": [*NEWS], "detail": {"instance-id": wanted}})
 
@@ -54,7 +57,7 @@ class AwsAlarm:
             self._is_on = True
 
     def off(self) -> None:
-        """The minutes last: whoever is killed before is called again, and puts off what is left."""
+        """Switch off the rule, then the minutes: a function killed in between is called again, and completes this."""
         self.hear(())
         self._switch("DISABLED")
         self._is_on = False

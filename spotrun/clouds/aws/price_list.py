@@ -1,4 +1,4 @@
-"""What types cost on demand in a region: by the Price List API, or if it does not answer, by a table shipped here."""
+"""Reads on-demand prices of types in a region from the Price List API, or from a shipped table if that fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIPPED = "on_demand.json"
 
 
 class ListPrice(msgspec.Struct, frozen=True):
-    """`source` names the list and its day."""
+    """The price of one type. `source` names the list and its day."""
 
     usd_per_hour: Decimal
     source: str
@@ -43,7 +43,7 @@ class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def read_price_list(region: Region, types: Sequence[str], now: datetime) -> PriceList:
     """
-    USD per hour of each type, or of every type if `types` is empty.
+    Return the USD per hour of each type, or of every type if `types` is empty.
 
     If the list is denied or down, nothing fails: prices that are some months old still put the types in order.
     """
@@ -72,7 +72,7 @@ def _shipped_in(region: str) -> dict[str, ListPrice]:
 
 
 def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
-    """Linux, shared hardware, nothing preinstalled."""
+    """Read the live prices for Linux on shared hardware, with nothing preinstalled."""
     wanted = {
         "regionCode": region.name,
         "operatingSystem": "Linux",
@@ -90,7 +90,7 @@ def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
 
 
 def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
-    """Type and price of one product; nothing if it has no readable hourly price above 0."""
+    """Return type and price of one product; {} if it has no readable hourly price above 0."""
     try:
         kind = product["product"]["attributes"]["instanceType"]
         terms = product["terms"]["OnDemand"].values()

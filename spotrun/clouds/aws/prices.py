@@ -1,4 +1,4 @@
-"""The spot price history of a region, as EC2 reports it, with the rows that cannot be read."""
+"""Reads the spot price history of a region from EC2, and reports the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from spotrun.instance import PriceSegment
 
 LINUX = "Linux/UNIX"
 KEPT_BY_EC2 = timedelta(days=90)
-"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html"""
+"""
+Maximum age of spot prices: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html
+"""
 
 
 class SpotPool(NamedTuple):
@@ -25,8 +27,8 @@ class SpotPrices(NamedTuple):
     """
     The price of each pool, oldest first: the one in effect at the beginning, then each change.
 
-    A pool without a price is absent. `unreadable` are the rows that name no pool, moment or price above
-    0, in words. A price above that on demand is a price.
+    A pool without a price is absent. `unreadable` are the rows that name no pool, moment or price above 0, in words. A
+    price above the on-demand price is valid.
     """
 
     segments: Mapping[SpotPool, list[PriceSegment]]
@@ -34,7 +36,7 @@ class SpotPrices(NamedTuple):
 
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
-    """The prices of these types, or of all if `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
+    """Return the prices of these types, or of all if `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)

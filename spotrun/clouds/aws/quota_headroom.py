@@ -1,4 +1,4 @@
-"""What is left of the account's quotas, by Service Quotas and what runs now, and what uses them."""
+"""Computes the unused part of the account's quotas, from Service Quotas and the running instances."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class _User(NamedTuple):
 
 
 class Headroom:
-    """`limits` are the vCPUs of each quota; `used` is how many of them instances hold."""
+    """The unused part of each quota. `limits` are vCPUs of each quota; `used` is how many of them instances hold."""
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
         self._limits = limits
         self._used = used
 
     def for_more(self, instance_type: str, cpus: int, capacity_type: CapacityType) -> int | None:
-        """How many more instances may run; None if no quota is known."""
+        """Return how many more instances may run; None if no quota is known."""
         quota = quota_of(instance_type, capacity_type)
         limit = None if quota is None else self._limits.get(quota)
         return None if limit is None or not cpus else max(0, limit - self._used.get(quota, 0)) // cpus
@@ -45,7 +45,8 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    The headroom for the types in `cpus`. It has the CPUs of each type, for instances that EC2 lists without theirs.
+    Return the headroom for the types in `cpus`, which has the vCPUs of each type, for instances that EC2 lists without
+    theirs.
 
     Raises:
         CloudError: see CloudDriver; asking needs servicequotas:GetServiceQuota.
@@ -60,8 +61,8 @@ def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
 
 def quota_in_use(region: Region, quota: Quota, cpus: Mapping[str, int]) -> str:
     """
-    A quota with its number and what uses most of it: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in use,
-    by i-0a1 (g5.2xlarge, 8)`. `cpus` as in `read_headroom`.
+    Describe a quota with its number and its largest users: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in
+    use, by i-0a1 (g5.2xlarge, 8)`. `cpus` is as in `read_headroom`.
 
     Raises:
         CloudError: as `read_headroom`.

@@ -1,4 +1,4 @@
-"""What EC2 charges for its types in some regions, with 90 days of spot prices. The account needs no network of ours."""
+"""Reads EC2's prices in some regions, with 90 days of spot prices. The account needs no network of ours."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from spotrun.units import some_of
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
-    with exactly any of these.
+    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only
+    types with exactly one of these.
 
     Raises:
-        CloudError: no region answers. One that fails, a refused price list or quota is only a note.
+        CloudError: no region answers. A single failed region, a refused price list or a refused quota is only a note.
     """
     regions = Regions(config.regions, clock)
     asked = regions.ask(lambda name: _in_region(Region(name, clock), config, clock, accelerators), must_see=())
@@ -67,7 +67,7 @@ def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headro
 
 
 def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
-    """The price list has only the prices of today."""
+    """Return the spot prices of an offering; () for on demand, since the price list has only today's prices."""
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return ()
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))

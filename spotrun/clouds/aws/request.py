@@ -1,4 +1,4 @@
-"""From LaunchRequest to RunInstances: everything is in one call, so that nothing can fail between two."""
+"""Turns a LaunchRequest into RunInstances. Everything is in one call, so that nothing can fail between two calls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:me
 
 def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group: str) -> dict[str, Any]:
     """
-    The parameters of the one call. They depend on the arguments alone: EC2 refuses a call that repeats a token with
-    other parameters.
+    Return the parameters of the one call. They depend on the arguments alone: EC2 refuses a call that repeats a token
+    with other parameters.
     """
     offering = request.offering
     parameters: dict[str, Any] = {
@@ -73,7 +73,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """The tags by which any driver object knows whose instance it is."""
+    """Return the tags by which any driver object knows an instance's run."""
     offering = request.offering
     return {
         RUN: request.run_uid,

@@ -1,4 +1,4 @@
-"""Whether the caller may do what a run does beside its launches. Each right that is missing is named."""
+"""Checks whether the caller may do what a run does besides its launches, and names each missing right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
 
 @contextmanager
 def needs_policy() -> Iterator[None]:
-    """Around what the policy of runners allows: a refusal says so."""
+    """Add the advice to attach the runners' policy to a refusal of a call that this policy allows."""
     try:
         yield
     except AccessDenied as error:
@@ -27,7 +27,7 @@ def needs_policy() -> Iterator[None]:
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
-    """Of some types that a job may use. A run reads all its types' prices, for its choice and for its bill."""
+    """Check the prices of some types that a job may use. A run reads them for its choice and for its bill."""
     if not types:
         return
     with needs_policy():
@@ -48,10 +48,10 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_findings(region: Region) -> Iterator[Finding]:
     """
-    The role that EC2 needs for spot is made if it is not there: so would the first spot launch in an account.
+    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does.
 
     Raises:
-        AccessDenied: it is not there, and the caller may not make it.
+        AccessDenied: the role is missing, and the caller may not make it.
     """
     try:
         is_there = account_checks.has_spot_role(region)

@@ -28,11 +28,11 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExce
 from spotrun.secrets.reference import Reference
 
 POLICY = "spotrun-node"
-"""infra/aws makes it."""
+"""The policy of all such roles, which infra/aws makes."""
 IMAGE = "spotrun:image"
-"""The tag that names the repository of ECR where the container image of its job is."""
+"""The tag that names the ECR repository of the job's container image."""
 FOLDER = "spotrun:folder"
-"""The tag that says where the run's folder is: the names of its objects begin with its value."""
+"""The tag that locates the run's folder: the names of the folder's objects begin with its value."""
 _DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the policy spotrun-runner of now (infra/aws), or name a profile for all runs by aws.instance_profile"
 _REAP = (
@@ -42,11 +42,11 @@ _REAP = (
 
 class RunRoles:
     """
-    See Identities. The role is made first and removed last, so that the role finds whatever is left of a run.
+    See Identities. The role is made first and removed last, so that the role leads to everything left of a run.
 
-    IAM is the same in all regions, so one region is enough to ask it. `others` may be asked for the account. `secrets`
-    are those of the job, and `repository` is that of its image, "" for none in ECR: a role that is made may read these
-    and no others.
+    IAM is the same in all regions, so one region is enough for it. `others` are further regions that can tell the
+    account. `secrets` are those of the job, and `repository` is that of its image, "" for none in ECR: a role that this
+    makes may read these and no others.
     """
 
     noun = "role"
@@ -95,7 +95,7 @@ class RunRoles:
     # -- one thing each, that may be there already -------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """When it was made; None if it was made just now."""
+        """Make the role. Return when it was made if it was there already, else None."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -108,7 +108,7 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # policies of an earlier spotrun refuse the tags of secrets, also where the role is there and needs none
+            # policies of an earlier spotrun refuse the tags of secrets, even if the role exists and needs none
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -122,10 +122,12 @@ class RunRoles:
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
         """
+        Return the role of this run.
+
         Raises:
             CloudError: spotrun did not make it for this run, and it may reach anything.
         """
-        role = self._ask("look at a role", "get_role", RoleName=name)["Role"]
+        role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
             raise _not_ours(name)
@@ -133,11 +135,11 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        The role that an earlier spotrun made names no secrets or no image, and gets these tags now. An account whose
-        policies are of that time too refuses them, but there a role reads its secrets without.
+        Tag a role that an earlier spotrun made without secrets or image. An account whose policies are of that time too
+        refuses the tags, but there a role reads its secrets without them.
 
         Raises:
-            CloudError: it names others.
+            CloudError: the role names other secrets or another image.
         """
         tags = _tags_of(role)
         secrets = {key: text for key, text in tags.items() if key.startswith(SECRET)}
@@ -150,7 +152,7 @@ class RunRoles:
                 self._ask("tag a role", "tag_role", RoleName=role["RoleName"], Tags=_as_list(wanted))
 
     def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
-        """Whether it was made just now."""
+        """Make the instance profile. Return whether it was made just now."""
         try:
             asked = {"InstanceProfileName": name, "Tags": _as_list(tags)}
             self._ask("make an instance profile", "create_instance_profile", **asked)
@@ -159,11 +161,14 @@ class RunRoles:
         return True
 
     def _have_role_in_profile(self, name: str) -> bool:
-        """Whether it was put there just now. A profile holds one role; IAM refuses a second, even the same one."""
+        """
+        Put the role into its profile. Return whether that happened just now. A profile holds one role; IAM refuses a
+        second, even the same one.
+        """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
         except (AlreadyThere, QuotaExceeded) as error:
-            profile = self._ask("look at an instance profile", "get_instance_profile", InstanceProfileName=name)
+            profile = self._ask("read an instance profile", "get_instance_profile", InstanceProfileName=name)
             roles = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
             if not roles:
                 raise
@@ -181,7 +186,10 @@ class RunRoles:
         return self._region.ask(f"{what}, {name}", lambda: call(**parameters))
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
-        """Harmless if there is none. Where IAM says so, `look` sees to it: not all of IAM knows all that there is."""
+        """
+        Undo one step; harmless if there is nothing to undo. If IAM says so, `look` checks it, since parts of IAM lag
+        behind others.
+        """
         try:
             self._ask(what, operation, **parameters)
         except NotThere as error:
@@ -190,7 +198,7 @@ class RunRoles:
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
         try:
-            self._ask("look again at what is deleted", look, **parameters)
+            self._ask("check what is deleted", look, **parameters)
         except NotThere:
             return False
         return True
@@ -204,7 +212,10 @@ class RunRoles:
 
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
-        """What a caller may do with a new role depends on its tags, which IAM does not know everywhere at once."""
+        """
+        Treat a denial as passing while the role is new: a caller's rights depend on the role's tags, which IAM does not
+        know everywhere at once.
+        """
         try:
             yield
         except AccessDenied as error:
@@ -214,7 +225,7 @@ class RunRoles:
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:
-        """Give each refusal of IAM advice what to do about it."""
+        """Add advice to each refusal of IAM."""
         try:
             yield
         except AccessDenied as error:
@@ -229,12 +240,12 @@ class RunRoles:
 
 
 def _advice(error: AccessDenied) -> str | None:
-    """Who has no credentials needs no policy."""
+    """Return advice for a denial. A caller without credentials needs those, not a policy."""
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
-    """Only instances may take the role. China's services have other names."""
+    """Return the trust policy: only instances may take the role. China's services have other names."""
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}

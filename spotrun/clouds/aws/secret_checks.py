@@ -1,4 +1,4 @@
-"""Whether the secrets of a job are in the Parameter Store, where its instances will look. No value is read."""
+"""Checks that a job's secrets are in the Parameter Store, where its instances read them. No value is read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-The tags of a run's role that name its secrets: the policy of infra/aws/account.yaml lets a role read the parameters
-that these name, and no other.
+Makes the tags of a run's role that name its secrets: the policy of infra/aws/account.yaml lets a role read the
+parameters that its tags name, and no other.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from spotrun.secrets.reference import PARAMETERS, Reference
 from spotrun.units import Unreadable
 
 KEY = "spotrun:secret-"
-"""How the name of such a tag begins; a number from 1 on follows. Its value is a path without PARAMETERS."""
+"""Prefix of such a tag's name, before a number from 1 on. The tag's value is a path without PARAMETERS."""
 SECRETS_MAX = 20
-"""A policy compares no lists, so ours has a line for each number. It may be 6,144 characters long."""
+"""
+Maximum secrets of a run. A policy cannot compare lists, so ours has a line for each number, and it may have at most
+6,144 characters.
+"""
 PATH_MAX = 256
-"""Characters of a tag's value: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules."""
+"""Maximum characters of a tag's value: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules."""
 
 
 def secret_tags(references: Iterable[Reference]) -> dict[str, str]:
-    """The tags by their names. What is not below PARAMETERS gets none: no role of a run may read there."""
+    """
+    Return the tags by their names. A secret outside PARAMETERS gets none, since no role of a run may read it.
+    """
     return {f"{KEY}{number}": path for number, path in enumerate(_paths(references), 1)}
 
 
 def refusals(references: Iterable[Reference]) -> Iterator[Unreadable]:
-    """Why a role cannot name them all."""
+    """Yield why a role cannot name all of these secrets."""
     paths = _paths(references)
     if len(paths) > SECRETS_MAX:
         what = f"names {len(paths)} parameters, and the role of a run may read {SECRETS_MAX}"

@@ -1,4 +1,4 @@
-"""When those instances ended for which EC2 gives no time."""
+"""Finds when instances ended for which EC2 gives no time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spotrun.clouds.aws.description import end_told
 from spotrun.errors import CloudError
 
 OVER = "instance-terminated-"
-"""How the status of a spot request begins after its instance has ended:
+"""Prefix of a spot request's status after its instance has ended:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 
 class TerminationTimes:
     """
-    An interrupted spot instance ended when its request changed for the last time; any other, when it was first seen
-    terminated. An answer never changes later: bills depend on it.
+    The times when ended instances were gone. An interrupted spot instance ended when its request changed for the last
+    time; any other, when it was first seen terminated. A time never changes later: bills depend on it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -26,7 +26,7 @@ class TerminationTimes:
         self._known: dict[str, datetime] = {}
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
-        """By instance id, the moment by which it was gone, for the rows of ended instances that do not say it."""
+        """Return by instance id when an instance was gone, for the rows of ended instances that do not tell it."""
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)
         for row in new:

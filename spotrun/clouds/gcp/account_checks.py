@@ -1,4 +1,4 @@
-"""What a project says before anything is rented in it: who is asking, what they may do, and what surrounds them."""
+"""Checks a project before spotrun rents anything in it: the caller, the caller's rights, and the surroundings."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from spotrun.clouds.gcp.names import read_name
 from spotrun.errors import CloudError, IdentityUnknown
 
 ASKED_AT_ONCE_MAX = 100
-"""https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions"""
+"""
+Maximum permissions in one request:
+https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
+"""
 OF_IAP = frozenset(("35.235.240.0/20",))
-"""Whence Identity-Aware Proxy connects, after it has checked who asks: https://cloud.google.com/iap/docs/using-tcp-forwarding"""
+"""
+Addresses from which Identity-Aware Proxy connects, after it has checked the caller:
+https://cloud.google.com/iap/docs/using-tcp-forwarding
+"""
 _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A rule of a firewall that lets something in. `is_of_iap` if it comes through Identity-Aware Proxy alone."""
+    """A firewall rule that lets traffic in. `is_of_iap` if only Identity-Aware Proxy may connect."""
 
     name: str
     is_of_iap: bool
 
 
 def caller(google: Google) -> str:
-    """The address of the login; "" if Google does not tell. Whether the login is good is told by other calls."""
+    """Return the address of the login; "" if Google does not tell. Other calls show whether the login is valid."""
     with contextlib.suppress(CloudError):
         return google.caller()
     return ""
@@ -38,17 +44,18 @@ def caller(google: Google) -> str:
 
 def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     """
-    What Compute Engine says of the project, among it the quotas that are of no region.
+    Return Compute Engine's facts about the project, with the quotas that belong to no region.
 
     Raises:
-        CloudError: nobody is logged in; the API or billing is off; there is no such project, or no right to see it.
+        CloudError: no user is logged in; the API or billing is off; there is no such project, or no right to see it.
     """
     return google.ask(f"look at the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
 
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Those of some permissions that the caller has in the project. Google evaluates no condition on a name for this.
+    Return those of some permissions that the caller has in the project. Google evaluates no condition on a name for
+    this.
 
     Raises:
         CloudError: Resource Manager does not answer.
@@ -63,7 +70,7 @@ def granted(google: Google, project: str, permissions: Collection[str]) -> set[s
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
-    """An instance of spotrun's runs, as Google lists it; None if there is none, or nobody may list them."""
+    """Return an instance of spotrun's runs, as Google lists it; None if there is none, or listing is refused."""
     try:
         records = look(google, project, None).records.values()
     except CloudError:
@@ -72,7 +79,7 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
-    """Those of some permissions that the caller has on an instance, whose name conditions are evaluated for."""
+    """Return those of some permissions that the caller has on an instance. Conditions are evaluated for its name."""
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
     return set(google.ask(f"say what you may do with {instance['name']}", call).get("permissions", ()))
@@ -80,7 +87,7 @@ def granted_on(google: Google, project: str, instance: Mapping[str, Any], permis
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
     """
-    The same in a bucket.
+    Return those of some permissions that the caller has in a bucket.
 
     Raises:
         CloudError: Cloud Storage does not answer, or there is no such bucket.
@@ -93,23 +100,23 @@ def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str])
 
 
 def bucket_facts(google: Google, bucket: str) -> Mapping[str, Any]:
-    return google.ask(f"look at gs://{bucket}", Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}"))
+    return google.ask(f"read the settings of gs://{bucket}", Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}"))
 
 
 def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
-    """All regions that Google has for the project, each with its quotas."""
+    """Return all regions that Google has for the project, each with its quotas."""
     rows = google.items("list regions and their quotas", Call(COMPUTE, "GET", f"projects/{project}/regions"))
     return {str(row["name"]): row for row in rows}
 
 
 def network_of(google: Google, subnetwork: str) -> str:
-    """The name of the network that a subnetwork is in, by its path."""
+    """Return the name of the network that contains a subnetwork, by the subnetwork's path."""
     found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
     return last_part(found["network"])
 
 
 def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
-    """What lets something into a network."""
+    """Return the rules that let traffic into a network."""
     rows = google.items("list rules of firewalls", Call(COMPUTE, "GET", f"projects/{project}/global/firewalls"))
     return [
         Rule(row["name"], _is_of_iap(row)) for row in rows if _lets_in(row) and last_part(row["network"]) == network
@@ -117,7 +124,7 @@ def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
 
 
 def other_accounts(google: Google, project: str) -> list[str]:
-    """The addresses of the project's service accounts that neither runs nor nights have, and that work."""
+    """Return the addresses of the project's enabled service accounts that belong to neither runs nor nights."""
     call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
     found = google.items("list service accounts", call, "accounts")
     others = (str(row["email"]) for row in found if not row.get("disabled", False))
@@ -126,6 +133,8 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 def require_account(google: Google, email: str) -> None:
     """
+    Check that a service account exists.
+
     Raises:
         IdentityUnknown: there is no service account of this address, or none that the caller may see.
     """
@@ -135,12 +144,12 @@ def require_account(google: Google, email: str) -> None:
     except NotThere as error:
         what = f"there is no service account {email}, or you may not see it"
         key = ("gcp", "service_account")
-        raise IdentityUnknown(what, hint="look at gcp.service_account, or leave it out", key=key) from error
+        raise IdentityUnknown(what, hint="check gcp.service_account, or leave it out", key=key) from error
 
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
-    By address, the roles that the project's policy grants to service accounts.
+    Return by address the roles that the project's policy grants to service accounts.
 
     Raises:
         CloudError: the caller may not read it.

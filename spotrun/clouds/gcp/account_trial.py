@@ -1,4 +1,4 @@
-"""Whether a run can have a service account of its own: one is made, as for a run, and removed again."""
+"""Checks whether a run can have a service account of its own: makes one, as for a run, and removes it again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from spotrun.units import to_the_second
 
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
-"""What is denied to the maker of a new account is mostly denied for good. A run waits longer: nobody sits beside it."""
+"""
+Maximum time to retry a denial. What is denied to the maker of a new account is mostly denied for good. A run waits
+longer, since no user waits for it.
+"""
 NAME = "service account"
 
 
 def account_trial(accounts: Identities, store_uri: str, clock: Clock) -> Iterator[Finding]:
     """
+    Make and remove a service account, as a run does.
+
     Raises:
-        CloudError: it cannot be made, or not be limited to its run's folder, or not be removed.
+        CloudError: it cannot be made, or cannot be limited to its run's folder, or cannot be removed.
     """
     uid = trial_uid(clock.now())
     try:
@@ -36,13 +41,13 @@ def account_trial(accounts: Identities, store_uri: str, clock: Clock) -> Iterato
 
 
 def _made(accounts: Identities, uid: str, run_uri: str, clock: Clock) -> Iterator[Finding]:
-    """As one runner does, and then as a second one, which looks at what is there."""
+    """Make the account as a first runner does, then as a second one, which finds it."""
     for patience in (DENIED_WITHIN, SETTLES_WITHIN):
         yield from _settled(partial(accounts.make, uid, run_uri), clock, patience)
 
 
 def _settled(ask: Callable[[], object], clock: Clock, patience: timedelta) -> Iterator[Finding]:
-    """Ask until Google knows the new account everywhere. Who has to wait is told once what for."""
+    """Retry until Google knows the new account everywhere. Tell the user once why this waits."""
     until, told = clock.now() + patience, False
     while True:
         try:

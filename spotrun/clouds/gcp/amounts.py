@@ -1,4 +1,4 @@
-"""Amounts of money as Google writes them."""
+"""Reads amounts of money as Google writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NANO = Decimal("1e-9")
 
 
 def usd(money: object) -> Decimal | None:
-    """`{"currencyCode": "USD", "units": "1", "nanos": 750000000}` is 1.75; None for all that is no US dollars."""
+    """Read `{"currencyCode": "USD", "units": "1", "nanos": 750000000}` as 1.75; None if it is not in US dollars."""
     if not isinstance(money, dict) or money.get("currencyCode") != "USD":
         return None
     try:

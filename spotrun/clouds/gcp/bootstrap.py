@@ -11,7 +11,7 @@ from spotrun.instance import LaunchRequest
 
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
-    """What runs first on the instance, as root. `notice` is what its launch asked for; the agent has to know."""
+    """Return the script that runs first on the instance, as root, and tells the agent its launch's `notice`."""
     return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
 
 

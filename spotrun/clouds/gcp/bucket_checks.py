@@ -1,4 +1,4 @@
-"""What a bucket says about itself that only a bucket of Google's has. What any store says is checked for any store."""
+"""Checks the settings that only a bucket of Google's has. Other checks hold for any store, and are elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _MAKE = "name one that exists by --store (infra/gcp/README.md makes one)"
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
     """
+    Check a bucket's settings.
+
     Raises:
-        CloudError: there is no such bucket, or the caller may not look at it.
+        CloudError: there is no such bucket, or the caller may not read its settings.
     """
     try:
         facts = account_checks.bucket_facts(google, bucket)
@@ -33,7 +35,7 @@ def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_acc
 
 
 def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """https://cloud.google.com/storage/docs/soft-delete"""
+    """Check soft delete: https://cloud.google.com/storage/docs/soft-delete."""
     kept = timedelta(seconds=int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)))
     if kept:
         hint = f"gcloud storage buckets update gs://{bucket} --clear-soft-delete"
@@ -44,7 +46,7 @@ def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """https://cloud.google.com/storage/docs/bucket-lock"""
+    """Check retention and holds: https://cloud.google.com/storage/docs/bucket-lock."""
     held = timedelta(seconds=int(facts.get("retentionPolicy", {}).get("retentionPeriod", 0)))
     if held or facts.get("defaultEventBasedHold", False):
         error = CloudError(
@@ -67,7 +69,7 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
-    """The first region is compared for any store."""
+    """Compare the bucket's location with all regions but the first, which is compared for any store."""
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:
         return

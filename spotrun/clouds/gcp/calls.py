@@ -1,4 +1,4 @@
-"""Google's APIs by REST. spotrun retries the calls itself, and reads each list to its end."""
+"""Calls Google's APIs by REST, retries the calls itself, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, pat
 from spotrun.errors import CloudError, CloudUnavailable, SpotrunError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""Scopes only narrow: IAM decides."""
+"""The scope of all calls. Scopes only narrow rights: IAM decides."""
 SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
 RENEWED_EVERY_S = 60.0
-"""A new session reads the login anew, which may ask a server."""
+"""Minimum seconds between two new sessions: each reads the login again, which may ask a server."""
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-"""How the variable begins that names another server for an API; gcloud reads the same."""
+"""Prefix of variables that name another server for an API; gcloud reads the same variables."""
 REDIRECTS = 300
-"""From this status on an answer is none of success. Google's APIs redirect nobody."""
+"""From this status on an answer is a failure. Google's APIs never redirect."""
 _PARAMETERS = {"prettyPrint": "false"}
 
 
 class Api(NamedTuple):
-    """A service of Google's. `root` is what all its paths have in common, as gcloud's overrides have it."""
+    """A service of Google's. `root` is the common beginning of its addresses, in the form of gcloud's overrides."""
 
     name: str
     root: str
@@ -71,8 +71,8 @@ SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 class Call(NamedTuple):
     """
-    One request. `path` continues the root of its API; a value in it is already quoted. `form` is in place of `body`
-    where no JSON is expected.
+    One request. `path` continues the root of its API; a value in it is already quoted. `form` replaces `body` if the
+    API expects no JSON.
     """
 
     api: Api
@@ -85,8 +85,8 @@ class Call(NamedTuple):
 
 class Google:
     """
-    The calls of whoever is logged in. After throttling, a 5xx or a network failure a call is repeated, with jitter.
-    Each answer puts `clock` right.
+    A client with the login of this machine's user. It repeats a call, with jitter, after throttling, a 5xx or a network
+    failure. Each answer corrects `clock`.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -100,17 +100,17 @@ class Google:
     @cached_property
     def aside(self) -> Google:
         """
-        The same for what a run can do without for a while. A call takes some seconds at most; who asks comes again
-        later.
+        The same client for calls that a run can do without for a while. A call takes some seconds at most, and the
+        caller tries again later.
         """
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
         """
-        The project that pays: the one that is named, or that of the login.
+        Return the project that pays: the one that is named, or that of the login.
 
         Raises:
-            CloudError: nobody names one.
+            CloudError: neither names one.
         """
         if named is None:
             with _translated("find out who is logged in"):
@@ -122,12 +122,12 @@ class Google:
 
     def caller(self) -> str:
         """
-        The address of whoever is logged in; "" if nobody tells, as of a login without the scope for it.
+        Return the address of the login; "" if it is unknown, as for a login without the scope for it.
 
-        Google is asked by a form: an address with a token in it would be in the words of each failure.
+        The token goes into a form: in a URL it would appear in the words of each failure.
 
         Raises:
-            CloudError: nobody is logged in.
+            CloudError: no user is logged in.
         """
         doing = "find out who is logged in"
         with _translated(doing):
@@ -143,8 +143,8 @@ class Google:
 
     def ask(self, action: str, call: Call) -> dict[str, Any]:
         """
-        The answer, which is {} where there is none. `action` continues "Google refused to …". The call is repeated, so
-        it must be harmless to repeat.
+        Return the answer, {} if it is empty. `action` continues "Google refused to …". The call may be repeated, so it
+        must be harmless to repeat.
 
         Raises:
             CloudError: see CloudDriver.
@@ -163,7 +163,7 @@ class Google:
         return patiently(once, _passes, self._patience, self._clock)
 
     def pages(self, action: str, call: Call) -> Iterator[dict[str, Any]]:
-        """Each page of a list."""
+        """Yield each page of a list."""
         token = ""
         while True:
             query = {**call.query, **({"pageToken": token} if token else {})}
@@ -174,7 +174,7 @@ class Google:
                 return
 
     def items(self, action: str, call: Call, of: str = "items") -> list[Any]:
-        """All items under `of` on all pages."""
+        """Return all items under `of` on all pages."""
         return [item for page in self.pages(action, call) for item in page.get(of, ())]
 
     def _once(self, action: str, call: Call) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Google:
         return self._session
 
     def _renew(self) -> None:
-        """A session keeps the login that it was made with, although its user may have logged in anew."""
+        """Drop the session: it keeps the login that it was made with, although its user may have logged in again."""
         now_s = self._clock.monotonic()
         if now_s - self._renewed_s >= RENEWED_EVERY_S:
             self._renewed_s, self._session = now_s, None
@@ -218,7 +218,7 @@ class Google:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether the trouble ends by itself, and soon. An expired login does not: somebody has to renew it."""
+    """Return whether the trouble ends soon by itself. An expired login does not: the user has to renew it."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
@@ -232,7 +232,7 @@ def _json(answer: requests.Response) -> object:
 @contextmanager
 def _translated(action: str) -> Iterator[None]:
     """
-    Turn what Google's libraries raise inside into the errors of the CloudDriver port.
+    Translate errors of Google's libraries inside into the errors of the CloudDriver port.
 
     Raises:
         CloudError: Unexplained for an error without a name here.

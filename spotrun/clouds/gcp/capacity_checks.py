@@ -1,4 +1,4 @@
-"""Where the regions of a job have what it wants, and how much of it the project may have."""
+"""Checks which zones of a job's regions offer what it wants, and how much the project's quotas allow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNTOLD = "Compute Engine does not tell this quota, so a launch will: it is not 
 
 
 class Allowance(NamedTuple):
-    """What one quota leaves for the smallest instance that takes from it; `limit` is None if it is unknown."""
+    """One quota, and the smallest instance that takes from it. `limit` is None if it is unknown."""
 
     quota: Quota
     smallest: Offering
@@ -42,8 +42,8 @@ class Allowance(NamedTuple):
 
 class Capacity:
     """
-    What `wanted` asks for, in all regions of `config`. A job that names neither type nor accelerator is assumed to want
-    one GPU.
+    The capacity for `wanted` in all regions of `config`. A job that names neither type nor accelerator is assumed to
+    want one GPU.
     """
 
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
@@ -52,15 +52,17 @@ class Capacity:
         self._wanted = wanted
 
     def types(self, region: str) -> list[str]:
-        """The types that the job may use there, smallest first."""
+        """Return the types that the job may use in a region, smallest first."""
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
 
     # -- zones ---------------------------------------------------------------------------------------------------
 
     def zone_findings(self) -> Iterator[Finding]:
         """
+        Yield what each zone offers.
+
         Raises:
-            InsufficientCapacity: no zone has it.
+            InsufficientCapacity: no zone offers it.
         """
         if not self._smallest_first:
             where = ", ".join(self._config.regions)
@@ -88,7 +90,7 @@ class Capacity:
 
     @cached_property
     def _smallest_first(self) -> list[Offering]:
-        """What could be launched, smallest first."""
+        """The offerings that could be launched, smallest first."""
         found = [each for region in self._config.regions for each in self._offered_in(region) if self._suits(each)]
         return sorted(found, key=lambda each: (each.cpus, each.instance_type, each.zone))
 
@@ -108,7 +110,7 @@ class Capacity:
     # -- quotas --------------------------------------------------------------------------------------------------
 
     def quota_findings(self, limits: Limits) -> Iterator[Finding]:
-        """A quota that is too small is a warning as long as another market or region is open."""
+        """Judge each quota. One that is too small is a warning as long as another market or region is open."""
         markets = list(self._markets(limits))
         nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
         told: set[Quota] = set()
@@ -118,7 +120,7 @@ class Capacity:
                 yield self._judged(allowance, nothing_fits)
 
     def _markets(self, limits: Limits) -> Iterator[list[Allowance]]:
-        """For spot and on demand in each region, the quotas that the smallest instance takes from."""
+        """Yield, for spot and on demand in each region, the quotas that the smallest instance takes from."""
         smallest: dict[tuple[str, CapacityType], Offering] = {}
         for offering in self._smallest_first:
             smallest.setdefault((offering.region, offering.capacity_type), offering)
@@ -130,14 +132,14 @@ class Capacity:
         quota, smallest, takes, limit = allowance
         name = f"quota {quota}"
         if limit is None:
-            return unknown(name, _UNTOLD, "look at https://console.cloud.google.com/iam-admin/quotas")
+            return unknown(name, _UNTOLD, "see https://console.cloud.google.com/iam-admin/quotas")
         detail = f"{limit.limit:g}, {limit.usage:g} in use; {smallest.instance_type} takes {takes}"
         hint = f"{_ASK}: {quota.metric}, {2 * takes} or more"
         if allowance.is_too_small:
             error = QuotaExceeded(detail, hint=hint)
             return failed(name, error) if nothing_fits else warned(name, detail, hint)
         if limit.left < 2 * takes:
-            detail += ": no standby could boot beside it, so every interruption waits for the old instance to go"
+            detail += ": no standby could boot next to it, so every interruption waits for the old instance to go"
             return warned(name, detail, hint)
         return ok(name, detail)
 

@@ -1,6 +1,6 @@
 """
-What Google tells of spot capacity in the past, by `advice.capacityHistory`. It is in Preview, and takes a right of its
-own: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It knows no N1 with GPUs.
+Reads Google's history of spot capacity by `advice.capacityHistory`, which is in Preview and takes a right of its own:
+https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history of an N1 with GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = Literal["PRICE", "PREEMPTION"]
 
 
 class Histories(NamedTuple):
-    """Google's answers by type. `troubles` say why a type has none."""
+    """Google's answers by type. `troubles` say why a type has no answer."""
 
     answers: Mapping[str, Mapping[str, Any]]
     troubles: Mapping[str, str]
@@ -24,7 +24,8 @@ class Histories(NamedTuple):
 
 def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
     """
-    One call for each type: Google answers for one at a time. Nothing fails; a refusal that is of no one type ends it.
+    Read the histories of these types, with one call for each, since Google answers for one type at a time. Nothing
+    fails; a refusal that concerns all types ends the reading.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     troubles: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What one region rents out, read seldom and kept for a while: zones, types, prices, image and subnetwork."""
+"""Catalog of one region, read seldom and cached: zones, types, prices, image and subnetwork."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = SPOT_PRICES_FOR_S = 3600.0
-"""How long shipped prices are used before the live list is asked again. Spot prices change once a day at most."""
+"""Seconds for which shipped prices are used before a new try to read the live list. Spot changes at most once a day."""
 SURROUNDINGS_FOR_S = 600.0
 _PAGE = {"maxResults": "500"}
 _APART = ("n1-",)
-"""Families whose GPUs are no part of the type. They are offered without."""
+"""Families whose GPUs are not part of the type. They are offered without GPUs."""
 _TPUS = ("ct",)
 
 
 class Placed(NamedTuple):
-    """A type that a zone has, with what is billed in it."""
+    """A type in a zone, with its billed parts."""
 
     kind: InstanceType
     machine: Machine
 
 
 class Catalog:
-    """What one region of a project has. `parts` reads what parts of machines cost, or knows it."""
+    """The catalog of one region of a project. `parts` returns the prices of parts of machines, read or cached."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """What is as it was read last, because it cannot be read now."""
+        """Yield a note for each part that cannot be read now, and so is as last read, and for each silent zone."""
         kept = {
             "the types in each zone": self._placed.trouble,
             "the spot prices": self._spot.trouble,
@@ -87,17 +87,17 @@ class Catalog:
 
     @property
     def placed(self) -> dict[str, dict[str, InstanceType]]:
-        """By zone, the types there by their names."""
+        """The types of each zone, by zone and name."""
         return {zone: {name: each.kind for name, each in found.items()} for zone, found in self._placed.get().items()}
 
     @property
     def types(self) -> dict[str, InstanceType]:
-        """By name; each is in at least one zone."""
+        """The types by name; each is in at least one zone."""
         return {name: each.kind for placed in self._placed.get().values() for name, each in placed.items()}
 
     @property
     def asked_for(self) -> Sequence[str]:
-        """The types whose past is read: those that the job names, or whose GPUs. Google tells it type by type."""
+        """The types whose history is read: those that the job names, or whose GPUs it names. Each takes one call."""
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
     @property
@@ -117,42 +117,42 @@ class Catalog:
         return self._spot.get()
 
     def forget_image(self) -> None:
-        """It is looked up anew when it is needed next."""
+        """Drop the cached image. It is looked up again at the next use."""
         self._image.forget()
 
     def forget_surroundings(self) -> None:
-        """And so is this."""
+        """Drop the cached subnetwork. It is looked up again at the next use."""
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:
-        """Every type in every zone that has it; a pool without a price is left out."""
+        """Yield every type in every zone that has it, without the pools that lack a price or are left out."""
         for offering in self.rented_out():
             if not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
 
     def leave_out(self, pool: Pool) -> None:
-        """Google has said that it does not have this pool: it is not offered for a while."""
+        """Leave a pool out of the offerings for a while: Google has said that it does not have it."""
         self._left_out.add(pool)
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
-        """Google has said which zones have some of this: the others are not offered for a while (G6)."""
+        """Leave out this pool in all zones but `elsewhere` for a while: Google has said which zones have some (G6)."""
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
                 self._left_out.add(replace(pool, zone=zone))
 
     def leave_out_region(self, offering: Offering) -> None:
-        """The subnetwork of the region is full: no type in any of its zones can start."""
+        """Leave out all pools of the region: its subnetwork is full, and no type in any of its zones can start."""
         for zone, placed in self._placed.get().items():
             for kind in placed:
                 for capacity_type in RENTED:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """The offering with the image and subnetwork that it would start with now."""
+        """Return the offering with the image and subnetwork that it would start with now."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
-        """Every type in every zone that has it, whether or not we could launch there."""
+        """Yield every type in every zone that has it, whether or not we could launch there."""
         for zone, placed in self._placed.get().items():
             for kind, _ in placed.values():
                 listed = self.price_list.prices.get(kind.name)
@@ -169,14 +169,14 @@ class Catalog:
                         )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
-        """What spot has cost, oldest first, as far as it is known. A bill that cannot be read now is not refused."""
+        """Return the known spot prices of a type, oldest first; () if they are unreadable now: no bill fails."""
         try:
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
-        """Of spot, what Google told last of its past, or else what is listed."""
+        """Return the price; for spot, the last price of its history, or else the listed one; None if there is none."""
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
         if told:
@@ -187,7 +187,7 @@ class Catalog:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def _read_types(self) -> dict[str, dict[str, Placed]]:
-        """By zone that is up and answers, the types there that may be asked for. A silent one holds up no other."""
+        """Read the usable types of each zone that is up and answers, by zone. A silent zone stops no other."""
         placed: dict[str, dict[str, Placed]] = {}
         silent: dict[str, CloudError] = {}
         for zone in zones_of(self._google, self._project, self._region):
@@ -227,7 +227,7 @@ class Catalog:
 
 
 def catalogs(google: Google, project: str, config: GcpConfig, clock: Clock) -> dict[str, Catalog]:
-    """Of all regions of `config`. What parts of machines cost is read for all of them at once, and once a day."""
+    """Return the catalogs of all regions of `config`. They share the prices of parts, which are read once a day."""
     parts = Kept(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
     return {region: Catalog(google, project, region, config, clock, parts.get) for region in config.regions}
 
@@ -237,7 +237,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _can_be_used(row: Mapping[str, Any]) -> bool:
-    """x86_64, still there, and none whose accelerators no CUDA drives."""
+    """Return whether a type is x86_64, not obsolete, and without accelerators that CUDA cannot drive."""
     is_gone = row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED")
     return row.get("architecture", "X86_64") == "X86_64" and not is_gone and not row["name"].startswith(_TPUS)
 

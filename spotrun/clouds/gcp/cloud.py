@@ -72,7 +72,7 @@ class Gcp(Cloud):
         return Reference(SECRET, SECRETS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Usual for a GPU instance with a Deep Learning image."""
+        """Return the usual time for a GPU instance with a Deep Learning image."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -105,7 +105,7 @@ class Gcp(Cloud):
             require_account(Google(self.clock(spec)), spec.gcp.service_account)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Each answer does so; this is the first of the run."""
+        """Correct `clock` by one call, the first of the run. Each later answer does so too."""
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
@@ -121,7 +121,7 @@ class Gcp(Cloud):
         return gcp_rule(spec.gcp.volume_gb, self.regions(spec, Wish()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
-        """While Google does not tell, there are none."""
+        """Return the bands that Google tells; none while it does not answer."""
         with _sdk():
             from spotrun.clouds.gcp.preemption_shares import bands_known
         return bands_known(config_of(spec.resources, spec.gcp), system_clock())
@@ -132,7 +132,7 @@ class Gcp(Cloud):
         return gce_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Through Identity-Aware Proxy, which needs no open port. gcloud's own project may be another one."""
+        """Open a shell through Identity-Aware Proxy, which needs no open port. gcloud's default project may differ."""
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
         project = Google(system_clock()).project(spec.gcp.project)
@@ -158,7 +158,7 @@ class Gcp(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Google lists all regions at once; those that are named have to answer."""
+        """Return the account. Google lists all regions at once; those that are named have to answer."""
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
@@ -213,7 +213,7 @@ CLOUD = Gcp()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Around all imports of what needs it."""
+    """Return the context for all imports that need the extra `gcp`."""
     return needs_extra("gcp", "gcp", CloudNotInstalled)
 
 

@@ -1,4 +1,4 @@
-"""What the driver of Compute Engine has to know of a project, as plain values."""
+"""The configuration of Compute Engine's driver, as plain values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.spec.model import GcpSpec, ResourcesSpec
 
 OWN_ACCOUNT = "spotrun-"
-"""The ids of a run's service account begin so and end with its uid."""
+"""Prefix of the id of a run's service account, before the run's uid."""
 
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where to rent, and what surrounds an instance.
+    The regions to rent in, and the surroundings of an instance.
 
-    `project` is None where the login says which. `instance_types` narrows what is offered; if it is empty,
-    `accelerators` do, among which may be names of types; if both are, every x86_64 type is. `image` is the path of an
-    image or of a family. The subnetwork has the same name in each region.
-    `service_account` is the address of an account for all runs; without it each run has its own.
+    `project` is None if the login names it. `instance_types` narrows the offerings; if it is empty, `accelerators` do,
+    which may contain names of types; if both are empty, every x86_64 type is offered. `image` is the path of an image
+    or of a family. The subnetwork has the same name in each region. `service_account` is the address of an account for
+    all runs; without it each run has its own.
     """
 
     regions: tuple[str, ...]
@@ -31,26 +31,26 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def wants(self, accelerators: str, instance_type: str) -> bool:
-        """Whether a type that has these accelerators is one of those that `accelerators` name."""
+        """Return whether `self.accelerators` names this type or its accelerators."""
         names = {each.casefold() for each in self.accelerators}
         return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
     def account_of(self, run_uid: str, project: str) -> str:
-        """The address of the service account that a run's instances have."""
+        """Return the address of the service account that a run's instances have."""
         return self.service_account or account_address(run_uid, project)
 
 
 def account_address(run_uid: str, project: str) -> str:
     """
-    The account that spotrun makes for a run. The id of a project within a domain, `example.com:project`, is written
-    the other way round: https://cloud.google.com/iam/docs/service-account-types
+    Return the address of the account that spotrun makes for a run. The id of a project within a domain,
+    `example.com:project`, is reversed in it: https://cloud.google.com/iam/docs/service-account-types
     """
     domain, _, name = project.rpartition(":")
     return f"{OWN_ACCOUNT}{run_uid}@{name}{'.' * bool(domain)}{domain}.iam.gserviceaccount.com"
 
 
 def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
-    """What a job says about Compute Engine. A region, zone or type under `resources` is the only one to look at."""
+    """Return the configuration that a job describes. A region, zone or type under `resources` excludes all others."""
     region = resources.region or (resources.zone and region_of(resources.zone))
     kind = resources.instance_type
     return GcpConfig(
@@ -66,7 +66,7 @@ def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
 
 
 def region_of(zone: str) -> str:
-    """`us-central1-a` is in `us-central1`."""
+    """Return the region of a zone: `us-central1-a` is in `us-central1`."""
     return zone.rpartition("-")[0] or zone
 
 

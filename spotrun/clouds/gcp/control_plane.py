@@ -1,10 +1,11 @@
 """
-What nights cost apart from what they rent: the service that is called, its log, and what it asks the store. The prices
-are those of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run and the log are
-taken at their list prices, although the free tier of each is at least twenty times what a month of nights needs.
+Computes what nights cost besides their instances: the service that is called, its log, and its requests to the store.
+The prices are those of a dated table, control_plane.json; the calls are those of a rehearsed night. Cloud Run and the
+log are counted at their list prices, although the free tier of each is at least twenty times what a month of nights
+needs.
 
-The jobs of Cloud Scheduler are not in it: they cost by the month, whether they fire or not, and the first three of a
-billing account are free. What is asked of Compute Engine, IAM and Cloud Scheduler is free.
+The jobs of Cloud Scheduler are not included: they cost by the month, whether they fire or not, and the first three of a
+billing account are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from spotrun.clouds.night_requests import calls_of_a_night
 from spotrun.folder.run_calls import Calls
 
 MEMORY_MB = 512
-"""Of the service, which has one processor: nights.py asks for it, and tells it."""
+"""Memory of the service, which has one processor: nights.py requests it, and passes it to the service."""
 TICK_S = Decimal("0.5")
-"""Of a call that finds its runner in memory: about ten answers of Google, one after another."""
+"""Seconds of a call that finds its runner in memory: about ten answers of Google, one after another."""
 COLD_S = Decimal(10)
-"""Of one that has to fetch the archive, to import everything and to read the ledger. Starting is billed too."""
+"""Seconds of a call that has to fetch the archive, import everything and read the ledger. The start is billed too."""
 BEGIN_S = Decimal(60)
-"""Of one that creates the run and asks for the first instance, whose launch is waited for."""
+"""Seconds of a call that creates the run, requests the first instance and waits for its launch."""
 ROUNDED_S = Decimal("0.05")
-"""The time of a call is rounded up to 0.1 s: by so much on average."""
+"""Seconds by which the time of a call is rounded up on average, to the next 0.1 s."""
 LOG_BYTES_A_CALL = 1000
-"""Of what Cloud Run itself writes down of a call."""
+"""Bytes that Cloud Run itself logs for a call."""
 
 
 def prices() -> Prices:
@@ -35,7 +36,7 @@ def prices() -> Prices:
 
 
 def usd_of_a_night(hours: float) -> Decimal:
-    """For a run that lives so long."""
+    """Return the expected cost of a night whose run lives for `hours`."""
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
     return (
@@ -46,7 +47,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """For what was counted, and for the calls that nobody counted."""
+    """Return the cost of the counted calls and of the uncounted ones."""
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)
         + _usd_of_requests(calls.reads, calls.writes)

@@ -1,6 +1,6 @@
 """
-What Google says is wrong, as it says it: in the body of an answer of HTTP (https://cloud.google.com/apis/design/errors),
-or in an operation that failed.
+Reads Google's faults as Google words them: from the body of an HTTP answer (https://cloud.google.com/apis/design/errors)
+or from an operation that failed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 SHOWN_MAX = 400
-"""Of a message: a page of HTML that a proxy has sent is no sentence."""
+"""Maximum characters of a message that are shown, since a proxy may have sent a page of HTML."""
 _SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
 _CONSTRAINT = re.compile(r"\bconstraints/[\w.]+")
 _ALL_REGIONS = re.compile(r"ALL[_-]REGIONS|\bglobally\b")
 
 
 class Fault(NamedTuple):
-    """One thing that Google found wrong. `code` is its reason or code, `details` what came with it."""
+    """One fault that Google found. `code` is its reason or code, `details` are the details that came with it."""
 
     code: str
     message: str
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The message, and what only the details say."""
+        """The message, with the facts that only the details have."""
         beside = (
             self._quota_told,
             self._named_beside(self._metadata("permission")),
@@ -35,35 +35,35 @@ class Fault(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Those of newer services, which say more than `code`."""
+        """The reasons of newer services, which say more than `code`."""
         return tuple(str(each["reason"]) for each in self._infos if "reason" in each)
 
     @property
     def service(self) -> str:
-        """The API that is named, such as `compute.googleapis.com`; "" if none is."""
+        """The API that the fault names, such as `compute.googleapis.com`; "" if it names none."""
         found = _SERVICE.search(self.message)
         return self._metadata("service") or (found[1] if found is not None else "")
 
     @property
     def constraint(self) -> str:
-        """The constraint of an organization that is violated; "" if none is."""
+        """The violated constraint of an organization; "" if there is none."""
         violations = (violation for detail in self.details for violation in detail.get("violations", ()))
         texts = (self.message, *(str(each.get("type", "")) for each in violations))
         return next((found[0] for text in texts if (found := _CONSTRAINT.search(text)) is not None), "")
 
     @property
     def zones_available(self) -> tuple[str, ...]:
-        """The zones that a stockout names as having some."""
+        """The zones that have capacity, as a stockout names them."""
         return tuple(zone.strip() for zone in self._metadata("zonesAvailable").split(",") if zone.strip())
 
     @property
     def is_of_all_regions(self) -> bool:
-        """Of a quota: another region has no more of it."""
+        """True if a quota holds for all regions together, so that another region has no more of it."""
         return _ALL_REGIONS.search(self.told) is not None
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """An operation has each in a field of its own."""
+        """The error infos among the details. An operation has each in a field of its own."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:
@@ -86,7 +86,10 @@ class Fault(NamedTuple):
 
 
 def faults_of_http(body: object) -> Iterator[Fault]:
-    """`error.errors` has reasons, and `error.details` those of newer services; one list alone may be there."""
+    """
+    Yield the faults of an HTTP answer. `error.errors` has reasons, and `error.details` those of newer services; either
+    list may be missing.
+    """
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return
@@ -104,7 +107,7 @@ def faults_of_operation(operation: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def words_of(text: str) -> str:
-    """What a person would read of a page."""
+    """Return the text of a page of HTML, without its tags."""
     return _shown(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 

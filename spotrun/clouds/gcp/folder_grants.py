@@ -1,8 +1,8 @@
 """
-What the policy of a run's folder grants to the run's service account: to read, list and add everywhere in it, and to
-change what instances change.
+Edits the policy of a run's folder, which grants the run's service account to read, list and add everywhere in it, and
+to change the objects that instances change.
 
-IAM has no denial for folders, so what an instance must not change is what nobody has granted:
+IAM has no denial for folders, so an instance cannot change an object only because no policy grants it:
 https://cloud.google.com/storage/docs/managed-folders. The condition says which objects of the folder may be overwritten
 and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
@@ -17,9 +17,9 @@ from spotrun.address import BucketAddress
 CREATE, CHANGE = "spotrunCreate", "spotrunChange"
 """Custom roles of the project; infra/gcp makes them."""
 CHANGED = ("checkpoints/", "environments/", "hints/agent-", "outputs/")
-"""So begin the keys that an agent overwrites or deletes. All others it creates once, as those of the ledger."""
+"""Prefixes of the keys that an agent overwrites or deletes. It creates all others once, like those of the ledger."""
 VERSION = 3
-"""Of policies with conditions: https://cloud.google.com/iam/docs/policies#versions."""
+"""Version of policies with conditions: https://cloud.google.com/iam/docs/policies#versions."""
 
 Policy = Mapping[str, Any]
 
@@ -33,14 +33,17 @@ class Grant(NamedTuple):
 
 
 def grants(policy: Policy) -> Iterator[Grant]:
-    """Whatever its bindings are grouped by."""
+    """Yield each grant of a policy, however its bindings are grouped."""
     for binding in policy.get("bindings", ()):
         for member in binding.get("members", ()):
             yield Grant(binding["role"], member, binding.get("condition", {}).get("expression", ""))
 
 
 def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> Policy:
-    """The policy with what a run's account may do in `folder`, and nothing more for it or for one that it replaces."""
+    """
+    Return the policy with the grants of a run's account in `folder`, and no others for it or a deleted account of the
+    same address.
+    """
     rest = without(policy, email)
     member = [_living(email)]
     changes = {"title": "what instances of a run change", "expression": _condition(folder)}
@@ -53,7 +56,7 @@ def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> 
 
 def without(policy: Policy, email: str) -> Policy:
     """
-    The policy without any grant to an account, or to one that had its address and was deleted:
+    Return the policy without any grant to an account, or to a deleted account of the same address:
     https://cloud.google.com/iam/docs/principal-identifiers
     """
     kept = []
@@ -77,6 +80,6 @@ def _role(project: str, name: str) -> str:
 
 
 def _condition(folder: BucketAddress) -> str:
-    """By whole names from their beginning on, so that no key can pose as another by what it has in its middle."""
+    """Return a condition on the beginnings of whole names, so that no key can match by a part in its middle."""
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

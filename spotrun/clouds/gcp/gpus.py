@@ -1,4 +1,4 @@
-"""What Google calls GPUs, and what everybody else does."""
+"""Translates between Google's names of GPUs and the common ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ COMMON_NAMES = {
     "nvidia-gb200": "GB200",
     "nvidia-rtx-pro-6000": "RTX-PRO-6000",
 }
-"""https://cloud.google.com/compute/docs/gpus; a name that is not here is written without `nvidia-`."""
+"""Common names by Google's names: https://cloud.google.com/compute/docs/gpus. Any other name loses its `nvidia-`."""
 BETWEEN = "_"
-"""Between name and count in a label, which may have no colon."""
+"""Separates name and count in a label, which may have no colon."""
 
 
 def accelerators_of(machine_type: Mapping[str, Any]) -> str:
-    """`L4:1` of a type whose GPUs are a part of it; "" if it has none."""
+    """Return `L4:1` for a type whose GPUs are a part of it; "" if it has none."""
     found = machine_type.get("accelerators", ())
     return f"{_common(found[0]['guestAcceleratorType'])}:{found[0]['guestAcceleratorCount']}" if found else ""
 
 
 def in_label(accelerators: str) -> str:
-    """`L4:1` as a label may have it."""
+    """Return accelerators such as `L4:1` in the form of a label, `l4_1`."""
     return accelerators.lower().replace(":", BETWEEN)
 
 
 def of_label(text: str) -> str:
-    """The same back again; "" for what is none."""
+    """Read accelerators from a label; "" if it holds none."""
     name, between, count = text.partition(BETWEEN)
     return f"{name.upper()}:{count}" if between and count.isdecimal() else ""
 

@@ -1,4 +1,4 @@
-"""What is in a machine of Compute Engine, as far as it is billed."""
+"""The billed parts of a Compute Engine machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 MIB_PER_GIB = 1024
 LOCAL_SSD_GIB = 375
-"""https://cloud.google.com/compute/docs/disks/local-ssd. Series later than c3 have disks of other sizes too."""
+"""
+Size of a local SSD: https://cloud.google.com/compute/docs/disks/local-ssd. Series later than c3 have other sizes too.
+"""
 _FAMILIES_WITH_GPUS = frozenset(("a2", "a3", "g2", "g4"))
 _FAMILIES_OF_SSDS = frozenset(("a2", "a3", "c3"))
 _CPUS_PER_WHOLE_G4_GPU = 48
@@ -26,14 +28,14 @@ class Machine(NamedTuple):
 
     @property
     def family(self) -> str:
-        """`g2-standard-4` is of the family `g2`."""
+        """The family of the type: `g2-standard-4` is of the family `g2`."""
         return self.name.partition("-")[0]
 
     @property
     def is_told_whole(self) -> bool:
         """
-        Whether the numbers above are all that is billed. A shared core is billed in part. Smaller g4 have a part of a
-        GPU. a3, a2-ultragpu and -lssd types have local SSDs, which not every list of types names.
+        True if the numbers above are all that is billed. A shared core is billed in part. Smaller g4 types have a part
+        of a GPU. a3, a2-ultragpu and -lssd types have local SSDs, which not every list of types names.
         """
         whole_gpu = self.family != "g4" or self.cpus >= _CPUS_PER_WHOLE_G4_GPU * self.accelerators
         gpus = bool(self.accelerators) == (self.family in _FAMILIES_WITH_GPUS)
@@ -43,7 +45,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Of a resource of `machineTypes`."""
+    """Read a resource of `machineTypes`."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

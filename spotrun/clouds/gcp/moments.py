@@ -1,4 +1,4 @@
-"""Moments as Google writes them: RFC 3339 with the offset of some coast, and the dates of HTTP."""
+"""Reads moments as Google writes them: RFC 3339 with any offset, and the dates of HTTP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 
 
 def moment(text: str | None) -> datetime | None:
-    """`2026-11-24T17:02:11.318-08:00` in UTC; None if nobody can read it, or it has no zone."""
+    """Read `2026-11-24T17:02:11.318-08:00`, and return it in UTC; None if it is unreadable, or has no zone."""
     try:
         found = datetime.fromisoformat(text or "")
     except ValueError:
@@ -16,7 +16,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def told_at(date: str) -> datetime | None:
-    """The moment of a `Date` header, to the second; None if it cannot be read."""
+    """Return the moment of a `Date` header, to the second; None if it is unreadable."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:

@@ -1,6 +1,6 @@
 """
-The names of instances. Google forgets a deleted instance with all its labels; what is left are its operations, and they
-have its name. So the name says whose the instance was, and what.
+The names of instances. Google forgets a deleted instance with all its labels; only its operations are left, which have
+its name. So the name tells the instance's run, launch, capacity type and type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.offering import CapacityType
 OURS = "spotrun-"
 ANOTHER_TYPE = "`spotrun offers --cloud gcp` lists what there is"
 NAME_MAX = 63
-"""https://cloud.google.com/compute/docs/naming-resources"""
+"""Maximum characters: https://cloud.google.com/compute/docs/naming-resources"""
 _PATTERN = re.compile(
     r"spotrun-([a-z0-9]{1,20})-([0-9]{1,9})-([0-9a-f]{8})-([sd])-((?=.{1,40}$)[a-z0-9]+(?:-[a-z0-9]+)*)"
 )
@@ -25,7 +25,7 @@ _CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 
 class Name(NamedTuple):
-    """`spotrun-UID-LAUNCH-CRC-s-TYPE`; CRC is that of the token, and the letter `s` for spot or `d` for on demand."""
+    """`spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is that of the token; the letter is `s` for spot or `d` for on demand."""
 
     run_uid: str
     launch: int
@@ -38,20 +38,22 @@ class Name(NamedTuple):
 
     @property
     def of_token(self) -> str:
-        """How all names begin that a launch of this token may have, whatever it asks for."""
+        """The common beginning of all names that a launch of this token may have, for any pool."""
         return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
 
     @property
     def token(self) -> str:
-        """The token of a run's launch as the runner makes it; "" if it was another one, which nobody can tell."""
+        """The token that a runner makes for this launch; "" if it had another one, which the name cannot tell."""
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
 
 
 def name_for(request: LaunchRequest) -> Name:
     """
+    Return the name for a request's instance.
+
     Raises:
-        Unsupported: the type is called as none of Google's is.
+        Unsupported: no type of Google's can have such a name.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
@@ -61,7 +63,7 @@ def name_for(request: LaunchRequest) -> Name:
 
 
 def read_name(text: str) -> Name | None:
-    """None if spotrun has not made it."""
+    """Read a name; None if spotrun has not made it."""
     found = _PATTERN.fullmatch(text)
     if found is None:
         return None

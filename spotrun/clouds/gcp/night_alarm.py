@@ -1,6 +1,6 @@
 """
-What calls the runner of a night while its run lives: a job of Cloud Scheduler that fires each minute. The runner itself
-resumes and pauses it, so nothing runs between nights.
+Calls the runner of a night while its run lives, by a job of Cloud Scheduler that fires each minute. The runner itself
+resumes and pauses the job, so nothing runs between nights.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
 """
@@ -18,21 +18,21 @@ _VERBS = {ENABLED: "resume", PAUSED: "pause"}
 
 
 def name_of(night: str) -> str:
-    """Of a night's service. Those of its jobs begin so."""
+    """Return the name of a night's service, with which the names of its jobs begin."""
     return f"spotrun-night-{night}"
 
 
 def job_of(night: str, kind: str) -> str:
-    """The id of a job of a night."""
+    """Return the id of a job of a night."""
     return f"{name_of(night)}-{kind}"
 
 
 class GcpAlarm:
     """
-    See Alarm. `job` is the path of the one that fires each minute.
+    See Alarm. `job` is the path of the job that fires each minute.
 
-    Google tells nobody at once that it takes an instance, except the instance itself, whose agent writes it into the
-    ledger. The next call reads that, within a minute; the notice takes two.
+    Google announces at once only to the instance itself that it takes it, and the instance's agent writes that into the
+    ledger. The next call reads the ledger within a minute; the notice lasts two.
     """
 
     def __init__(self, google: Google, job: str) -> None:
@@ -50,10 +50,10 @@ class GcpAlarm:
         self._is_on = False
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        """Nothing more can be asked for: see above."""
+        """Do nothing: Google sends no events about instances (see the class)."""
 
     def _switch(self, state: str) -> None:
-        """A job can be paused only while it is enabled, and resumed only while it is paused."""
+        """Switch the job. It can be paused only while it is enabled, and resumed only while it is paused."""
         if self._state() == state:
             return
         verb = _VERBS[state]

@@ -2,9 +2,9 @@
 The notices of Compute Engine's metadata server.
 
 https://cloud.google.com/compute/docs/instances/spot and https://cloud.google.com/compute/docs/metadata/querying-metadata:
-the server holds its answer back until a value has changed. It says that the instance is taken, and never when: that
-depends on the notice which was asked for when it was made. Fields of a graceful shutdown say nothing of a preemption
-(failures.md N14). Whatever else comes back is no answer.
+the server holds its answer back until a value has changed. It announces that the instance is taken, but never when:
+that depends on the notice that the launch requested. Fields of a graceful shutdown say nothing about a preemption
+(failures.md N14). Anything else counts as no answer.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from spotrun.clouds.notices import Blind, Notice
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
 HOSTS = ("169.254.169.254", "metadata.google.internal")
-"""The address needs no name server. Where there is only IPv6, the name alone is found."""
+"""The server's address, which needs no name server, and its name, for instances that have only IPv6."""
 ROOT = "/computeMetadata/v1/"
 FLAVOR_HEADER, FLAVOR = "Metadata-Flavor", "Google"
 PREEMPTED = "instance/preempted"
 MAINTENANCE = "instance/maintenance-event"
 HELD_BACK_S = 60
-"""For so long the server may have nothing to say. Then it repeats the value, which is the normal case."""
+"""Maximum seconds for which the server holds an answer back. Then it repeats the value, which is the normal case."""
 ANSWER_WITHIN_S = 5.0
-"""What an answer may take beside that."""
+"""Maximum seconds of an answer in addition to that."""
 
 NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
-"""What the bootstrap says: how many seconds of notice the launch asked for, 0 for none."""
+"""Variable of the bootstrap: the seconds of notice that the launch requested, 0 for none."""
 EXTENDED_NOTICE = timedelta(seconds=120)
-"""Before the signal that shuts the instance down. The usual notice follows if all goes well: no plan counts on it."""
+"""
+Time before the signal that shuts the instance down. The usual notice follows if all goes well, but no plan relies on
+it.
+"""
 USUAL_NOTICE = timedelta(seconds=30)
-"""From that signal on."""
+"""Time from that signal to the end of the instance."""
 HEARD_LATE = timedelta(seconds=3)
-"""What may have passed of the usual notice until it is heard."""
+"""Time of the usual notice that may have passed before the agent receives it."""
 
 
 class Value:
     """
-    One value of the metadata. It is answered at once when it is asked for first, and after a failure; then as soon as
-    it has changed, or after `held_back_s`. After a failure another one of `hosts` is asked.
+    One value of the metadata. The server answers the first request at once, and the first after a failure; later ones
+    as soon as the value has changed, or after `held_back_s`. After a failure the next of `hosts` follows.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Value:
 
     def get(self) -> str:
         """
+        Return the value.
+
         Raises:
             Blind
         """
@@ -94,8 +99,8 @@ class Value:
 
 class Preemption:
     """
-    See NoticeSource. `left` is how long before the end a preemption is heard. The moment of hearing is kept in `kept`:
-    an agent that is started again has no more time than the one before it.
+    See NoticeSource. `left` is the time from a preemption's announcement to the end. The moment at which it is first
+    seen is stored in `kept`: a restarted agent has no more time than the one before it.
     """
 
     def __init__(self, value: Value, left: timedelta, kept: Path | None, clock: Clock) -> None:
@@ -115,7 +120,7 @@ class Preemption:
             yield Notice("termination", self._clock.now() + timedelta(seconds=deadline_s - now_s), deadline_s)
 
     def _heard_at(self, now_s: float) -> float:
-        """In monotonic run time, which all processes of this machine share."""
+        """Return when the preemption was first seen, in monotonic run time, which all processes of a machine share."""
         if self._heard_s is None:
             self._heard_s = min(now_s, _read(self._kept, now_s))
             _write(self._kept, self._heard_s)
@@ -124,8 +129,8 @@ class Preemption:
 
 class HostMaintenance:
     """
-    See NoticeSource. That the host will end the instance is known up to an hour ahead, so it is a recommendation to
-    leave. A migration ends nothing.
+    See NoticeSource. Google announces up to an hour ahead that the host will end the instance, so this is a
+    recommendation to leave. A migration ends nothing.
     """
 
     def __init__(self, value: Value) -> None:
@@ -140,7 +145,7 @@ class HostMaintenance:
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemption, HostMaintenance]:
-    """From the host that the environment names, as Google's own libraries do, or from the usual ones."""
+    """Return the sources at the host that the environment names, as Google's own libraries do, or at HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
@@ -150,12 +155,12 @@ def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemptio
 
 
 def time_left(asked: timedelta) -> timedelta:
-    """How long an instance has once it has heard; `asked` is the notice that its launch asked for."""
+    """Return how long an instance has after the announcement. `asked` is the notice that its launch requested."""
     return asked or USUAL_NOTICE - HEARD_LATE
 
 
 def _read(kept: Path | None, otherwise: float) -> float:
-    """What cannot be read was not heard before."""
+    """Return the stored moment, or `otherwise` if it cannot be read."""
     if kept is not None:
         with contextlib.suppress(OSError, ValueError):
             return float(kept.read_text())
@@ -163,7 +168,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """A full disk must not cost the notice."""
+    """Store the moment, ignoring failures: a full disk must not cost the notice."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -1,6 +1,6 @@
 """
-The service accounts of a project that no run has. IAM cannot limit whom a runner may hand to an instance by a name, so
-training code could have the roles of each.
+Checks the service accounts of a project that belong to no run. IAM cannot limit by name which accounts a runner may
+give to an instance, so training code could have the roles of each.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ROLES = (
     "gcloud projects get-iam-policy {project} --flatten=bindings[].members "
     "--filter=bindings.members:serviceAccount --format='value(bindings.members,bindings.role)'"
 )
-"""Lists each service account with each of its roles: none but those of spotrun's runs should have any."""
+"""Lists each service account with each of its roles: only those of spotrun's runs should have any."""
 _OWN_PROJECT = "give spotrun a project of its own: a runner may hand any account of the project to an instance"
 
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:
     """
-    `shared` is the account that serves all runs, if one does.
+    Check the other accounts. `shared` is the account that serves all runs, if there is one.
 
     Raises:
         CloudError: the caller may not list accounts.

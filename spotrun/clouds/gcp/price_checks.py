@@ -1,4 +1,4 @@
-"""Whether Google tells what the types of a job cost. A run does without, by the table that is shipped with spotrun."""
+"""Checks whether Google tells the prices of a job's types. Without them a run uses the table shipped with spotrun."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 
 _NO_PAST = "grant compute.advice.capacityHistory (infra/gcp), or go without: spot is rented all the same"
-_LATER = "a run goes on with that; look again later"
+_LATER = "a run goes on with that; check again later"
 
 
 def price_findings(google: Google, project: str, region: str, types: Sequence[str], now: datetime) -> Iterator[Finding]:
-    """Of spot. `advice.capacityHistory` is in Preview, and is asked type by type."""
+    """Check spot prices. `advice.capacityHistory` is in Preview, and takes one call for each type."""
     found = spot_prices(google, project, region, types, now - KEPT_BY_GOOGLE, now)
     for name in types:
         yield _judged(f"{name} in {region}", found.segments.get(name, ()), found.troubles.get(name, ""))
 
 
 def price_list_finding(google: Google, regions: Collection[str]) -> Finding:
-    """On demand."""
+    """Check on-demand prices."""
     try:
         read_part_prices(google, regions)
     except CloudError as error:

@@ -1,4 +1,4 @@
-"""What types cost in a region: by the Cloud Billing Catalog, or if it does not tell, by a table shipped here."""
+"""Reads prices of types in a region from the Cloud Billing Catalog, or from a shipped table if that fails."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SHIPPED = "on_demand.json"
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 """The service whose SKUs are read: https://cloud.google.com/skus."""
 DISAGREEMENT = Decimal("0.02")
-"""From which share on two lists that differ are told of."""
+"""Minimum relative difference of two lists that is reported."""
 _FIELDS = (
     "nextPageToken,skus(description,category(resourceGroup,usageType),serviceRegions,"
     "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
 )
-"""A third of what would come otherwise: there are tens of thousands of SKUs."""
+"""The fields to read, a third of all: there are tens of thousands of SKUs."""
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 
 
 class ListPrice(msgspec.Struct, frozen=True):
-    """`source` names the list and its day."""
+    """The price of one type. `source` names the list and its day."""
 
     usd_per_hour: Decimal
     source: str
@@ -40,8 +40,8 @@ class ListPrice(msgspec.Struct, frozen=True):
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
     Prices of one region by type. A type that no list has is absent. `prices` are those on demand; `spot` is for types
-    whose history is not told. `trouble` says why the live list was not read; `remarks` say where it is far from the
-    shipped one, and counts.
+    without a known history. `trouble` says why the live list was not read; `remarks` say where the live list, which
+    counts, is far from the shipped one.
     """
 
     prices: Mapping[str, ListPrice]
@@ -51,7 +51,7 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShippedPrice(NamedTuple):
-    """In USD an hour. `spot` changes up to once a day, so it is a hint."""
+    """Prices of one type in USD an hour. `spot` changes up to once a day, so it is a hint."""
 
     on_demand: Decimal
     spot: Decimal
@@ -68,10 +68,10 @@ class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Of all parts of machines in `regions`. It takes tens of pages, however few regions are asked for.
+    Read the prices of all parts of machines in `regions`. That takes tens of pages even for one region.
 
     Raises:
-        CloudError: the catalog is denied or down, or has nothing that is known here.
+        CloudError: the catalog is denied or down, or has no part that is known here.
     """
     pages = google.pages("read the prices of Compute Engine", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
@@ -84,7 +84,8 @@ def read_price_list(
     region: str, machines: Collection[Machine], parts: Callable[[], PartPrices], now: datetime
 ) -> PriceList:
     """
-    USD per hour of these machines, and of all others of the shipped table. `parts` reads what parts cost, or knows it.
+    Return the USD per hour of these machines, and of all others in the shipped table. `parts` returns the prices of
+    parts, read or cached.
 
     If it cannot, nothing fails: prices that are some months old still put the types in order.
     """
@@ -127,7 +128,7 @@ def _summed(machines: Collection[Machine], place: Place, parts: PartPrices, now:
 
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
-    """Spot is not compared: its price moves by itself."""
+    """Report on-demand prices that differ much. Spot is not compared: its price moves by itself."""
     for kind in sorted(live.keys() & shipped.keys()):
         now, before = live[kind], shipped[kind]
         if abs(now.usd_per_hour - before.usd_per_hour) > DISAGREEMENT * before.usd_per_hour:

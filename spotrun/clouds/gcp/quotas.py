@@ -1,9 +1,10 @@
 """
-Which quotas an instance counts against, and what they are. https://cloud.google.com/compute/resource-usage
+Names the quotas of an instance, and their limits. https://cloud.google.com/compute/resource-usage
 
-Those of CPUs and GPUs are of a region, with one of all GPUs in all regions beside them. Spot has quotas of its own,
-whose names begin with PREEMPTIBLE_; where none was granted, it takes from those of on demand. GPUs later than A100 and
-L4 have theirs in Cloud Quotas, which is another API: what Compute Engine does not tell is unknown, and not zero.
+Quotas of CPUs and GPUs belong to a region, and one quota holds for all GPUs in all regions. Spot has quotas of its own,
+whose names begin with PREEMPTIBLE_; if none was granted, spot takes from those of on demand. GPUs later than A100 and
+L4 have their quotas in Cloud Quotas, which is another API: a quota that Compute Engine does not list is unknown, and
+not zero.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Limit(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """`metric` is Google's name. Without a region it is of all regions together."""
+    """A quota. `metric` is Google's name. Without a region the quota holds for all regions together."""
 
     metric: str
     region: str | None
@@ -40,7 +41,7 @@ class Quota(NamedTuple):
 
 
 class Limits:
-    """What Compute Engine tells of a project's quotas, and of those of its regions."""
+    """The quotas of a project and of its regions, as far as Compute Engine lists them."""
 
     def __init__(self, project: Mapping[str, Any], regions: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = {Quota(metric, None): limit for metric, limit in _told(project)}
@@ -48,11 +49,11 @@ class Limits:
             self._known |= {Quota(metric, region): limit for metric, limit in _told(row)}
 
     def of(self, quota: Quota) -> Limit | None:
-        """None if it is not told."""
+        """Return the limit of a quota; None if Compute Engine does not list it."""
         return self._known.get(quota)
 
     def used_by(self, offering: Offering) -> dict[Quota, int]:
-        """The quotas that one more instance takes from, and how much of each."""
+        """Return the quotas that one more instance takes from, and how much of each."""
         return dict(self._used_by(offering))
 
     def _used_by(self, offering: Offering) -> Iterator[tuple[Quota, int]]:

@@ -1,6 +1,6 @@
 """
-What Compute Engine charges for its types in some regions, with a year of spot prices and what Google took back lately.
-The project needs no network of ours.
+Reads Compute Engine's prices in some regions, with a year of spot prices and the recent preemption bands. The project
+needs no network of ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME_TYPES = "what spot cost before is not read for all types: name them by --ac
 
 
 class _Asked(NamedTuple):
-    """What all regions have in common."""
+    """The facts that all regions share."""
 
     google: Google
     project: str
@@ -42,12 +42,12 @@ class _Asked(NamedTuple):
 
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
-    with exactly any of these.
+    Return the quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only
+    types with exactly one of these.
 
     Raises:
-        CloudError: no region answers, or there is no project. One region that fails, refused price lists, histories or
-            quotas are only notes.
+        CloudError: no region answers, or there is no project. A single failed region, and refused price lists,
+            histories or quotas are only notes.
     """
     google = Google(clock)
     project = google.project(config.project)
@@ -91,7 +91,7 @@ def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limit
 
 
 def _room(offering: Offering, limits: Limits) -> int | None:
-    """By the tightest quota that is known."""
+    """Return how many more instances fit into the tightest known quota; None if none is known."""
     known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
     return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)
 

@@ -1,4 +1,4 @@
-"""What a job on Compute Engine may not name. Nobody is asked over the network."""
+"""Validates the names in a job for Compute Engine offline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spotrun.units import Unreadable
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]{1,2}-[a-z]")
 _NO_SPOT = re.compile(r"x4-.*|.*-metal")
-"""https://cloud.google.com/compute/docs/instances/spot#limitations"""
+"""Types without spot: https://cloud.google.com/compute/docs/instances/spot#limitations"""
 _ARM = re.compile(r"(t2a|[cn][0-9]a|a[0-9]x)(-.*)?")
-"""https://cloud.google.com/compute/docs/instances/arm-on-compute"""
+"""Types with Arm processors: https://cloud.google.com/compute/docs/instances/arm-on-compute"""
 _TPU = re.compile(r"(tpu|ct[0-9]|v[0-9]+[ep]?(lite)?pod).*")
 """https://cloud.google.com/tpu/docs/supported-tpu-configurations: names of accelerators, and of machine types."""
 _MACHINES_APART = "n1-"
@@ -26,7 +26,7 @@ _GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
 
 
 def never_rented(kind: str) -> Unreadable | None:
-    """Why no machine type or accelerators of this name are ever rented; None if they may be."""
+    """Return why no machine type or accelerators of this name are ever rented; None if they may be."""
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
         return Unreadable(
@@ -44,7 +44,7 @@ def never_rented(kind: str) -> Unreadable | None:
 
 
 def unknown_region(name: str) -> Unreadable | None:
-    """Why this is no region of Google's, with the one that was probably meant; None if it is one."""
+    """Return why this is not a region of Google's, with the one that was probably meant; None if it is one."""
     written = name.lower()
     if not _REGION.fullmatch(written):
         return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
@@ -56,7 +56,7 @@ def unknown_region(name: str) -> Unreadable | None:
 
 
 def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Names that no region or zone of Google's has."""
+    """Yield the names in a job that no region or zone of Google's has."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is no zone of Google Cloud", "write one like us-central1-a", at=("resources", "zone"))
@@ -74,7 +74,7 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 
 
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    """Types that contradict what else the job says."""
+    """Yield the types in a job that contradict its other keys."""
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:
         yield Unreadable(

@@ -1,4 +1,4 @@
-"""Whether the caller may do what a run does. Each right that is missing is named, before a run would miss it."""
+"""Checks whether the caller may do what a run does, and names each missing right before a run needs it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ NEEDED = (
     "compute.zones.list",
     "iam.serviceAccounts.actAs",
 )
-"""What no run can do without."""
+"""Permissions that every run needs."""
 FOR_ACCOUNTS = (
     "iam.serviceAccounts.create",
     "iam.serviceAccounts.delete",
     "iam.serviceAccounts.get",
     "iam.serviceAccounts.list",
 )
-"""What a run needs to have a service account of its own."""
+"""Permissions that a run needs for a service account of its own."""
 ASIDE: Mapping[str, str] = {
     "compute.advice.capacityHistory": "no spot prices of the past, and not how often spot is taken",
     "compute.firewalls.list": "`spotrun doctor` does not see what is let in",
@@ -52,10 +52,10 @@ ASIDE: Mapping[str, str] = {
     "compute.regions.list": "`spotrun doctor` does not see the quotas of regions",
     "secretmanager.versions.get": "`spotrun doctor` does not see whether a job's secrets are there",
 }
-"""What a run can do without, and what is lost then."""
+"""Permissions that a run can do without, and what it loses without them."""
 _END_INSTANCE = "compute.instances.delete"
 UNDER_CONDITION = ("compute.disks.delete", _END_INSTANCE)
-"""Granted for names that begin with `spotrun-`. Google evaluates no such condition for the project."""
+"""Permissions granted for names that begin with `spotrun-`. Google evaluates no such condition for the project."""
 IN_BUCKET = (
     "storage.buckets.get",
     "storage.objects.create",
@@ -69,11 +69,11 @@ FOR_FOLDERS = (
     "storage.managedFolders.getIamPolicy",
     "storage.managedFolders.setIamPolicy",
 )
-"""What a run needs to keep its service account to its own folder."""
+"""Permissions that a run needs to limit its service account to its own folder."""
 
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
-    """`own_accounts`: whether each run has a service account of its own."""
+    """Check the rights in the project. `own_accounts` says whether each run has a service account of its own."""
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     asked = {*needed, *ASIDE, *UNDER_CONDITION}
     try:
@@ -90,6 +90,8 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
 
 def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> Iterator[Finding]:
     """
+    Check the rights in a bucket.
+
     Raises:
         CloudError: there is no such bucket, or Cloud Storage does not answer.
     """
@@ -106,7 +108,10 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
 
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
-    """A condition on the name keeps what runners may end to spotrun's own, and hides the right from the project."""
+    """
+    Check the right to end instances. A condition on the name limits it to spotrun's own instances, so a query on the
+    project does not show it.
+    """
     hidden = sorted({*UNDER_CONDITION} - {*granted})
     if not hidden:
         yield ok(END, "you may end instances and delete disks")

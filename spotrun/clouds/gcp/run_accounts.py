@@ -1,8 +1,8 @@
 """
-The identities of runs on Google Cloud: a service account with the run's uid in its name, and what the policy of the
-run's folder grants to it (folder_grants.py).
+The identities of runs on Google Cloud: a service account with the run's uid in its name, and its grants in the policy
+of the run's folder (folder_grants.py).
 
-Training code has whatever its instance's account has, and the metadata gives it to everybody there. Calls and errors:
+Training code has all rights of its instance's account: the metadata server gives them to every process. Calls, errors:
 https://cloud.google.com/iam/docs/service-accounts-create and
 https://cloud.google.com/storage/docs/access-control/using-iam-for-managed-folders
 """
@@ -28,11 +28,11 @@ from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, QuotaExceeded, StoreError
 
 MADE = "spotrun, made "
-"""So begins the display name of a run's account. The moment of its making follows, which IAM does not tell."""
+"""Prefix of the display name of a run's account, before the moment of its making, which IAM does not tell."""
 ADDRESS_MAX_BYTES = 256
-"""The description of an account holds no more, and has the address of the run's folder."""
+"""Maximum length of an account's description, which holds the address of the run's folder."""
 TRIES_MAX = 5
-"""Of a change to a policy that somebody else changes meanwhile."""
+"""Maximum tries to change a policy that other processes change at the same time."""
 _SHARE = "name one account for all runs by gcp.service_account"
 _GRANT = "grant the roles of infra/gcp as it is now to who runs spotrun"
 _REAP = (
@@ -43,10 +43,10 @@ _REAP = (
 
 class RunAccounts:
     """
-    See Identities. The account is made first and removed last: its description says where the run's folder is, so the
-    account finds whatever is left of a run. Each of the two takes four calls.
+    See Identities. The account is made first and removed last: its description has the address of the run's folder, so
+    the account leads to everything left of a run. Making and removing take four calls each.
 
-    `project` is None where the login says which.
+    `project` is None if the login names it.
     """
 
     noun = "service account"
@@ -91,7 +91,7 @@ class RunAccounts:
     # -- one thing each, that may be there already -------------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
-        """When it was made; None if it was made just now."""
+        """Make the account. Return when it was made if it was there already, else None."""
         described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
         body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
         try:
@@ -99,7 +99,7 @@ class RunAccounts:
         except AlreadyThere:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
-            # so it looks where a policy of the organization lets nobody make accounts
+            # Google answers so if a policy of the organization forbids making accounts
             raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
         return None
 
@@ -114,7 +114,7 @@ class RunAccounts:
         return made_at
 
     def _have_folder(self, folder: BucketAddress) -> bool:
-        """Whether it was made just now."""
+        """Make the managed folder. Return whether it was made just now."""
         try:
             self._ask("make a managed folder", STORAGE, "POST", _folders_of(folder), body={"name": folder.root})
         except AlreadyThere:
@@ -124,7 +124,7 @@ class RunAccounts:
         return True
 
     def _have_grants(self, folder: BucketAddress, email: str) -> bool:
-        """Whether they were made just now."""
+        """Make the grants of the folder's policy. Return whether they were made just now."""
         try:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
@@ -135,7 +135,7 @@ class RunAccounts:
             raise self._why(folder, error) from error
 
     def _take_grants(self, folder: BucketAddress, email: str) -> None:
-        """With their policy and its folder, unless somebody else was granted something there."""
+        """Remove the account's grants, and the managed folder with its policy unless that has grants to others."""
         with contextlib.suppress(NotThere):
             if without(self._policy(folder), email)["bindings"]:
                 self._rewritten(folder, lambda policy: without(policy, email))
@@ -145,10 +145,10 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Whether a policy had to be changed. It is written only as it was read; after somebody else's change, or an
-        answer that was lost, it is read anew.
+        Change a policy, and return whether that was necessary. It is written only if it has not changed since it was
+        read; after another process's change, or a lost answer, it is read again.
         """
-        refused: CloudError = CloudUnavailable(f"somebody else changes the policy of {folder} all the time")
+        refused: CloudError = CloudUnavailable(f"another process changes the policy of {folder} all the time")
         for _ in range(TRIES_MAX):
             policy = self._policy(folder)
             wanted = edit(policy)
@@ -167,7 +167,7 @@ class RunAccounts:
     # -- the calls ---------------------------------------------------------------------------------------------------
 
     def _look_at(self, run_uid: str) -> Mapping[str, Any]:
-        return self._ask("look at a service account", IAM, "GET", self._path_of(run_uid))
+        return self._ask("read a service account", IAM, "GET", self._path_of(run_uid))
 
     def _policy(self, folder: BucketAddress) -> Policy:
         version = {"optionsRequestedPolicyVersion": str(VERSION)}
@@ -199,7 +199,10 @@ class RunAccounts:
 
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
-        """Buckets do not know a new account at once: https://cloud.google.com/iam/docs/service-accounts-create."""
+        """
+        Treat an unknown account as passing while it is new, since buckets do not know it at once:
+        https://cloud.google.com/iam/docs/service-accounts-create.
+        """
         try:
             yield
         except IdentityUnknown as error:
@@ -208,12 +211,12 @@ class RunAccounts:
             raise CloudUnavailable(error.message) from error
 
     def _why(self, folder: BucketAddress, error: CloudError) -> CloudError:
-        """What is wrong with a bucket that refuses a folder or its policy."""
+        """Return an error that says why a bucket refuses a folder or its policy."""
         if isinstance(error, AccessDenied | CloudUnavailable | QuotaExceeded):
             return error
         name = f"gs://{folder.bucket}"
         try:
-            found = self._ask("look at the bucket", STORAGE, "GET", f"b/{folder.bucket}")
+            found = self._ask("read the bucket", STORAGE, "GET", f"b/{folder.bucket}")
         except NotThere:
             return CloudError(f"there is no bucket {name}", hint="name one that exists by --store")
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
@@ -228,7 +231,7 @@ class RunAccounts:
 
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
-    """Give each refusal advice what to do about it. Who has no credentials needs no role."""
+    """Add advice to each refusal. A caller without credentials needs those, not a role."""
     try:
         yield
     except CredentialsRefused:
@@ -273,7 +276,7 @@ def _made_at(account: Mapping[str, Any]) -> datetime | None:
 
 def _not_ours(email: str) -> CloudError:
     what = f"the service account {email} was not made for this run's folder"
-    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, unless somebody uses it")
+    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, unless it is in use")
 
 
 def _folders_of(folder: BucketAddress) -> str:
@@ -281,5 +284,5 @@ def _folders_of(folder: BucketAddress) -> str:
 
 
 def _folder_path(folder: BucketAddress) -> str:
-    """The name of a managed folder ends in a slash."""
+    """Return the path of a managed folder, whose name ends in a slash."""
     return f"{_folders_of(folder)}/{quote(folder.root, safe='')}"

@@ -1,4 +1,4 @@
-"""Whether the secrets of a job are in Secret Manager, where its instances will look. No value is read."""
+"""Checks that a job's secrets are in Secret Manager, where its instances read them. No value is read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def secret_findings(google: Google, project: str, secrets: Mapping[str, Referenc
 
 
 def _finding(google: Google, project: str, title: str, name: str) -> Finding:
-    """The latest version is the one that an instance reads, whatever state it is in."""
+    """Check one secret. An instance reads the latest version, whatever state it is in."""
     path = f"v1/projects/{project}/secrets/{name}/versions/latest"
     try:
-        found = google.ask(f"look at the secret {name}", Call(SECRET_MANAGER, "GET", path))
+        found = google.ask(f"check the secret {name}", Call(SECRET_MANAGER, "GET", path))
     except NotThere:
         what = f"there is no secret {name} in {project}, or it has no version"
         return failed(title, SpotrunError(what, hint=create_command(name, project)))
@@ -52,6 +52,6 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
-    """What to type for a secret with another name than those that infra/gcp lets accounts read."""
+    """Return the command that lets accounts read a secret whose name infra/gcp does not cover."""
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

@@ -1,9 +1,9 @@
 """
-What Compute Engine charges for the parts of a machine, by the Cloud Billing Catalog.
+Reads Compute Engine's prices for the parts of a machine from the Cloud Billing Catalog.
 
 A machine is billed as its cores, its memory, its GPUs and the local SSDs that come with it, each by a SKU of its region
-(https://cloud.google.com/compute/vm-instance-pricing). Only its words say what a SKU is for, so one that is not worded,
-grouped and measured as expected counts for nothing: https://cloud.google.com/skus.
+(https://cloud.google.com/compute/vm-instance-pricing). Only the words of a SKU say what it is for, so a SKU that is not
+worded, grouped and measured as expected is ignored: https://cloud.google.com/skus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotrun.clouds.gcp.machine import LOCAL_SSD_GIB, MIB_PER_GIB, Machine
 from spotrun.offering import CapacityType
 
 HOURS_PER_MONTH = 730
-"""By which Google turns a price a month into one an hour."""
+"""Google's divisor from a price per month to a price per hour."""
 NANO_DOLLAR = Decimal("1e-9")
 _MARKETS = {"OnDemand": CapacityType.ON_DEMAND, "Preemptible": CapacityType.SPOT}
 _FAMILIES = {
@@ -51,14 +51,14 @@ What = Literal["core", "memory", "gpu", "local_ssd"]
 
 
 class Part(NamedTuple):
-    """`of` is a family, or Google's name of a GPU; "" for a local SSD of any family."""
+    """A part of a machine. `of` is a family, or Google's name of a GPU; "" for a local SSD of any family."""
 
     what: What
     of: str
 
 
 class Wording(NamedTuple):
-    """How SKUs of one kind of part are described, grouped and measured. `names` leads from the words to `Part.of`."""
+    """The words, groups and unit of SKUs for one kind of part. `names` maps from the words to `Part.of`."""
 
     what: What
     words: re.Pattern[str]
@@ -68,14 +68,14 @@ class Wording(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a price holds."""
+    """The market and the region of a price."""
 
     market: CapacityType
     region: str
 
 
 PartPrices = Mapping[tuple[Part, Place], Decimal | None]
-"""In USD an hour, of a core, a GiB or a GPU. None where two SKUs contradict each other."""
+"""Prices in USD an hour of a core, a GiB or a GPU. None if two SKUs contradict each other."""
 
 _WORDINGS = (
     Wording(
@@ -117,7 +117,7 @@ _WORDINGS = (
 
 
 def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> PartPrices:
-    """Of all parts that these SKUs price in `regions`."""
+    """Return the prices of all parts that these SKUs price in `regions`."""
     found: dict[tuple[Part, Place], Decimal | None] = {}
     for sku in skus:
         for what, price in _read(sku, regions):
@@ -126,7 +126,7 @@ def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> 
 
 
 def usd_per_hour(machine: Machine, place: Place, prices: PartPrices) -> Decimal | None:
-    """The sum of its parts; None if it has a part whose amount or price is uncertain."""
+    """Return the sum over a machine's parts; None if the amount or price of a part is uncertain."""
     if not machine.is_told_whole:
         return None
     total = Decimal(0)
@@ -148,7 +148,7 @@ def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
 
 
 def _price(part: Part, place: Place, prices: PartPrices) -> Decimal | None:
-    """A local SSD costs what its family's cost, or else what any costs."""
+    """Return the price of a part. A local SSD has the price of its family, or else the general one."""
     if part.what == "local_ssd" and (part, place) not in prices:
         part = Part("local_ssd", "")
     return prices.get((part, place))
@@ -171,7 +171,7 @@ def _read(sku: Mapping[str, Any], regions: Collection[str]) -> Iterator[tuple[tu
 
 
 def _hourly(sku: Mapping[str, Any], unit: str) -> Decimal | None:
-    """The newest price of a SKU that has one price, whatever the amount."""
+    """Return the newest price of a SKU per hour; None if its price depends on the amount, or is not above 0."""
     newest: Mapping[str, Any] = next(iter(reversed(sku.get("pricingInfo", []))), {})
     expression = newest.get("pricingExpression", {})
     rates = expression.get("tieredRates", [])

@@ -1,4 +1,4 @@
-"""What spot costs in a region, and what it has cost: the same in all zones, with a change a day at most."""
+"""Reads spot prices of a region, now and in the past: the same in all zones, with at most one change a day."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spotrun.clouds.gcp.moments import moment
 from spotrun.instance import PriceSegment
 
 KEPT_BY_GOOGLE = timedelta(days=365)
-"""https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
+"""Maximum age of spot prices: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
 
 
 class SpotPrices(NamedTuple):
     """
     The price of each type, oldest first: the one in effect at the beginning, then each change.
 
-    A type whose past Google does not tell is absent, and `troubles` say why. What a list says of today is no past: no
+    A type whose history Google does not tell is absent, and `troubles` say why. A list price of today is no history: no
     instance is charged by it after its launch.
     """
 
@@ -32,7 +32,7 @@ class SpotPrices(NamedTuple):
 def spot_prices(
     google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
 ) -> SpotPrices:
-    """The prices of these types from `since` on, each by a call of its own; Google keeps KEPT_BY_GOOGLE."""
+    """Return the prices of these types from `since` on, with one call for each; Google keeps KEPT_BY_GOOGLE."""
     found = histories(google, project, region, types, "PRICE")
     segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}
     empty = {
@@ -52,7 +52,10 @@ def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list
 
 
 def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
-    """A record without a beginning has held for ever; one without a price above 0 in dollars is none."""
+    """
+    Yield the prices of an answer. A record without a beginning has always held; one without a price above 0 in dollars
+    is ignored.
+    """
     for record in answer.get("priceHistory", ()):
         begins = record.get("interval", {}).get("startTime")
         at = since if begins is None else moment(begins)

@@ -1,4 +1,4 @@
-"""What surrounds an instance: its zones, its image and its subnetwork."""
+"""Finds the surroundings of an instance: its zones, its image and its subnetwork."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
 
 
 class Image(NamedTuple):
-    """`path` is that of one image, whose family may have a newer one tomorrow. `made_on` is a day; "" if untold."""
+    """One image, by its path; its family may have a newer one tomorrow. `made_on` is a day; "" if unknown."""
 
     path: str
     volume_gib: int
@@ -21,7 +21,7 @@ class Image(NamedTuple):
 
 def zones_of(google: Google, project: str, region: str) -> list[str]:
     """
-    The zones of a region that are up.
+    Return the zones of a region that are up.
 
     Raises:
         BadSurroundings: Google has no such region, or this project may not see it.
@@ -37,7 +37,7 @@ def zones_of(google: Google, project: str, region: str) -> list[str]:
 
 def find_image(google: Google, path: str) -> Image:
     """
-    The image that was named, or the newest of its family.
+    Return the named image, or the newest of the named family.
 
     Raises:
         BadImage: there is none, or it is too old to be used.
@@ -52,7 +52,7 @@ def find_image(google: Google, path: str) -> Image:
 
 def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
     """
-    Its path.
+    Return the path of a subnetwork.
 
     Raises:
         BadSurroundings: the region has none of that name.

@@ -1,7 +1,7 @@
 """
-Whether somebody computes on this machine's GPUs, by NVML. https://docs.nvidia.com/deploy/nvml-api
+Detects other processes that compute on this machine's GPUs, by NVML. https://docs.nvidia.com/deploy/nvml-api
 
-A machine without a GPU, or without a driver, tells nothing: then nobody does.
+A machine without a GPU or without a driver counts as free.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any
 from spotrun.units import count_of
 
 LOOKS_EVERY_S = 10.0
-"""System time between two looks."""
+"""Minimum seconds of system time between two checks."""
 ANSWERS_WITHIN_S = 3.0
-"""System time. The driver of a GPU that is in trouble may never answer, and nothing can be trained on it then."""
+"""
+Maximum seconds of system time to wait for an answer. The driver of a GPU in trouble may never answer, and nothing can
+be trained on that GPU.
+"""
 
 
 def taken_by(nvml: Any) -> str:
-    """Who computes, in words; "" if nobody does. Programs that only draw do not count."""
+    """Return which processes compute, in words; "" if none does. Programs that only draw do not count."""
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -40,7 +43,7 @@ def look() -> str:
 
 
 class BusyGpus:
-    """Asks now and then, in a thread that nobody waits for longer than `ANSWERS_WITHIN_S`."""
+    """Asks NVML at most every `LOOKS_EVERY_S`, in a thread that a caller awaits for at most `ANSWERS_WITHIN_S`."""
 
     def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:
         self._look = look
@@ -50,7 +53,7 @@ class BusyGpus:
         self._asking: threading.Thread | None = None
 
     def taken_by(self) -> str:
-        """Who computes on them, in words; "" if nobody does."""
+        """Return which processes compute on the GPUs, in words; "" if none does."""
         if self._asking is not None and self._asking.is_alive():
             return self._answer
         if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:

@@ -1,4 +1,4 @@
-"""What the local cloud rents out, at list prices like those of a real cloud. Nobody is ever billed for it."""
+"""Catalog of the local cloud: zones, and types at list prices like those of a real cloud. They are never billed."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Local(Cloud):
         return ScaledClock(datetime.now(UTC), spec.local.time_scale)
 
     def furnish(self, store: Store) -> None:
-        """Nothing: instances run what is installed on this machine."""
+        """Do nothing: instances run the packages that are installed on this machine."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return LOCAL_RULE
@@ -89,7 +89,7 @@ class Local(Cloud):
         return [Ec2Notices.of(environment, clock)]  # the metadata service of a local instance speaks as EC2's does
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """In its container, if it has one."""
+        """Open a shell in the instance's container if it has one, else in its work folder."""
         folder = self._everything().folder(instance.instance_id)
         work, entrance = folder / "work", folder / ENTRANCE
         shell = str(entrance) if entrance.exists() else os.environ.get("SHELL") or "sh"
@@ -135,7 +135,7 @@ class Local(Cloud):
         )
 
     def _everything(self) -> LocalDriver:
-        """All instances of this user, whichever run they belong to."""
+        """Return a driver for all instances of this user, whichever run they belong to."""
         from spotrun.clouds.local.driver import LocalDriver, default_root
 
         return LocalDriver(default_root(), system_clock())

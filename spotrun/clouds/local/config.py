@@ -1,4 +1,4 @@
-"""What a local cloud has to know of its market, as plain values that survive JSON."""
+"""The configuration of a local cloud's market, as plain values that survive JSON."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Once `when` holds, do `then`. The next step waits until then.
+    One step of a script: once `when` holds, `then` happens. The next step waits until this one has happened.
 
-    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice. What
-    meets one instance meets so many `members` of a gang, once so many train.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice. An
+    action that meets one instance meets this many `members` of a gang, once at least that many train.
     """
 
     when: str
@@ -41,13 +41,13 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Which market the instances of a run live in.
+    The market in which the instances of a run live.
 
     A market of `kind` calm has fixed prices, and capacity for ever. In a generated one, prices, capacity and
     interruptions follow from `seed` and run time alone. The steps of `script` happen in both. `boot_s` is the run time
     between a launch and the start of the instance. `recommended` is the share of a generated market's interruptions
-    that a recommendation to rebalance precedes; as many more recommendations come before nothing. Each spot pool has
-    room for `capacity` instances of the run at once; None: for as many as are asked for.
+    that a recommendation to rebalance precedes; the same number of further recommendations is followed by none. Each
+    spot pool has room for `capacity` instances of the run at once; None: for any number.
     """
 
     seed: int = 0
@@ -61,7 +61,7 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def market_config(spec: LocalMarketSpec) -> MarketConfig:
-    """The market that a job describes."""
+    """Return the market that a job describes."""
     steps = tuple(
         ScriptStep(
             when=str(step.when),

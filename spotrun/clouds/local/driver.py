@@ -28,7 +28,7 @@ BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
 
 
 def default_root() -> Path:
-    """Where the local cloud of this user lives."""
+    """Return the root folder of this user's local cloud."""
     return Path(os.environ.get(ROOT_VARIABLE) or "~/.spotrun/local").expanduser()
 
 
@@ -36,8 +36,8 @@ class LocalDriver:
     """
     Rents out process trees on this machine. See CloudDriver for what its five verbs promise.
 
-    Everything that is known lies under `root`: each LocalDriver with the same root sees the same instances, and can
-    terminate them. `market` and `init` apply to what this object launches.
+    All its data lies under `root`: each LocalDriver with the same root sees the same instances, and can terminate them.
+    `market` and `init` apply to the instances that this object launches.
     """
 
     name = "local"
@@ -97,13 +97,13 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """The prices of offerings with any of those accelerators, of any of the types, in any of the regions."""
+        """Return the prices of offerings with any of those accelerators, of any of the types, in any of the regions."""
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- what only a simulated cloud can be asked ------------------------------------------------------------
+    # -- what only a simulated cloud can do ------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
@@ -131,18 +131,18 @@ class LocalDriver:
         folder.order("rebalance", {})
 
     def folder(self, instance_id: str) -> Path:
-        """The disk of an instance: its SPOTRUN_INSTANCE_DIR, with status.json and console.log in it."""
+        """Return the disk of an instance: its SPOTRUN_INSTANCE_DIR, with status.json and console.log in it."""
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """All that the cloud knows of an instance, its processes and metadata endpoint too; for tests and doctor."""
+        """Return all that the cloud knows of an instance, with its processes and its endpoint. For tests and doctor."""
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete what is kept of a run's terminated instances, except for the log. Their tokens can be used again. While a
-        member of a launch lives, the others are kept: what became of the launch is written beside the first.
+        Delete the records of a run's terminated instances, but not the log. Their tokens can be used again. While a
+        member of a launch lives, the others' records stay: the outcome of the launch is next to the first one's record.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]
@@ -164,7 +164,7 @@ class LocalDriver:
         return folder, record
 
     def _folders(self, request: LaunchRequest, count: int) -> Iterator[RecordFolder]:
-        """Those of the members of a launch, in the order of their indices."""
+        """Return the record folders of a launch's members, in the order of their indices."""
         return (self._folder(instance_id_of(request.token, member)) for member in range(count))
 
     def _folder(self, instance_id: str) -> RecordFolder:

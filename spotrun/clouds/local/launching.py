@@ -1,4 +1,6 @@
-"""Launching a local instance, with a supervisor beside it. Of the processes that try at the same time, one does it."""
+"""
+Launches a local instance and its supervisor. If several processes try at the same time, one of them does it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.units import count_of
 
 START_WITHIN_S = 30.0
-"""How long a supervisor may take to start, in system time; on an idle machine it takes 0.2 s."""
+"""Maximum seconds of system time for a supervisor to start; on an idle machine it takes 0.2 s."""
 _OF_ONE_INSTANCE = (
     "SPOTRUN_INSTANCE_",
     "SPOTRUN_RUN",
@@ -35,11 +37,11 @@ _OF_ONE_INSTANCE = (
     "SPOTRUN_AGENT_",
     "AWS_EC2_METADATA_SERVICE_",
 )
-"""The host does not hand down to an instance the variables whose names begin so."""
+"""An instance does not inherit variables of the host whose names begin with one of these."""
 
 
 class Launcher:
-    """What a driver launches with: its clock, its market, and the init process of its instances."""
+    """Launches instances for a driver, with its clock, its market, and the init process of its instances."""
 
     def __init__(
         self, places: Places, clock: ScaledClock, config: MarketConfig, init: Sequence[str], log: CloudLog
@@ -52,7 +54,7 @@ class Launcher:
         self._log = log
 
     def launch_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
-        """All of them or none. Whoever repeats it completes what another process has begun."""
+        """Launch all members or none. A repeated call completes what another process has begun."""
         self._places.create()
         first = folders[0]
         if first.word() is None:
@@ -67,7 +69,7 @@ class Launcher:
         return self._members_before(folders, request)
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
-        """The record of the first is written last: where it is, there was room for all."""
+        """Write the members' records, that of the first one last: if it exists, there was room for all."""
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:
                 return
@@ -79,7 +81,7 @@ class Launcher:
                 self._write_accepted(request, folder, script_seen, member, f"{MEMBERS_NET}.{net}.{member}")
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
-        """The first of those that were launched; also if it is gone, as long as another one lives."""
+        """Return the first member of an earlier launch, even if it has ended, as long as another member lives."""
         records = [settled(folder, self._log) for folder in folders]
         first = records[0]
         if first is not None:
@@ -89,7 +91,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """The third part of the members' addresses: that of no other launch whose members live."""
+        """Return the third part of the members' addresses: one that no other launch with living members has."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -114,7 +116,7 @@ class Launcher:
             time.sleep(POLL_S)
         raise CloudUnavailable(
             f"another process has been launching {folder.instance_id} for {START_WITHIN_S:.0f} s",
-            hint=f"look at {folder.log_path}",
+            hint=f"see {folder.log_path}",
         )
 
     def _launch_locked(self, folder: RecordFolder, request: LaunchRequest, lock: int) -> Instance:
@@ -131,14 +133,14 @@ class Launcher:
         return as_seen(folder, started)
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
-        """Those that ask for one instance of a pool with endless room need not wait for one another."""
+        """Write the record. Launches of single instances in a pool with endless room do not wait for one another."""
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
             return self._write_accepted(request, folder, self._script_seen(request))
 
     def _script_seen(self, request: LaunchRequest) -> int:
         """
-        How many steps of the script have happened.
+        Return how many steps of the script have happened, after checking that `request` can be launched.
 
         Raises:
             InsufficientCapacity, CloudError: it cannot be launched.
@@ -191,8 +193,8 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Whether its pool has room for all that are asked for, beside those of this run that live. A machine of the
-        user's own has room for one, whichever run it belongs to.
+        Return whether the pool has room for all requested instances, in addition to the living ones of this run. A
+        machine of the user's own has room for one instance, whichever run it belongs to.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:
@@ -233,7 +235,7 @@ class Launcher:
         )
 
     def _start_supervisor(self, folder: RecordFolder, lock: int) -> None:
-        """Start it, and wait until it has armed the time-to-live and taken over the lock."""
+        """Start the supervisor, and wait until it has armed the time-to-live and taken over the lock."""
         ready, supervisors_end = os.pipe()
         try:
             with open(folder.log_path, "ab") as log:
@@ -252,7 +254,7 @@ class Launcher:
             readable, _, _ = select.select([ready], [], [], START_WITHIN_S)
             if not readable or os.read(ready, 1) == b"":
                 raise CloudUnavailable(
-                    f"the supervisor of {folder.instance_id} did not start", hint=f"look at {folder.log_path}"
+                    f"the supervisor of {folder.instance_id} did not start", hint=f"see {folder.log_path}"
                 )
         finally:
             os.close(ready)
@@ -291,7 +293,9 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 
 def _host_environment() -> dict[str, str]:
-    """Our environment without what belongs to one instance: a local instance may use a local cloud itself."""
+    """
+    Return our environment without the variables of one instance: a local instance may use a local cloud itself.
+    """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent
     if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find as well

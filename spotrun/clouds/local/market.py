@@ -23,25 +23,25 @@ from spotrun.market.quotes import LOOKED_BACK, Quote
 from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
-"""The spot price lies between these shares of the on-demand price."""
+"""Bounds of the spot price, as shares of the on-demand price."""
 
 UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
-"""Capacity lasts UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
+"""Duration of capacity is UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
 DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1
-"""One interruption in ten comes without notice: notices are best effort."""
+"""Share of interruptions without notice: notices are best effort."""
 LEAD_MINUTES_MAX = 10.0
-"""A recommendation to rebalance comes up to this long before the notice would. An assumption: nobody publishes it."""
+"""Maximum minutes from a recommendation to rebalance to the notice. An assumption: no cloud publishes it."""
 FALSE_LEAD_MINUTES = 30.0, 120.0
-"""A recommendation that nothing follows comes this long before the next loss."""
+"""Minimum and maximum minutes from a false recommendation to the next loss."""
 
 WARM_UP = timedelta(days=2)
 """The market is this much older than a run, so that a run does not start at a special moment of it."""
 
 
 class Loss(NamedTuple):
-    """When the cloud takes a pool's capacity back, and how long before that it gives notice (None: not at all)."""
+    """The loss of a pool's capacity to the cloud, and how long before it the cloud gives notice (None: no notice)."""
 
     at: datetime
     notice: timedelta | None
@@ -84,14 +84,14 @@ class Market:
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
-        """Whether a launch would succeed. Once the pool's loss has been announced, it would not."""
+        """Return whether a launch would succeed. Once the pool's loss has been announced, it would not."""
         if self._never_lost(pool):
             return True
         period = self._availability_of(pool).at(at)
         return period.since <= at < period.until - NOTICE
 
     def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
-        """The next time after `at` at which every instance in the pool is taken back; None if never."""
+        """Return the next loss after `at`, which takes every instance in the pool; None if there is none."""
         if self._never_lost(pool):
             return None
         period = self._availability_of(pool).at(at)
@@ -99,7 +99,7 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        When instances in the pool get a recommendation to rebalance, after `at` and before their loss; None if never.
+        Return when instances in the pool get a recommendation to rebalance, after `at` and before their loss, or None.
 
         AWS says that a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). It does not say how many come, nor
@@ -115,7 +115,7 @@ class Market:
         return min((moment for moment in told if moment > at), default=None)
 
     def capacity(self, pool: Pool, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The stretches with capacity that have not ended at `after` and begin before `until`."""
+        """Yield the periods with capacity that have not ended at `after` and begin before `until`."""
         if self._never_lost(pool):
             yield after, until
             return
@@ -125,11 +125,11 @@ class Market:
             period = self._availability_of(pool).at(period.until)
 
     def price(self, pool: Pool, at: datetime) -> Decimal:
-        """USD per instance-hour."""
+        """Return the price in USD per instance-hour."""
         return self.price_step(pool, at).usd_per_hour
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
-        """The price at `at`, with how long it holds."""
+        """Return the price at `at`, and how long it holds."""
         if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
@@ -137,14 +137,14 @@ class Market:
         return self._prices_of(pool).at(at)
 
     def price_changes(self, pool: Pool, after: datetime, until: datetime) -> Iterator[PriceStep]:
-        """The steps that begin after `after`, and not after `until`."""
+        """Yield the price steps that begin after `after` and not after `until`."""
         step = self.price_step(pool, after)
         while step.until <= until:
             step = self.price_step(pool, step.until)
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """The offering with its prices since this market began."""
+        """Return the offering with its prices since this market began."""
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)
@@ -212,21 +212,21 @@ T = TypeVar("T", Availability, PriceStep)
 
 
 class Timeline(Generic[T]):
-    """The periods of an endless history, drawn as far as somebody has asked."""
+    """The periods of an endless history, drawn up to the latest moment that a caller has asked for."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source: Iterator[T] = source
         self._drawn: list[T] = []
 
     def at(self, moment: datetime) -> T:
-        """The first period that has not ended at `moment`."""
+        """Return the first period that has not ended at `moment`."""
         while not self._drawn or self._drawn[-1].until <= moment:
             self._drawn.append(next(self._source))
         return self._drawn[bisect_right(self._drawn, moment, key=lambda period: period.until)]
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Capacity comes and goes, from a pool that starts without any."""
+    """Yield the periods with capacity of a pool that starts without any."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

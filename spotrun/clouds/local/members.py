@@ -1,9 +1,9 @@
 """
-Launching members of a gang on the local cloud: all or none.
+Launches the members of a gang on the local cloud: all or none.
 
-The members are accepted together, and their supervisors are started one by one. A supervisor boots only once all are
-there. Then one word is written beside the record of the first: `all`. If it takes too long, somebody else writes `none`
-there, and nothing of the launch is left. The word that is written first counts, for all who look.
+The launcher accepts all members together and starts their supervisors one by one. A supervisor boots its member only
+once all are there. Then the launcher writes the word `all` next to the record of the first. If that takes too long,
+another process writes `none` there, and nothing of the launch is left. The first word written counts for every reader.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
-Members have addresses in the first, 127.77.L.M: on the loopback net each has all ports, and nobody needs a right for
-it. Who is cut off from the others has one in the second.
+Members have addresses in the first net, 127.77.L.M: on the loopback net each member has all ports, without any
+privilege. A member that is cut off from the others has an address in the second net.
 """
 ALL, NONE = "all", "none"
 GIVEN_UP_AFTER_S = 60.0
-"""How long the members may take until all have supervisors, in system time. If their launcher has died, nobody asks."""
+"""
+Maximum seconds of system time until all members have supervisors. If their launcher has died, no other process starts
+them.
+"""
 
 
 def first_of(folder: RecordFolder, record: Record) -> RecordFolder:
-    """Where it is written what became of the launch."""
+    """Return the record folder of the first member, which holds the outcome of the launch."""
     return RecordFolder(folder.path.parent / instance_id_of(record.instance.token))
 
 
 def has_all(folder: RecordFolder, record: Record) -> bool:
-    """Whether all members of its launch are there. An instance on its own has no others."""
+    """Return whether all members of its launch are there. A single instance has no others."""
     return record.count is None or first_of(folder, record).word() == ALL
 
 
 def given_up(folder: RecordFolder, record: Record) -> bool:
-    """Whether the launch is over, and none of its members will run."""
+    """Return whether the launch is over, and none of its members will run."""
     if record.count is None:
         return False
     first = first_of(folder, record)

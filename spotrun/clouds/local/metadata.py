@@ -32,7 +32,7 @@ _IDLE_CONNECTION_S = 30
 
 
 class MetadataService:
-    """Serves what the supervisor tells it, on a free port of 127.0.0.1, from threads of its own."""
+    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, from threads of its own."""
 
     def __init__(self, instance: Instance, clock: Clock) -> None:
         self.clock = clock
@@ -47,7 +47,7 @@ class MetadataService:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="metadata", daemon=True).start()
 
     def give_notice(self, deadline: datetime) -> None:
-        """From now on the service says that this instance will be terminated at `deadline`."""
+        """Announce from now on that this instance will be terminated at `deadline`."""
         action = {"action": "terminate", "time": _time(deadline)}
         self._answers[f"{_ROOT}/spot/termination-time"] = _time(deadline)
         self._answers[f"{_ROOT}/spot/instance-action"] = json.dumps(action)
@@ -56,7 +56,7 @@ class MetadataService:
         self._answers[f"{_ROOT}/events/recommendations/rebalance"] = json.dumps({"noticeTime": _time(at)})
 
     def move_to(self, address: str) -> None:
-        """From now on the service tells another address of the instance."""
+        """Serve another address of the instance from now on."""
         self._answers |= _constants(msgspec.structs.replace(self._instance, address=address))
 
     def new_token(self, time_to_live_s: int) -> str:
@@ -71,7 +71,7 @@ class MetadataService:
         return token is not None and self._tokens.get(token, 0.0) > self.clock.monotonic()
 
     def answer(self, path: str) -> str | None:
-        """The text at `path`, or the names below it, or None."""
+        """Return the text at `path`, or the names below it, or None."""
         path = path.rstrip("/")
         answers = dict(self._answers)
         return answers[path] if path in answers else _names_below(path, answers)
@@ -85,7 +85,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An instance that powers off resets its connections, which is normal."""
+        """Ignore reset connections, which are normal when an instance powers off."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -126,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """The Date header: run time, like the times in the answers."""
+        """Return the Date header: run time, like the times in the answers."""
         return format_datetime(self.server.service.clock.now(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """Seconds, or None if the header is missing, or not what the real service accepts."""
+    """Return the seconds, or None if the header is missing or is a value that the real service refuses."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None
@@ -185,7 +185,7 @@ def _constants(instance: Instance) -> dict[str, str]:
 
 
 def _names_below(path: str, answers: dict[str, str]) -> str | None:
-    """A listing as EC2 gives it: one name a line, folders with a slash."""
+    """Return a listing in EC2's form: one name a line, folders with a slash."""
     rests = [name[len(path) + 1 :] for name in answers if name.startswith(f"{path}/")]
     names = sorted({rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests})
     return "\n".join(names) or None

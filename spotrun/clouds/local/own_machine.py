@@ -2,7 +2,7 @@
 This machine as a place that its user owns: one offering at the price of its use, for one run at a time.
 
 Its instances are those of the local cloud: process trees with a supervisor, which ends them by their time-to-live. The
-record of one is a lock that a dead process cannot hold: without a living supervisor it has ended.
+record of each has a lock that a dead process cannot hold: without a living supervisor the instance has ended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 
 class OwnMachine:
     """
-    What a run asks of its home. It is seen from the machine itself alone: a runner elsewhere finds nothing offered
-    there, and is told so where it needs to know what runs there.
+    The home of a run, which is visible only from that machine itself. On another machine `offerings` is empty, and
+    `instances` raises if the caller must see the home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -57,7 +57,7 @@ class OwnMachine:
         return (f"{name} is taken: {self._computing}",) if self._computing else ()
 
     def offerings(self) -> list[Offering]:
-        """Itself while it is free: nothing of spotrun lives on it, and nobody computes on its GPUs."""
+        """Return this machine while it is free: no instance lives on it, and no other process computes on its GPUs."""
         self._taken_by, self._computing = [], ""
         if not self.is_here:
             return []
@@ -80,14 +80,14 @@ class OwnMachine:
         )
 
     def launch(self, request: LaunchRequest) -> Instance:
-        """As of CloudDriver. Two runs that ask at the same moment do not both get it."""
+        """Launch as CloudDriver does. If two runs launch at the same moment, only one gets the machine."""
         if not self.is_here:
             raise CloudError(f"{self._kind.name} is {self._host}", hint="launch from there")
         self._mine.add(request.run_uid)
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """Whether it is, or was, an instance at home: no cloud knows it."""
+        """Return whether it is, or was, an instance at home, which no other cloud knows."""
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 
@@ -96,8 +96,10 @@ class OwnMachine:
 
     def instances(self, run_uid: str | None, must_see: Collection[str] | None) -> list[Instance]:
         """
+        Return the instances at home.
+
         Raises:
-            CloudUnavailable: what is at home has to be seen, and this is another machine.
+            CloudUnavailable: `must_see` names the home, and this is another machine.
         """
         if not self.is_here:
             if must_see is not None and HOME in must_see:

@@ -1,7 +1,7 @@
 """
-Process trees on Linux: find all of one, and end all of it.
+Finds and ends whole process trees on Linux.
 
-A process is named by its id *and* its start time, so a reused id is never taken for it.
+A process is identified by its id *and* its start time, so a reused id is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 KILL_WITHIN_S = 60.0
-"""System time. A killed process needs a while to end if it gives gigabytes back, or hangs in the kernel."""
+"""
+Maximum seconds of system time. A killed process takes a while to end if it frees gigabytes, or hangs in the kernel.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mark(pid: int) -> ProcessMark | None:
-    """The live process of that id, or None."""
+    """Return the live process of that id, or None."""
     stat = proc.stat(pid)
     return None if stat is None or _is_dead(stat) else stat.mark
 
@@ -36,7 +38,7 @@ def is_alive(process: ProcessMark) -> bool:
 
 
 def kill(process: ProcessMark) -> None:
-    """SIGKILL exactly this process. Harmless if it is gone, even if another one has its id, or if it is not ours."""
+    """Send SIGKILL to exactly this process. Harmless if it is gone, if another one has its id, or if it is not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -47,7 +49,7 @@ def kill(process: ProcessMark) -> None:
 
 
 def descendants(pid: int) -> list[ProcessMark]:
-    """All live processes below `pid`, itself excluded."""
+    """Return all live processes below `pid`, itself excluded."""
     children: dict[int, list[Stat]] = {}
     for stat in proc.all_stats():
         children.setdefault(stat.parent, []).append(stat)
@@ -60,13 +62,13 @@ def descendants(pid: int) -> list[ProcessMark]:
 
 
 def carrying(name: str, value: str) -> list[ProcessMark]:
-    """All live processes of this user that were started with `name=value` in their environment."""
+    """Return all live processes of this user that were started with `name=value` in their environment."""
     return [found for pid in proc.started_with(name, value) if (found := mark(pid)) is not None]
 
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
     """
-    Kill the processes that `find` names, again and again until it names none: they may fork meanwhile.
+    Kill the processes that `find` returns, repeatedly until it returns none: they may fork meanwhile.
 
     Returns:
         False if some could not be ended within KILL_WITHIN_S.
@@ -83,7 +85,7 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 
 def reap() -> dict[int, int]:
-    """Collect all dead children; their exit codes (negative: by that signal), by process id."""
+    """Collect all dead children, and return their exit codes by process id (negative: ended by that signal)."""
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):
         while (reaped := os.waitpid(-1, os.WNOHANG))[0] != 0:
@@ -92,18 +94,18 @@ def reap() -> dict[int, int]:
 
 
 def become_subreaper() -> None:
-    """From now on, orphans among our descendants become our children: nobody escapes by forking twice."""
+    """Adopt orphaned descendants as children from now on: no process escapes by forking twice."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with(parent: int) -> None:
-    """For a fresh child of `parent`: be SIGKILLed when the parent's thread that forked us ends."""
+    """Have the kernel send us SIGKILL when the thread of `parent` that forked us ends. For a fresh child."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _is_dead(stat: Stat) -> bool:
-    """A zombie with threads lives on in them."""
+    """Return whether the process is dead. A zombie with threads lives on in them."""
     return stat.ended and stat.threads <= 1

@@ -1,17 +1,17 @@
 """
-What the local cloud remembers, on disk.
+The state of the local cloud on disk.
 
     ROOT/log.jsonl                       the cloud's own log: one fact a line, append only
     ROOT/records/<instance id>/          the cloud's side of an instance
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
-        orders/                          what was asked of the supervisor: terminate, interrupt, rebalance
-        members                          of the first member of a gang's launch: a link that names what became of it
+        orders/                          orders to the supervisor: terminate, interrupt, rebalance
+        members                          only for a gang's first member: a link that names the launch's outcome
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      what its init process printed
-    ROOT/accepting.lock                  held while it is decided what there is room for
-    ROOT/markets/<run uid>.json          which steps of the script have happened to that run
+    ROOT/accepting.lock                  held while a process decides what there is room for
+    ROOT/markets/<run uid>.json          the steps of the script that have happened to that run
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
-"""In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
+"""
+In the environment of every process of an instance. It is a path, since another cloud's instance may have the same id.
+"""
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -50,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian`
     are None until they have started; a record without them is a launch that was cut short. `count` is how many members
-    were asked for together, None if it is on its own; they were accepted at `accepted_s` of the system's clock.
+    were requested together, None for a single instance; they were accepted at `accepted_s` of the system's clock.
     """
 
     instance: Instance
@@ -77,7 +79,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance.state is InstanceState.TERMINATED
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
-        """The record with its end decided. The end is never before the last known event."""
+        """Return the record with its end decided. The end is never before the last known event."""
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
         return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
@@ -87,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instance_id_of(token: str, member: int = 0) -> str:
-    """The id of the only instance that a launch token can have; of a gang, the only one for that member."""
+    """Return the id of the only instance that a launch token can have; of a gang, the only one for that member."""
     named = f"{token}\0{member}" if member else token
     return "i-" + hashlib.sha256(named.encode()).hexdigest()[:17]
 
@@ -120,15 +122,15 @@ class RecordFolder:
 
     @property
     def disk(self) -> Path:
-        """The instance's own (`Places.disk`)."""
+        """The instance's own disk (`Places.disk`)."""
         return self.path.parents[1] / "instances" / self.instance_id
 
     def try_lock(self) -> int | None:
         """
-        A descriptor that holds the lock until it is closed everywhere, or None if another process holds it.
+        Return a descriptor that holds the lock until it is closed everywhere, or None if another process holds it.
 
         The lock belongs to the open file, so it passes from launcher to supervisor with the descriptor, without a
-        gap, and the kernel frees it when the last holder is dead: a free lock beside the record of a living
+        gap, and the kernel frees it when the last holder is dead: a free lock next to the record of a living
         instance proves that its supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -138,7 +140,7 @@ class RecordFolder:
         return descriptor
 
     def agree(self, word: str) -> str:
-        """Say what became of the members of a launch, unless that was said: the first word counts, and is returned."""
+        """Write the outcome of a gang's launch unless it is written already. Return the first word, which counts."""
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
         return os.readlink(self._word)
@@ -150,16 +152,16 @@ class RecordFolder:
             return None
 
     def beat(self) -> None:
-        """Say that the instance is alive now."""
+        """Record that the instance is alive now."""
         os.utime(self.path / "lock")
 
     def last_beat(self, clock: ScaledClock) -> datetime:
-        """When its supervisor was last alive, in run time."""
+        """Return when its supervisor was last alive, in run time."""
         age_s = time.time() - (self.path / "lock").stat().st_mtime
         return clock.now() - timedelta(seconds=age_s) * clock.scale
 
     def order(self, name: str, body: dict[str, object]) -> None:
-        """Ask something of the supervisor."""
+        """Write an order for the supervisor."""
         with contextlib.suppress(FileNotFoundError):  # the record was forgotten meanwhile
             write_atomically(self._orders / name, json.dumps(body).encode())
 
@@ -170,7 +172,7 @@ class RecordFolder:
             return set()
 
     def take_order(self, name: str) -> dict[str, object]:
-        """An order's body. It can be taken only once."""
+        """Return an order's body, and delete the order: it can be taken only once."""
         path = self._orders / name
         body: dict[str, object] = json.loads(path.read_bytes())
         path.unlink()
@@ -178,7 +180,7 @@ class RecordFolder:
 
 
 class Places:
-    """Where everything lies below the root of a local cloud."""
+    """The paths below the root of a local cloud."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -191,10 +193,10 @@ class Places:
     @contextlib.contextmanager
     def deciding(self, within_s: float) -> Iterator[None]:
         """
-        Nobody else decides meanwhile what there is room for.
+        Hold the lock with which one process at a time decides what there is room for.
 
         Raises:
-            CloudUnavailable: somebody has been deciding for so long, in system time.
+            CloudUnavailable: another process has held it for `within_s` of system time.
         """
         descriptor = os.open(self.root / "accepting.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         give_up_at = time.monotonic() + within_s
@@ -208,7 +210,7 @@ class Places:
             os.close(descriptor)
 
     def record_folder(self, instance_id: str) -> RecordFolder | None:
-        """None for a name that no instance can have."""
+        """Return the record folder of an instance; None for a name that no instance can have."""
         if _INSTANCE_ID.fullmatch(instance_id) is None:
             return None
         return RecordFolder(self.root / "records" / instance_id)
@@ -234,10 +236,10 @@ class Places:
 
 class CloudLog:
     """
-    The cloud's own account of what it did, one JSON object a line, to check spotrun's against.
+    The cloud's own log of what it did, one JSON object a line, to compare with spotrun's ledger.
 
     `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is run time. If a process
-    died between two writes, a fact may be there twice, in the same words.
+    died between two writes, the same fact may be there twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -273,7 +275,10 @@ def try_flock(descriptor: int) -> bool:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """A reader sees the old bytes or the new ones. Not flushed: if the machine crashes, its cloud is gone as well."""
+    """
+    Replace the file in one step: a reader sees the old bytes or the new ones. Not flushed: if the machine crashes, its
+    cloud is gone as well.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         temporary.write_bytes(data)

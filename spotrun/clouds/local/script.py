@@ -2,7 +2,7 @@
 The scripted part of a market: steps that happen to a run once each, in order, when training reaches a point.
 
 All instances of a run, and the processes that launch them, share one file of the steps that have happened. The process
-that sees the next step's trigger fire writes it down under a lock. For all of them the effects follow from the file.
+that sees the next step's trigger fire appends the step under a lock. Every process derives the effects from the file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The trigger of the next step fired at `at`, seen by `instance_id` (None: by a launch). A step that meets several
-    members of a gang met `others` too.
+    A step that has happened: its trigger fired at `at`, seen by `instance_id` (None: by a launch). A step that meets
+    several members of a gang met `others` too.
     """
 
     at: datetime
@@ -42,7 +42,7 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that triggers look at. Epochs count from 0."""
+    """The part of an instance's status file that triggers read. Epochs count from 0."""
 
     phase: str = "boot"
     epoch: Count | None = None
@@ -53,9 +53,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 class Observer(msgspec.Struct, frozen=True):
     """
-    An instance that looks at the script: what it is, and how far its training has come.
+    An instance that checks the script: its kind, and how far its training has come.
 
-    One that is under notice counts as gone: only the training after it moves the script on.
+    An instance under notice counts as gone: only the training after it moves the script on.
     """
 
     instance_id: str
@@ -81,7 +81,7 @@ class Script:
         self._happened: list[Happened] = []
 
     def happened(self) -> list[tuple[ScriptStep, Happened]]:
-        """The steps so far."""
+        """Return the steps that have happened so far."""
         self._refresh()
         return list(zip(self._steps, self._happened, strict=False))
 
@@ -90,16 +90,16 @@ class Script:
         return actions[-1:] == [Action.NO_SPOT]
 
     def waits_for_upload(self) -> bool:
-        """Whether the next step depends on a moment that lasts only milliseconds."""
+        """Return whether the next step depends on a moment that lasts only milliseconds."""
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(
         self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         """
-        Write the next step down if its trigger has fired; do nothing while another process is doing so.
+        Record the next step if its trigger has fired; do nothing while another process is doing so.
 
-        `others` are the instances beside the observer that can be taken, for a step that meets several.
+        `others` returns the instances besides the observer that can be taken, for a step that meets several.
         """
         if self._came_true_at(now, observer) is None:
             return
@@ -145,7 +145,7 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Whether we have the lock. We never wait for it, as its holder may be stopped."""
+        """Try to take the lock, and yield whether we have it. We never wait for it, since its holder may be stopped."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield try_flock(descriptor)
@@ -154,7 +154,7 @@ class Script:
 
 
 class StatusFile:
-    """What the agent of an instance last said, read again only when it has changed."""
+    """The last status that an instance's agent wrote. It is read again only after a change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

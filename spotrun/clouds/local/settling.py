@@ -1,6 +1,6 @@
 """
-What has become of an instance. If its supervisor has died, the first process that looks at it ends what is left of it,
-and records the end.
+Settles the state of an instance. If its supervisor has died, the first process that reads its record ends the processes
+that are left, and records the end.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spotrun.errors import CloudUnavailable, SpotrunError
 from spotrun.instance import EndedBy, Instance, InstanceState
 
 CONTAINER = "container.json"
-"""In the folder of an instance: which container it has (spotrun/container/engine.py)."""
+"""File in the folder of an instance that names its container (spotrun/container/engine.py)."""
 END_WITHIN_S = 5.0
-"""How long a supervisor may take to obey, in system time; then it is ended by force."""
+"""Maximum seconds of system time for a supervisor to obey; then it is ended by force."""
 
 
 def was_cut_short(record: Record) -> bool:
-    """Whether its launcher died before there was a supervisor."""
+    """Return whether its launcher died before there was a supervisor."""
     return record.supervisor is None and not record.ended
 
 
@@ -36,8 +36,8 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    The record, unless its launch was cut short before anything ran. As long as that launch can be repeated there is no
-    instance, and nobody may wait for one. Members of a gang are shown once all are there.
+    Return the record, or None if its launch was cut short before anything ran. As long as that launch can be repeated
+    there is no instance, and no caller may wait for one. Members of a gang are shown once all are there.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -49,7 +49,7 @@ def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
-    """The record. If the supervisor has died, the instance's end is recorded first."""
+    """Return the record. If the supervisor has died, record the instance's end first."""
     record = folder.read()
     if record is None or record.ended:
         return record
@@ -63,7 +63,10 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
-    """The record with its end. Only for the holder of the lock, who thereby knows that no supervisor lives."""
+    """
+    Return the record, with its end if it has ended. Only for the holder of the lock, which proves that no supervisor
+    lives.
+    """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
     now = record.clock.now()
@@ -87,14 +90,17 @@ def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
 
 
 def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
-    """For a supervisor that hangs. When it is killed, its guardian ends the instance; if that hangs too, we do."""
+    """
+    End an instance whose supervisor hangs. When the supervisor is killed, its guardian ends the instance; if the
+    guardian hangs too, we end it.
+    """
     record = folder.read()
     for process in (record.supervisor, record.guardian) if record is not None else ():
         if process is not None:
             processes.kill(process)
         if ends(folder, log, within_s=END_WITHIN_S):
             return
-    raise CloudUnavailable(f"{folder.instance_id} does not end", hint=f"look at {folder.log_path}")
+    raise CloudUnavailable(f"{folder.instance_id} does not end", hint=f"see {folder.log_path}")
 
 
 def bury(
@@ -105,11 +111,11 @@ def bury(
     by: EndedBy,
     init_exit_code: int | None = None,
 ) -> Record:
-    """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
+    """Record that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
     _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
-        folder.write(record)  # first of all, so that a process that repeats this tells the log the same
+        folder.write(record)  # before the log, so that a process that repeats this logs the same
     log.ended(record.instance)
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)
@@ -117,7 +123,7 @@ def bury(
 
 
 def _remove_container(remembered: Path) -> None:
-    """Few have one, and a supervisor starts fast."""
+    """Remove the container, if there is one. The import is here because few instances need it."""
     if not remembered.exists():
         return
     from spotrun.container.engine import remove_remembered
@@ -128,9 +134,9 @@ def _remove_container(remembered: Path) -> None:
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
     """
-    Write down the end of an instance whose supervisor has died. `at` is when it last lived.
+    Record the end of an instance whose supervisor has died. `at` is when it was last alive.
 
-    The supervisor may have died between the record and the log, so what the bill depends on goes into the log again.
+    The supervisor may have died between the record and the log, so the facts of the bill are logged again.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -48,11 +48,11 @@ class Slurm(Cloud):
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """None is read there: `refusals` says so. A variable of this machine is what a person may mean."""
+        """Return a variable of this machine, which the user may mean. No secret is read there: see `refusals`."""
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """From a free node to an agent: the controller's turn, and imports from a shared file system."""
+        """Return the time from a free node to an agent: the controller's cycle, and imports from shared folders."""
         return timedelta(seconds=30)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -69,7 +69,7 @@ class Slurm(Cloud):
         return _driver(config_of(spec.slurm, spec.num_nodes), clock)
 
     def require_known(self, spec: RunSpec) -> None:
-        """The cluster's controller is asked: this machine is a part of the cluster, or nothing can be submitted."""
+        """Ask the cluster's controller: this machine belongs to the cluster, or nothing can be submitted from it."""
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
         from spotrun.clouds.slurm.partitions import misfits, read_cluster
@@ -83,7 +83,7 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """Nothing: nodes run what is installed on this machine, in a folder that they share."""
+        """Do nothing: nodes run the packages that are installed on this machine, in a folder that they share."""
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE
@@ -94,7 +94,7 @@ class Slurm(Cloud):
         return slurm_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """As a step beside the training. It ends with the job."""
+        """Open a shell as a step of the job, next to the training. It ends with the job."""
         from spotrun.clouds.slurm.submission import files_of
 
         job = job_of(instance.instance_id)
@@ -134,7 +134,7 @@ class Slurm(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """All jobs of this user on the cluster."""
+        """Return the account with all jobs of this user on the cluster."""
         from spotrun.clouds.slurm.config import SlurmConfig
 
         refuse_regions(self, regions)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from spotrun.errors import CloudNotInstalled, CloudUnavailable
 
 ANSWER_WITHIN_S = 60.0
-"""A controller that is busy lets its clients wait, and they ask again by themselves."""
+"""Maximum seconds for one program. A busy controller lets Slurm's clients wait, and they retry by themselves."""
 CARRIED = frozenset(
     {
         *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "SLURM_CONF", "USER"),
@@ -20,15 +20,15 @@ CARRIED = frozenset(
     }
 )
 """
-The variables that a job gets from who submits it. Slurm writes a job's environment to the controller's disk, so nothing
+The variables that a job gets from its submitter. Slurm writes a job's environment to the controller's disk, so nothing
 else goes there: no key and no token.
 """
 SINCE_1970 = {"SLURM_TIME_FORMAT": "%s"}
-"""Times are then seconds since 1970, whatever zone the machine is in: https://slurm.schedmd.com/squeue.html"""
+"""Makes Slurm print times as seconds since 1970, in any time zone: https://slurm.schedmd.com/squeue.html"""
 
 
 class Answer(NamedTuple):
-    """`code` is 0 if the program did what it was asked for."""
+    """The result of one program. `code` is 0 if it succeeded."""
 
     code: int
     out: str
@@ -40,14 +40,16 @@ class Commands(Protocol):
 
     def run(self, words: Sequence[str]) -> Answer:
         """
+        Run the program and its arguments in `words`.
+
         Raises:
             CloudNotInstalled: there is no such program on this machine.
-            CloudUnavailable: it gave no answer in time. What it was asked for may have happened.
+            CloudUnavailable: it gave no answer in time. It may have done its work all the same.
         """
 
 
 class Programs:
-    """Those on this machine's PATH."""
+    """Slurm's programs on this machine's PATH."""
 
     def run(self, words: Sequence[str]) -> Answer:
         try:
@@ -70,17 +72,17 @@ class Programs:
 
 def require_submitting(commands: Commands) -> None:
     """
-    What submits, lists and ends jobs is there. Some machines have only what looks at a cluster.
+    Check for the programs that submit, list and end jobs. Some machines have only those that show a cluster.
 
     Raises:
-        CloudNotInstalled: one of them is not.
+        CloudNotInstalled: one of them is missing.
     """
     for program in ("sbatch", "squeue", "scancel"):
         commands.run([program, "--version"])
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Of our variables, what Slurm's programs get, and a job by them."""
+    """Return the variables among ours that Slurm's programs get, and through them a job."""
     return {name: text for name, text in own.items() if name in CARRIED} | SINCE_1970
 
 

@@ -1,4 +1,4 @@
-"""What the driver of a Slurm cluster has to know, as plain values."""
+"""The configuration of a Slurm cluster's driver, as plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.spec.model import PartitionSpec, SlurmSpec
 CLOUD_NAME = "slurm"
 MAX_TIME: timedelta = PartitionSpec.model_fields["max_time"].default
 REGION = "cluster"
-"""A cluster is one place: its partitions are what other clouds call zones."""
+"""The only region: a cluster is one place, and its partitions take the part of zones."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +47,14 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """An instance has a whole node."""
+        """True if an instance takes a whole node."""
         return not (self.accelerators or self.cpus or self.memory_gb or self.gres)
 
     @property
     def _type(self) -> str:
         """
-        The same for two partitions of which a job says the same: `node`, or `node-V100x1-8c-64g`. A "_" would separate
-        it from what stands beside it (spotrun.folder.market_record).
+        The instance type, `node` or `node-V100x1-8c-64g`: equal for two partitions that a job describes equally. It
+        has no "_", which separates the parts of a key in spotrun.folder.market_record.
         """
         gpus = self.accelerators.replace(":", "x").replace("_", "-")
         cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
@@ -63,8 +63,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where to ask for nodes, and for how many at once. `wait` is how long a job may be in a queue, and `scratch` a folder
-    of each node. Without partitions, what is there can be looked at and ended.
+    The partitions to request nodes from, and the number of nodes. `wait` is how long a job may be in a queue, and
+    `scratch` a folder of each node. Without partitions, the driver can only list and end instances.
     """
 
     nodes: int = 1
@@ -78,7 +78,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
-    """What a job says about its cluster. So many nodes train together."""
+    """Return the configuration that a job describes. `nodes` nodes train together."""
     return SlurmConfig(
         nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),

@@ -1,4 +1,4 @@
-"""What `spotrun doctor slurm` finds out: the programs, the partitions, and whether nodes see what this machine sees."""
+"""The checks of `spotrun doctor slurm`: the programs, the partitions, and whether nodes share our folders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """The partitions of the job that are as it says."""
+        """Check the partitions of the job that match its description."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)
@@ -96,14 +96,14 @@ class SlurmDoctor:
 
 
 def _refused(known: Known, error: CloudError) -> Finding:
-    """What passes by itself is no fault of the job."""
+    """Return a warning for a refusal that passes by itself, and a failure for any other."""
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it counts as full until then")
     return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """For somebody who has no job yet: what there is, as a line of one, where a run may be there at all."""
+    """Show the partitions to a user who has no job yet, each as a line of a job if a run may use it."""
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):
@@ -119,7 +119,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: Known, cluster: Cluster) -> Unreadable | None:
-    """Why a job that names the partition so would be refused."""
+    """Return why a job that names the partition with this capacity type would be refused; None if it would not."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )
@@ -127,7 +127,7 @@ def _wrong_as(kind: CapacityType, known: Known, cluster: Cluster) -> Unreadable 
 
 
 def _line(kind: CapacityType, known: Known) -> str:
-    """A limit is written where it is shorter than what a job without one means."""
+    """Return the partition as a line of a job, with a limit if that is shorter than the default."""
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""
     return f"{{name: {known.name}, capacity: {kind}, usd_per_node_hour: 0{limit}}}"

@@ -20,18 +20,18 @@ from spotrun.offering import Offering
 from spotrun.units import count_of
 
 SNAPSHOT_FOR_S = 1.0
-"""One look at the queue serves whoever asks within this time: each costs the controller the same lock."""
+"""Maximum age in seconds of a reused listing of the queue: each listing takes the same lock of the controller."""
 
 _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id specified")
 
 
 class SlurmDriver:
     """
-    Asks the partitions of its configuration for nodes. See CloudDriver for what its five verbs promise.
+    Requests nodes from the partitions of its configuration. See CloudDriver for what its five verbs promise.
 
-    It holds no run state: a job's name is its token, and its comment says whose it is. A job in a queue is pending. One
-    that Slurm does not begin in time has ended before its meter ran, taken by the cloud: a pool without capacity. Where
-    Slurm lets it wait on, whoever lists jobs cancels it.
+    It holds no run state: a job's name is its token, and its comment names its run. A job in a queue is pending. A job
+    that Slurm does not begin in time counts as ended by the cloud before its meter ran: a pool without capacity. If
+    Slurm lets it wait longer, the next driver that lists jobs cancels it.
 
     Members of a gang are one job, with a step for each (spotrun.clouds.slurm.gang).
     """
@@ -108,13 +108,13 @@ class SlurmDriver:
 
     def _of_token(self, request: LaunchRequest) -> Instance | None:
         """
-        The instance of a token, or the first of its members, if there is one. Of several jobs the first counts, and the
-        others are cancelled.
+        Return the instance of a token, or the first of its members, or None. If there are several jobs, the first
+        counts, and the others are cancelled.
 
         Raises:
             LaunchTokenSpent: it has ended; of members, all have.
             InsufficientCapacity: no node was free in time.
-            CloudError: it is not what is asked for, or Slurm found fault with it.
+            CloudError: it differs from the request, or Slurm found fault with it.
         """
         said = self._commands.run([*LIST, f"--name={request.token}"])
         jobs = of_token(require_answer(said, "list jobs"), request.token)
@@ -125,8 +125,8 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Its step is killed, and its node stays with the job. The job itself looks whether a step is to end that nobody
-        sees yet. With the last of them the job ends.
+        Kill the member's step; its node stays with the job. If the step is not listed yet, the job itself ends it. The
+        job ends with its last member.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -139,7 +139,7 @@ class SlurmDriver:
             files.end(member.member, Ended(self._clock.now(), EndedBy.USER, "ended alone"))
 
     def _cancel(self, job: Job, *options: str, what: str = "") -> None:
-        """The whole job, or `what` of it."""
+        """Cancel the whole job, or the part of it that `what` names."""
         try:
             answer = self._commands.run(["scancel", *options, what or str(job.number)])
         finally:
@@ -162,7 +162,7 @@ class SlurmDriver:
         return self._snapshot[1]
 
     def _instances_of(self, job: Job) -> list[Instance]:
-        """One, or the members of a gang."""
+        """Return the job's instance, or the members of a gang."""
         if job.tags.count is None:
             return [instance_of(job)]
         files = files_of(job.token)
@@ -175,8 +175,8 @@ class SlurmDriver:
 
     def _look_at_members(self, job: Job, files: MemberFiles) -> None:
         """
-        Write down which nodes it has, and which ones it has lost. Its first node has the process that sees its steps
-        end: when that node is lost, whoever looks sees it.
+        Record which nodes the job has, and which it has lost. The process that sees its steps end runs on the first
+        node: after the loss of that node, this driver records the ends of steps.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())
@@ -203,7 +203,7 @@ class SlurmDriver:
         return read_steps(require_answer(self._commands.run(STEPS), "list steps"), job.number)
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
-        """One that begins at this moment goes on."""
+        """Cancel the overdue jobs. One that begins at this moment goes on."""
         now = self._clock.now()
         for job in jobs:
             if job.is_overdue(now):

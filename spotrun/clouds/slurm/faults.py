@@ -1,4 +1,4 @@
-"""What Slurm's programs say when they refuse, as spotrun's errors. Their words are in slurm_errno.c of Slurm."""
+"""Translates refusals of Slurm's programs into spotrun's errors. Their words are in slurm_errno.c of Slurm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _RENAMED = "nvalid partition"
 
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
-    """Why `what` was not done, as one of CloudDriver's errors; a CloudError itself where its words say no more."""
+    """
+    Return why `what` was not done, as one of CloudDriver's errors; None if it was. Unknown words are a CloudError.
+    """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
         return None
@@ -56,10 +58,11 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
 
 def require_answer(answer: Answer, what: str) -> str:
     """
-    What a program has printed that only looks.
+    Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: it could not look. Whatever its words are, they say nothing about what there is.
+        CloudUnavailable: it could not read. Whatever its words are, they say nothing about jobs or nodes.
+        AccessDenied: this user may not.
     """
     found = fault(answer, what)
     if found is None:

@@ -1,9 +1,9 @@
 """
-The batch part of a job for members of a gang. It runs on the first node, and starts a step on each.
+The batch script of a job for members of a gang. It runs on the first node, and starts a step on each node.
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-A step whose node breaks, or that is killed, ends alone. FILES is where what becomes of the members is written down.
+A step whose node breaks, or that is killed, ends alone. FILES is the path of the files that record the members' ends.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from spotrun.errors import CloudError
 from spotrun.instance import EndedBy
 
 LOOK_S = 0.2
-"""System time between two looks at the steps."""
+"""Seconds of system time between two checks of the steps."""
 TRIES = 5
 PAUSE_S = 2.0
 BY_A_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""What a member that somebody else has ended leaves as its exit code."""
+"""Exit codes of a member that another process has ended."""
 
 
 def main(files: MemberFiles, arguments: Sequence[str], environment: Mapping[str, str], commands: Commands) -> int:
-    """Until all members have ended."""
+    """Start all members, and wait until they have ended. Return the job's exit code."""
     job = environment["SLURM_JOB_ID"]
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the steps end by what Slurm sends them, and this after them
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm's signal ends the steps, and this process ends after them
     seats = files.take_seats(_seats(commands, environment["SLURM_JOB_NODELIST"]))
     steps: dict[int, subprocess.Popen[bytes]] = {}
     for member, seat in enumerate(seats):
@@ -60,8 +60,8 @@ def step(
     files: MemberFiles, member: int, seat: Seat, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
     """
-    The words of the command that starts a member. `srun` is told what a job of its own would have: all of what the job
-    has on the node, and its GPUs, which a step of a whole node does not get unless it asks for them.
+    Return the command that starts a member. `srun` gets the resources that a separate job would have: all that this job
+    has on the node, and its GPUs, which a step of a whole node does not get unless it requests them.
     """
     gpus = environment.get("SLURM_GPUS_ON_NODE")
     return [
@@ -84,7 +84,7 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """A busy controller is asked again: without an answer the job is of no use."""
+    """Return the seats of the job's nodes. Retry while the controller is busy: the job is useless without an answer."""
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)
@@ -95,7 +95,7 @@ def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
 
 
 def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
-    """A controller that does not say so has not lost it."""
+    """Return whether the job still has the node; True if the controller does not answer."""
     try:
         return seat in read_seats(commands, nodes)
     except CloudError as error:
@@ -104,7 +104,10 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 
 
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
-    """A job that is over says itself why its members are. If the controller is silent, the job is taken to go on."""
+    """
+    Record how a member ended. If the job is over, its own end explains that of its members. If the controller does not
+    answer, the job is assumed to go on.
+    """
     at = datetime.now(UTC)
     told = asked(job, commands)
     if told is not None and not told.runs:

@@ -1,10 +1,10 @@
 """
-The members of a gang, of which Slurm knows one job.
+The members of a gang, which is one job to Slurm.
 
 A node stays with its job when the member on it has ended, and Slurm accounts for it until the job is over: to take it
-from the job (`scontrol update`) is impossible for the first node, and where Slurm has no accounting it can be done only
-once. So the member that ends last is billed for the nodes that the others have left in the job. A node that is lost
-leaves its job by itself.
+from the job (`scontrol update`) is impossible for the first node, and without accounting Slurm allows it only once. So
+the member that ends last is billed for the nodes that the others have left in the job. A lost node leaves its job by
+itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 
 class GangJob(NamedTuple):
-    """A job, and what is written down of its members: their seats if they are known, and who ended before the job."""
+    """A job with the records of its members: their seats if they are known, and the ends of those that ended early."""
 
     job: Job
     seats: Sequence[Seat]
@@ -30,7 +30,7 @@ class GangJob(NamedTuple):
 
     @property
     def is_deserted(self) -> bool:
-        """It runs, and none of its members does."""
+        """True if it runs although all its members have ended."""
         return not self.job.has_ended and all(each is not None for each in self.ended)
 
     def instances(self) -> list[Instance]:
@@ -60,14 +60,14 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """The member that ends last, of several the first. While members live nobody knows which one."""
+        """The member that ends last; if several end together, the first. None while members live."""
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """A clock may say that it was after its job. It was not."""
+        """Return when a member ended, within the job's time: its node's clock may place the end after the job's."""
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -75,13 +75,13 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Slurm counts whole seconds, and the job may be over in the one in which a member ends. So the member does not
-        pay for that second: if the job goes on, the last one does.
+        Return until when a member is billed. Slurm counts whole seconds, and the job may be over in the second in which
+        a member ends. So the member does not pay for that second: if the job goes on, the last member does.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
-        """From each moment at which its number of nodes changes, what all of them cost."""
+        """Return what all nodes of the last member cost, with a segment for each change of their number."""
         began = instance_of(self.job).prices
         if not began:
             return ()
@@ -95,7 +95,7 @@ class GangJob(NamedTuple):
         )
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
-        """When a node is left to it, and when its own is lost."""
+        """Yield each moment at which the last member inherits a node (1) or loses its own (-1)."""
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT
             if index == last and lost:

@@ -1,4 +1,4 @@
-"""An instance's id: what Slurm calls its job. The first process of an instance imports this: it stays light."""
+"""The ids of instances, from Slurm's job numbers. The first process of an instance imports this: it stays light."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ PREFIX = "job-"
 
 
 def instance_id_of(job: int | str, member: int | None = None) -> str:
-    """`job-17`; of a member of a gang, `job-17.0`."""
+    """Return `job-17`, or `job-17.0` for a member of a gang."""
     return f"{PREFIX}{job}" if member is None else f"{PREFIX}{job}.{member}"
 
 
@@ -15,5 +15,5 @@ def job_of(instance_id: str) -> str:
 
 
 def step_name(member: int) -> str:
-    """What Slurm calls the step in which a member lives."""
+    """Return the name of a member's step in Slurm."""
     return f"member-{member}"

@@ -1,7 +1,7 @@
 """
-The one process of a job that Slurm signals before it takes the node. It runs as a step and writes down the deadline.
+The one process of a job that Slurm signals before it takes the node. It runs as a step and records the deadline.
 
-Slurm sends the same SIGTERM when somebody cancels the job, when its time is over, and when its script has ended. Only a
+Slurm sends the same SIGTERM when a user cancels the job, when its time is over, and when its script has ended. Only a
 job that goes on running, and that Slurm calls preempted, has a notice.
 """
 
@@ -23,12 +23,14 @@ from spotrun.errors import CloudError
 TRIES = 3
 PAUSE_S = 1.0
 LEFT_UNTOLD = timedelta(seconds=10)
-"""What is counted on if the controller does not say when the job ends: less than most clusters give."""
+"""The assumed time left if the controller does not say when the job ends: less than most clusters give."""
 _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 
 class Told(NamedTuple):
-    """What the controller says of a job: whether it still runs, when Slurm ends it, if it takes its node, and where."""
+    """
+    The controller's answer about a job: whether it runs, on which nodes, and when Slurm ends it (None: no preemption).
+    """
 
     runs: bool
     deadline: datetime | None
@@ -37,9 +39,9 @@ class Told(NamedTuple):
 
 def main(file: Path, job: str, commands: Commands) -> None:
     """
-    Until the job ends. `file` is gone when its script is about to end.
+    Listen until the job ends. `file` is gone when the job's script is about to end.
 
-    A job may be taken before this step is there to be signalled, so the controller is asked at the beginning too.
+    Slurm may preempt a job before this step can receive its signal, so this asks the controller at the beginning too.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = asked(job, commands) or Told(True, None)
@@ -54,7 +56,9 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
-    """A controller may signal a job once more within the time that it has left to it, which stays the training's."""
+    """
+    Wait until the job is over. The controller may signal again before the deadline; the training keeps the time left.
+    """
     over = False
     while not over:
         signal.sigwait({signal.SIGTERM})
@@ -63,13 +67,13 @@ def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Comman
 
 
 def after_signal(job: str, commands: Commands) -> Told:
-    """A controller that does not answer leaves `LEFT_UNTOLD`."""
+    """Return the state of a job after a signal. If the controller does not answer, the job has `LEFT_UNTOLD` left."""
     heard_at = datetime.now(UTC)
     return asked(job, commands) or Told(True, heard_at + LEFT_UNTOLD)
 
 
 def asked(job: str, commands: Commands) -> Told | None:
-    """What is known of a job at this moment; None if the controller does not say."""
+    """Return the controller's answer about a job; None if it does not answer."""
     for _ in range(TRIES):
         try:
             answer = commands.run(["scontrol", "--oneliner", "show", "job", job])
@@ -82,7 +86,7 @@ def asked(job: str, commands: Commands) -> Told | None:
 
 
 def read_job(told: str) -> Told:
-    """Of what scontrol tells about a job: its EndTime, where it still runs and has a PreemptTime."""
+    """Read scontrol's output about a job. Its EndTime is the deadline if it still runs and has a PreemptTime."""
     facts = dict(_FACT.findall(told))
     ends, preempted = facts.get("EndTime", ""), facts.get("PreemptTime", "")
     runs = facts.get("JobState") == "RUNNING"
@@ -91,7 +95,7 @@ def read_job(told: str) -> Told:
 
 
 def _hears(file: Path) -> bool:
-    """Whether the signal came; False when `file` is gone first. Until then it is touched again and again."""
+    """Wait for the signal, touching `file` every BEAT_S. Return False if `file` is gone."""
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:
             return file.exists()

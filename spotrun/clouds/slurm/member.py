@@ -1,11 +1,11 @@
 """
-The task of a member's step: it hears Slurm's notice, and the member lives beside it.
+The task of a member's step: it receives Slurm's notice. The member itself runs in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-Slurm's signal goes to each process below the one that keeps a step, or in the task's process group, or to the task
-alone: that is up to the cluster (ProctrackType). So agent and training are in a session of their own, and orphans.
-They end with the task, of which they learn by a pipe.
+Slurm sends its signal to each process below the one that keeps a step, or to the task's process group, or to the task
+alone, as the cluster's ProctrackType says. So agent and training run as orphans in a session of their own. They end
+with the task, whose end they notice by a pipe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Pipes(NamedTuple):
-    """`life` is open until the task ends; `end` until the member does, and says its exit code."""
+    """`life` is open until the task ends. `end` is open until the member ends, and carries its exit code."""
 
     life_read: int
     life_write: int
@@ -38,7 +38,7 @@ class Pipes(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """The exit code of the member's command, or OVER."""
+    """Run the member, and return the exit code of its command, or OVER."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     lock = prepared(assignment)
     pipes = Pipes(*os.pipe(), *os.pipe())
@@ -50,7 +50,7 @@ def main(assignment: Assignment) -> int:
     ends = threading.Thread(target=_await_end, args=(pipes.end_read, file, codes))
     ends.start()
     listener.main(file, assignment.job, Programs())
-    os.close(pipes.life_write)  # the job ends, or the member has
+    os.close(pipes.life_write)  # the job is ending, or the member has ended
     ends.join()
     processes.kill_all(partial(processes.carrying, "SPOTRUN_INSTANCE_DIR", str(assignment.folder)))
     shutil.rmtree(assignment.folder, ignore_errors=True)
@@ -62,11 +62,11 @@ def _await_end(end: int, file: Path, codes: list[int]) -> None:
     said = b"".join(iter(partial(os.read, end, 16), b""))
     codes.append(int(said) if said else KILLED)
     file.unlink(missing_ok=True)
-    os.kill(os.getpid(), signal.SIGTERM)  # the listener looks, and finds its file gone
+    os.kill(os.getpid(), signal.SIGTERM)  # the listener wakes, and finds its file gone
 
 
 def _detach(assignment: Assignment, pipes: Pipes) -> None:
-    """Forks twice: the process in between ends, and its child has no parent."""
+    """Run the member in a session of its own: fork twice, so that its process is an orphan."""
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -93,7 +93,9 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 
 def _end_with_the_task(life: int) -> None:
-    """SIGTERM is blocked here and in the main thread until that is ready to leave."""
+    """
+    Send ourselves SIGTERM when the task ends. It is blocked here, and in the main thread until that is ready to leave.
+    """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 

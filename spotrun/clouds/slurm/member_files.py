@@ -1,8 +1,8 @@
 """
-What is written down of the members of a gang, in files beside what their job prints.
+Records of a gang's members, in files next to their job's log.
 
-Slurm tells of a job which nodes it has now, and not which ones it had, nor when a step of it has ended. So that is
-written here, by the job and by whoever looks at it. What is written first counts, for all who look.
+Slurm tells which nodes a job has now, but not which nodes it had, nor when a step of it ended. So the job, and each
+driver that lists it, write that here. The first value written counts for every reader.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FACT = re.compile(r"(?:^| )(NodeName|NodeAddr)=(\S+)")
 
 
 class Seat(NamedTuple):
-    """The node of a member, and where the others reach it, both as Slurm names them."""
+    """The node of a member, and the address where the others reach it, both as Slurm names them."""
 
     node: str
     address: str
 
 
 class Ended(NamedTuple):
-    """When a member ended that did so before its job, by whom, and in what words."""
+    """The end of a member that ended before its job: when, by whom, and why in words."""
 
     at: datetime
     by: EndedBy
@@ -44,20 +44,20 @@ class Ended(NamedTuple):
 
 class MemberFiles:
     """
-    Those of one launch. `start` is the path of each, up to what differs.
+    The records of one launch. `start` is the common beginning of their paths.
 
-    Each method raises CloudUnavailable where a file cannot be read or written: nobody knows then.
+    Each method raises CloudUnavailable if a file cannot be read or written: the state of the members is unknown then.
     """
 
     def __init__(self, start: str) -> None:
         self.start = start
 
     def log(self, member: int) -> Path:
-        """What it prints."""
+        """Return the path of the member's log."""
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:
-        """Those of all members, by index; none if nobody has seen them yet."""
+        """Return the seats of all members, by index; () if they are not known yet."""
         return self._read("nodes", tuple[Seat, ...]) or ()
 
     def take_seats(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -67,7 +67,7 @@ class MemberFiles:
         return self._read(f"{member}.ended", Ended)
 
     def end(self, member: int, ended: Ended) -> Ended:
-        """A member that was to end has ended because of that."""
+        """Record the end of a member. If a driver was to end it, the user ended it."""
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, Ended)
 
@@ -91,7 +91,9 @@ class MemberFiles:
         return None
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
-        """A link is made or it is there already, on file systems that several nodes share too."""
+        """
+        Write `value` unless the file exists, and return what it holds. Making a link is atomic on shared file systems.
+        """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
             unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,8 +109,10 @@ class MemberFiles:
 @contextlib.contextmanager
 def _reaching(path: Path) -> Iterator[None]:
     """
+    Translate the errors of reading or writing `path`.
+
     Raises:
-        CloudUnavailable: it is not reached, or holds something else than was written.
+        CloudUnavailable: the file cannot be reached, or holds no record.
     """
     try:
         yield
@@ -120,10 +124,10 @@ def _reaching(path: Path) -> Iterator[None]:
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Of nodes as Slurm lists them: `n[1-3,7]`. The order is that of the cluster's configuration, whoever asks.
+    Return the seats of nodes in Slurm's notation, `n[1-3,7]`, always in the order of the cluster's configuration.
 
     Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: nobody could be asked.
+        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm gave no answer.
     """
     told = require_answer(commands.run(["scontrol", "--oneliner", "show", "node", nodes]), "show nodes")
     facts: list[dict[str, str]] = [dict(_FACT.findall(line)) for line in told.splitlines()]

@@ -2,8 +2,8 @@
 Slurm's notice: SIGTERM to the steps of a job, and the time that the partition's GraceTime leaves.
 
 https://slurm.schedmd.com/preempt.html. Each process of a step gets that signal, workers of a data loader too, which end
-at it. The batch script's own processes do not, so agent and training are there, and a step with nothing but a listener
-is beside them (spotrun.clouds.slurm.listener). What it hears is in a file of the instance's folder.
+at it. The batch script's own processes do not get it, so agent and training run there, next to a step that holds only a
+listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file of the instance's folder.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from spotrun.clouds.notices import Blind, Notice
 
 FILE = "slurm-notice.json"
 BEAT_S = 5.0
-"""So often a listener that hears nothing says that it is there."""
+"""Seconds between two signs of life of a listener that has received no signal."""
 DEAF_AFTER_S = 12 * BEAT_S
 
 
 class HeardByStep:
-    """See NoticeSource. A file that nobody has touched for a while is no answer."""
+    """The notices that the listener wrote: see NoticeSource. A file untouched for DEAF_AFTER_S is no answer."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
         self._file = file
@@ -48,7 +48,7 @@ def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[HeardByS
 
 
 def read(file: Path) -> datetime | None:
-    """When the instance ends, None if nobody has said so."""
+    """Return when the instance ends; None if no notice has come."""
     deadline = json.loads(file.read_text())["deadline_at"]
     return None if deadline is None else datetime.fromtimestamp(float(deadline), UTC)
 

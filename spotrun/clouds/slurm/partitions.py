@@ -1,4 +1,4 @@
-"""What a cluster says about its partitions, and how that suits what a job says."""
+"""Reads a cluster's partitions, and compares them with a job's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
-"""Modes in which a job that is not requeued is ended: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode"""
+"""Modes that end a job which is not to be requeued: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode"""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """`preempt_type` says who takes nodes from whom: a partition, a QOS, or nobody."""
+    """A cluster and its partitions. `preempt_type` says what takes nodes from jobs: a partition, a QOS, or nothing."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     min_job_age: str = ""
 
     def takes_from(self, known: Known) -> list[str]:
-        """The partitions whose jobs may take nodes from jobs of this one, as far as both have the same nodes."""
+        """Return the partitions whose jobs may take nodes from jobs of this one, if both have the same nodes."""
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
         return sorted(name for name, each in self.partitions.items() if each.priority_tier > known.priority_tier)
@@ -53,8 +53,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_cluster(commands: Commands) -> Cluster:
     """
+    Ask the controller for the cluster's configuration.
+
     Raises:
-        CloudNotInstalled, CloudUnavailable, AccessDenied: nobody could be asked.
+        CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm gave no answer.
     """
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
@@ -69,7 +71,7 @@ def read_cluster(commands: Commands) -> Cluster:
 
 
 def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
-    """Where a job says of its partitions what is not so. `at` is the key."""
+    """Yield each statement of a job about its partitions that the cluster contradicts. `at` is the key."""
     for index, partition in enumerate(config.partitions):
         known = cluster.partitions.get(partition.name)
         at: tuple[str | int, ...] = ("slurm", "partitions", index)
@@ -151,7 +153,7 @@ def _least(*limits: str) -> int | None:
 
 
 def _limit(text: str) -> timedelta | None:
-    """`1-12:00:00`, `12:00:00`, `UNLIMITED`."""
+    """Read a limit, `1-12:00:00` or `12:00:00`; None for `UNLIMITED`."""
     days, _, clock = text.rpartition("-")
     parts: Sequence[str] = clock.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")):

@@ -1,4 +1,4 @@
-"""Jobs as squeue lists them, and what they are to spotrun."""
+"""Reads squeue's jobs and steps, and turns jobs into instances."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 _FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
 """
 Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html.
-Name and comment are last: ours have no bar in them, and what another program of this user writes there is not ours.
+Name and comment are last: ours have no bar in them, and a job of another program of this user is not ours.
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
-"""Jobs that have ended are in it too, for the cluster's MinJobAge: usually five minutes."""
+"""Lists jobs, also ended ones for the cluster's MinJobAge: usually five minutes."""
 STEPS = ("squeue", "--noheader", "--me", "--steps", "--format=%i|%j|%N")
-"""Steps that run: id, name, nodes. One that has ended is in no list."""
+"""Lists running steps: id, name, nodes. A step that has ended is in no list."""
 RUNNING = "RUNNING"
 _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
 """
-After its wait is over, a job has this long to be taken from the queue by Slurm itself, and its controller's clock may
-be wrong by as much.
+After a job's wait is over, Slurm itself has this long to take it from the queue. The controller's clock may be wrong by
+the same time.
 """
 _NODE_LOST = "JobLaunchFailure"
-"""The reason of a job whose node answers no more, and which the controller gives up before it calls the node down."""
+"""Reason of a job whose node stopped answering, if the controller gives up the job before it marks the node down."""
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,
     "DEADLINE": EndedBy.CLOUD,
@@ -41,11 +41,11 @@ _ENDS = {
     "OUT_OF_MEMORY": EndedBy.FAULT,
     "REVOKED": EndedBy.FAULT,
 }
-"""https://slurm.schedmd.com/job_state_codes.html. A state that is not here is that of a living job."""
+"""States of ended jobs: https://slurm.schedmd.com/job_state_codes.html. Any other state is that of a living job."""
 
 
 class Job(NamedTuple):
-    """`nodes` is "" of a job that has none: it waits, or never ran, or its node is gone."""
+    """A job of ours. `nodes` is "" if it has none: it waits, or never ran, or its node is gone."""
 
     number: int
     state: str
@@ -67,23 +67,23 @@ class Job(NamedTuple):
 
     @property
     def never_ran(self) -> bool:
-        """Slurm gives a job that ended in the queue the same moment as its beginning and its end."""
+        """True if it ended in the queue: Slurm gives such a job the same moment as its beginning and its end."""
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
     @property
     def waited_in_vain(self) -> bool:
-        """It was taken from the queue when its wait was over, and nobody had a node for it."""
+        """True if it was taken from the queue when its wait was over, without having had a node."""
         if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
             return False
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
-        """Whether it still waits, and Slurm has not taken it from the queue in time: it may not even look at it."""
+        """Return whether it still waits because Slurm has not taken it from the queue in time, or never tried to."""
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
 def read_queue(text: str) -> list[Job]:
-    """Our jobs, oldest first. What is submitted twice with one token is one: the first of them."""
+    """Return our jobs, oldest first. Of several jobs with one token, only the first is included."""
     found: dict[str, Job] = {}
     for job in sorted(_ours(text.splitlines()), key=lambda each: each.number):
         found.setdefault(job.token, job)
@@ -91,19 +91,19 @@ def read_queue(text: str) -> list[Job]:
 
 
 def of_token(text: str, token: str) -> list[Job]:
-    """All jobs of one token, the first of which counts."""
+    """Return all jobs of one token, oldest first. The first one counts."""
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
 
 
 class Step(NamedTuple):
-    """`step_id` is `17.3`."""
+    """A running step. `step_id` is like `17.3`."""
 
     step_id: str
     name: str
 
 
 def read_steps(text: str, job: int) -> list[Step]:
-    """Those of a job."""
+    """Return the steps of a job."""
     rows = (line.strip().split("|") for line in text.splitlines())
     return [Step(row[0], row[1]) for row in rows if len(row) == 3 and row[0].startswith(f"{job}.")]
 
@@ -153,7 +153,10 @@ def _state(job: Job) -> InstanceState:
 
 
 def _ended_by(job: Job) -> EndedBy:
-    """An instance ends itself too when its time-to-live is over: it counts that more finely than Slurm does."""
+    """
+    Return what ended a job. An instance also ends itself when its time-to-live is over, which it measures more finely
+    than Slurm does.
+    """
     if job.waited_in_vain:
         return EndedBy.CLOUD
     by = EndedBy.FAULT if job.reason == _NODE_LOST else _ENDS[job.state]

@@ -1,4 +1,4 @@
-"""What a job on a cluster may not say. Nobody is asked."""
+"""Validates Slurm jobs offline."""
 
 from __future__ import annotations
 

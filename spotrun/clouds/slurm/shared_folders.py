@@ -1,4 +1,4 @@
-"""Whether a folder may be seen by the nodes of a cluster, as far as this machine's mounts tell."""
+"""Guesses from this machine's mounts whether the nodes of a cluster may share a folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ MOUNTS = Path("/proc/self/mounts")
 OF_ONE_MACHINE = frozenset(
     {"bcachefs", "btrfs", "devtmpfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
 )
-"""What lies on a disk, or in the memory, of the machine that has it mounted. It may lend it to others."""
+"""File systems on a disk or in the memory of the machine that mounts them. It may export them to others."""
 
 
 def file_system_of(path: Path, mounts: Path = MOUNTS) -> str:
-    """The kind of the file system that a path is on, whether or not it exists: `nfs4`, `lustre`, `ext4`."""
+    """Return the kind of the file system of a path that need not exist: `nfs4`, `lustre`, `ext4`."""
     wanted = path.expanduser().absolute()
     found = max(
         ((folder, kind) for folder, kind in _mounted(mounts) if wanted.is_relative_to(folder)),
@@ -27,6 +27,9 @@ def is_of_one_machine(kind: str) -> bool:
 
 
 def _mounted(mounts: Path) -> list[tuple[Path, str]]:
-    """Later ones hide earlier ones of the same place: proc(5). A space in a name is written as \\040."""
+    """
+    Return the folder and the kind of each mount, last one first, since a later mount hides an earlier one of the same
+    place: proc(5). A space in a name is written as \\040.
+    """
     rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     return [(Path(row[1].replace("\\040", " ")), row[2]) for row in reversed(rows) if len(row) > 2]

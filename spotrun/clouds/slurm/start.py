@@ -1,5 +1,5 @@
 """
-The first process of an instance: what a job of ours runs on its node. Its end is the end of the instance.
+The first process of an instance, which a job of ours runs on its node. Its end is the end of the instance.
 
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
@@ -27,9 +27,14 @@ from spotrun.clouds.slurm.ids import instance_id_of
 from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
-"""Variables that begin so tell libraries to adapt to Slurm. A training is in a job of ours, and adapts to nothing."""
+"""
+Prefixes of variables that make libraries adapt to Slurm. A training runs inside a job of ours, and must not adapt.
+"""
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
-"""A program that Slurm's signal does not end before it can listen: the node may be taken in the job's first second."""
+"""
+Starts a program with SIGTERM ignored, so that the signal cannot end it before it listens: Slurm may take the node in
+the job's first second.
+"""
 LISTENER = (
     *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
     *UNENDED,
@@ -41,7 +46,7 @@ FOLDER_PREFIX = "spotrun-"
 
 
 class Assignment(NamedTuple):
-    """What the arguments say, and under which number Slurm knows the job."""
+    """The arguments of this program, and the number of the job in Slurm."""
 
     run_uri: str
     run_uid: str
@@ -51,7 +56,7 @@ class Assignment(NamedTuple):
     init: list[str]
     job: str
     member: int | None = None
-    """Its index in a gang, whose others reach it at `address`."""
+    """Index in a gang, whose other members reach this one at `address`. None for a single instance."""
     address: str = ""
 
     @classmethod
@@ -68,7 +73,7 @@ class Assignment(NamedTuple):
         return self.scratch / f"{FOLDER_PREFIX}{os.getuid()}-{number}"
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Of an agent. The node's GPUs are in variables of their own, which stay."""
+        """Return the environment of an agent. The node's GPUs are in variables without those prefixes, which stay."""
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
             kept
@@ -90,7 +95,7 @@ class Assignment(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """The exit code of the instance's command, or OVER."""
+    """Run the instance, and return the exit code of its command, or OVER."""
     signal.signal(signal.SIGTERM, _leave)  # the job ends within KillWait
     lock = prepared(assignment)
     try:
@@ -101,8 +106,8 @@ def main(assignment: Assignment) -> int:
 
 def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
     """
-    Run the instance's command in its folder until that ends, the time-to-live is over, or SIGTERM comes; then nothing
-    of it is left. `hears` is the command of a process that listens meanwhile, if there has to be one.
+    Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM comes. Then
+    end all its processes and remove the folder. `hears` is the command of a process that listens meanwhile, if any.
     """
     over_s = time.monotonic() + assignment.life_s
     processes.become_subreaper()
@@ -127,13 +132,13 @@ def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
 
 
 def prepared(assignment: Assignment) -> int:
-    """The lock of the instance's new folder. Folders that nobody holds any more are gone then."""
+    """Remove folders of dead instances, make the instance's folder, and return its lock."""
     sweep(assignment.scratch)
     return made(assignment.folder)
 
 
 def sweep(scratch: Path) -> None:
-    """Remove the folders of instances of this user that were killed on this node. Each living one holds its lock."""
+    """Remove the folders of this user's instances that were killed on this node. A living one holds its lock."""
     for folder in scratch.glob(f"{FOLDER_PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError):
             lock = _locked(folder)
@@ -142,7 +147,10 @@ def sweep(scratch: Path) -> None:
 
 
 def made(folder: Path) -> int:
-    """A new folder for this user alone. It has its lock before it has its name, so that nobody sweeps it away."""
+    """
+    Make a new folder for this user alone, and return its lock. The folder is locked before it gets its name, so that no
+    other process sweeps it away.
+    """
     unnamed = folder.with_name(f".{folder.name}")
     for left in (folder, unnamed):
         shutil.rmtree(left, ignore_errors=True)
@@ -154,8 +162,10 @@ def made(folder: Path) -> int:
 
 def _locked(folder: Path) -> int:
     """
+    Lock a folder.
+
     Raises:
-        OSError: a living process has it, or the folder is somebody else's.
+        OSError: a living process has the lock, or the folder belongs to another user.
     """
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -167,7 +177,10 @@ def _locked(folder: Path) -> int:
 
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
-    """Its step gets the signal through srun, and finds its file gone. Slurm would wait for it, with the node."""
+    """
+    End the listener: its step gets the signal through srun, and finds its file gone. Otherwise Slurm would wait for the
+    step and keep the node.
+    """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         listener.wait(ENDS_WITHIN_S)

@@ -1,4 +1,4 @@
-"""How sbatch is asked for an instance. What differs between two jobs is in its arguments, and nothing in its script."""
+"""The sbatch command for an instance. Two jobs differ only in its arguments, and share one script."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spotrun.instance import LaunchRequest
 
 LOGS_VARIABLE = "SPOTRUN_SLURM_LOGS"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. The Python that runs here has to be on the nodes too."""
+"""The init process of an instance. The nodes must have the Python that runs here."""
 _MINUTE_S = 60
 
 
 def logs() -> Path:
-    """Where jobs print, below the user's home, which nodes share with this machine."""
+    """Return the folder of the jobs' logs, below the user's home, which nodes share with this machine."""
     return Path(os.environ.get(LOGS_VARIABLE) or "~/.spotrun/slurm").expanduser()
 
 
@@ -37,12 +37,12 @@ def submission(
     request: LaunchRequest, config: SlurmConfig, partition: Partition, init: Sequence[str] = BOOTSTRAP
 ) -> list[str]:
     """
-    The words of the command.
+    Return the command that submits a job for `request`.
 
     A job that Slurm has not begun when `wait` is over cannot end by its deadline, so Slurm itself takes it from the
-    queue then: no runner has to be there. It does not look at the deadline of a job that cannot begin at all, as one of
-    a partition that is down: whoever lists jobs cancels that. Two jobs of one token never run side by side (singleton).
-    https://slurm.schedmd.com/sbatch.html
+    queue then: no runner has to be there. Slurm ignores the deadline of a job that cannot begin at all, for example in
+    a partition that is down: the next driver that lists jobs cancels that. Two jobs of one token never run at the same
+    time (singleton). https://slurm.schedmd.com/sbatch.html
     """
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
     wait_s = int(config.wait.total_seconds())
@@ -65,13 +65,13 @@ def submission(
 
 
 def trial(config: SlurmConfig, partition: Partition) -> list[str]:
-    """The words of a command that asks whether such a job could ever run, and submits nothing."""
+    """Return a command that asks whether such a job could ever run, and submits nothing."""
     limit = f"--time={int(partition.max_time.total_seconds()) // _MINUTE_S}"
     return ["sbatch", "--test-only", *_nodes(config.nodes), *_what(config, partition), limit, "--wrap=true"]
 
 
 def _nodes(count: int) -> Iterator[str]:
-    """All or none: Slurm begins a job when it has all of its nodes."""
+    """Yield the arguments for this many nodes, all or none: Slurm begins a job when it has all of its nodes."""
     yield f"--nodes={count}"
     yield f"--ntasks={count}"
     if count > 1:
@@ -79,7 +79,7 @@ def _nodes(count: int) -> Iterator[str]:
 
 
 def _program(request: LaunchRequest) -> Iterator[str]:
-    """What runs on the first node."""
+    """Yield the module that runs on the first node, with its own argument if it has one."""
     if request.count is None:
         yield "spotrun.clouds.slurm.start"
     else:

@@ -1,4 +1,4 @@
-"""What a job says about itself in its comment, which is set in the same call that submits it."""
+"""Writes and reads a job's comment, which holds the job's tags and is set in the call that submits it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ OURS = "spotrun:"
 
 
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose a job is, and what it was asked for. Its partition and its name, the token, are Slurm's own fields."""
+    """The run of a job, and its request. Its partition and its name, which is the token, are Slurm's own fields."""
 
     run_uid: str
     launch: int
     offering: Offering
     time_to_live: timedelta
     wait: timedelta
-    """How long it may be in the queue."""
+    """Maximum time in the queue."""
     count: int | None = None
-    """How many members of a gang it has; None of an instance on its own."""
+    """The number of a gang's members; None for a single instance."""
 
 
 def comment_of(request: LaunchRequest, wait: timedelta) -> str:
-    """`spotrun:0123456789?launch=17&…`: one word, in which each value is quoted as in an address."""
+    """Return one word, `spotrun:0123456789?launch=17&…`, in which each value is quoted as in a URL."""
     what = request.offering
     facts = {
         "launch": request.launch,
@@ -48,7 +48,7 @@ def comment_of(request: LaunchRequest, wait: timedelta) -> str:
 
 
 def tags_of(comment: str, partition: str) -> Tags | None:
-    """None of a job that is not ours, or whose comment somebody has changed."""
+    """Read a job's comment; None if the job is not ours, or its comment was changed."""
     run_uid, mark, facts = comment.removeprefix(OURS).partition("?")
     if not comment.startswith(OURS) or not mark:
         return None
