@@ -1,5 +1,5 @@
 """
-Sentences of like length are one batch; a sampler with `set_epoch` makes them anew, so that epochs differ in length.
+Sentences of like length are one batch; a sampler with `set_epoch` makes new ones, so that epochs differ in length.
 
 Stands for: speech and translation toolkits with bucketing samplers.
 """

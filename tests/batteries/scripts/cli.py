@@ -1,5 +1,5 @@
 """
-LightningCLI with a configuration file that it writes beside the logs.
+LightningCLI with a configuration file that it writes next to the logs.
 
 Stands for: projects whose `main` is `LightningCLI(Model, Data)`.
 """

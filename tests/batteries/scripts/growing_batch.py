@@ -1,5 +1,5 @@
 """
-The batch grows with the epochs, in a loader that is made anew for each.
+The batch grows with the epochs, in a new loader for each.
 
 Stands for: recipes that raise the batch size and not the rate (`reload_dataloaders_every_n_epochs`).
 """

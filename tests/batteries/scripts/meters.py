@@ -1,5 +1,5 @@
 """
-Metrics that go on over epochs, beside those that Lightning resets, and outputs that are gathered in a list.
+Metrics that go on over epochs, besides those that Lightning resets, and outputs that are gathered in a list.
 
 Stands for: medical and classification repositories with torchmetrics and a confusion matrix in the end.
 """

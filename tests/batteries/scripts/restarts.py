@@ -1,5 +1,5 @@
 """
-Cosine with warm restarts, stepped by the hook with a fraction of the epoch, beside a schedule of the weight decay.
+Cosine with warm restarts, stepped by the hook with a fraction of the epoch, besides a schedule of the weight decay.
 
 Stands for: self-supervised and segmentation repositories that step schedulers by themselves.
 """

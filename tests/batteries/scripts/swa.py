@@ -1,5 +1,5 @@
 """
-Lightning's StochasticWeightAveraging on a network with batch norms, whose statistics it computes anew at the end.
+Lightning's StochasticWeightAveraging on a network with batch norms, whose statistics it computes again at the end.
 
 Stands for: competition kernels and baselines that add SWA for the last epochs.
 """
