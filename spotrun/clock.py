@@ -26,7 +26,7 @@ def zone(time_scale: float) -> str:
 class Clock(Protocol):
     scale: float
     ahead: timedelta
-    """How far this machine was ahead of the cloud, by which `put_back` corrected `now`; below 0 if it was behind."""
+    """Time by which this machine was ahead of the cloud; `put_back` corrected `now` by it. Below 0 if it was behind."""
 
     def now(self) -> datetime:
         """Return the date and time in run time, aware, in UTC. It may jump: never derive a deadline from it."""

@@ -36,7 +36,7 @@ from spotrun.units import Unreadable
 
 
 class Account(NamedTuple):
-    """What rents and what ends, for all runs of an account at once."""
+    """The ports that rent and end, for all runs of an account at once."""
 
     driver: CloudDriver
     guards: Guards = NoGuards()
@@ -45,7 +45,7 @@ class Account(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a person wants to rent, by flags. In `doctor` they win over the job."""
+    """The wish of a person who rents, by flags. In `doctor` they win over the job."""
 
     regions: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
@@ -54,11 +54,12 @@ class Wish(NamedTuple):
     rates: str | None = None
     """A file or URL that says how often spot instances are taken."""
     store: str | None = None
-    """Where runs would live; a job that is looked at says so itself."""
+    """The store where runs would live; a job that is checked names its own."""
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        What a job asks for, with this in its place where a flag was given. `like` are accelerators of that cloud.
+        Return what a job wants, with the values of the flags that were given. `like` is an example of accelerators of
+        that cloud.
 
         Raises:
             SpecInvalid: the accelerators cannot be read.
@@ -96,7 +97,7 @@ class Shell(NamedTuple):
 
 
 def way_inside(spec: RunSpec) -> str:
-    """What to say before a shell opens on a rented instance, beside its container; "" if it has none."""
+    """Return what to print before a shell opens on a rented instance, outside its container; "" if it has none."""
     place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
     return "" if spec.image is None else f"the training is in a container: {place} opens a shell there\n"
 
@@ -115,9 +116,9 @@ class Cloud(CloudRules[RunSpec], Protocol):
     """
 
     simulated: bool
-    """Nobody is ever billed for its prices."""
+    """True if no user is ever billed for its prices."""
     sends_bills: bool = True
-    """Whether there is a bill of its own, with which that of a run can be compared."""
+    """True if the cloud sends a bill of its own, with which that of a run can be compared."""
     failed_starts: str = ""
     """In a run's folder, how the names begin of the logs of launches whose agent never ran; "" if there are none."""
 
@@ -126,18 +127,18 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
         """
-        What rents for a run of `spec`.
+        Return the driver that rents for a run of `spec`.
 
         Raises:
             CloudError: an SDK is not installed.
         """
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
-        """What ends an instance from outside if neither it nor any runner does."""
+        """Return the guards, which end an instance from outside if neither it nor any runner does."""
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """What the instances of a run may do."""
+        """Return the identities, which say what the instances of a run may do."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
@@ -158,19 +159,19 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        See whether there are the places that a job names, before a run of it begins. Nobody is asked over the network.
+        Check, without the network, that the places that a job names exist, before a run of it begins.
 
         Raises:
-            SpecInvalid: there are not.
+            SpecInvalid: one of them does not exist.
         """
         return
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        See whether there is the identity that a job names for all runs. Nothing is changed.
+        Check that the identity that a job names for all runs exists, and change nothing.
 
         Raises:
-            CloudError: there is none of that name; or, as AccessDenied or CloudUnavailable, nobody knows.
+            CloudError: there is none of that name; or, as AccessDenied or CloudUnavailable, that cannot be found out.
         """
         return
 
@@ -189,7 +190,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         )
 
     def never_rented(self, kind: str) -> Unreadable | None:
-        """Why an instance type, or accelerators, of this name is never rented out here; None if it may be."""
+        """Return why an instance type, or accelerators, of this name is never rented out here; None if it may be."""
         return None
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
@@ -200,11 +201,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
-        """What tells an agent that its instance will be taken. `environment` is that of the instance."""
+        """Return what tells an agent that its instance will be taken. `environment` is that of the instance."""
 
     @abstractmethod
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """How a person gets onto an instance of a run of `spec`."""
+        """Return the shell by which a person gets onto an instance of a run of `spec`."""
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         """
@@ -242,7 +243,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def account(self, regions: Sequence[str]) -> Account:
         """
-        To look at and to end what is there, whichever run it belongs to; in all regions if none is named.
+        Return the account, to list and to end what is there, of all runs; in all regions if none is named.
 
         Raises:
             SpecInvalid: it has no such regions.
@@ -250,16 +251,16 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_regions(self, regions: Sequence[str]) -> None:
         """
-        See whether there are regions that a person has named. Nobody is asked over the network.
+        Check, without the network, that the regions that a person has named exist.
 
         Raises:
-            SpecInvalid: there are not.
+            SpecInvalid: one of them does not exist.
         """
         return
 
     @abstractmethod
     def offers(self, wish: Wish) -> Quotes:
-        """What can be rented of that kind, for how much, and how that has moved."""
+        """Return what can be rented of that kind, for how much, and how that has moved."""
 
     @abstractmethod
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
@@ -267,11 +268,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
-        """What `doctor` finds out about the account, and about what a job or its user wants of it."""
+        """Yield what `doctor` finds out about the account, and about what a job or its user wants of it."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        What begins nights of a job in this region and attends to them with no machine of the user.
+        Return what begins nights of a job in this region and attends to them with no machine of the user.
 
         Raises:
             SpecInvalid: the cloud has no such thing.
@@ -282,11 +283,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
         )
 
     def runner_calls(self, calls: Calls) -> RunnerCalls | None:
-        """What calling the function of a night cost; None where there are no such nights."""
+        """Return what calling the function of a night cost; None where there are no such nights."""
         return None
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
-        """Where a job may rent; none if the job does not say."""
+        """Return the regions where a job may rent; none if the job does not say."""
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 
@@ -308,7 +309,7 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
-    """A refusal of each secret that no instance of a cloud reaches. `advice` is told where that cloud keeps one."""
+    """Yield a refusal of each secret that no instance reaches. `advice` receives where this cloud keeps one."""
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
         if reference.kind != own.kind:
@@ -317,7 +318,7 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
-    """The secrets of a job on a cloud. A job that is rehearsed on another cloud is looked at as if it were for this."""
+    """Return the secrets of a job on a cloud. A job that is rehearsed on another cloud counts as one for this cloud."""
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():
         own = cloud.secret(name)

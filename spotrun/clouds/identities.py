@@ -23,7 +23,7 @@ not allowed.
 """
 
 TRIAL = "doctor"
-"""How the uid of a run begins that does not exist: `doctor` gives it an identity, and takes that away again."""
+"""Prefix of the uid of a run that does not exist: `doctor` gives it an identity, and takes that away again."""
 TRIAL_LASTS = timedelta(hours=1)
 """A trial identity that is older was left behind."""
 
@@ -33,7 +33,7 @@ def trial_uid(now: datetime) -> str:
 
 
 def is_left_trial(uid: str, now: datetime) -> bool:
-    """Whether it is the uid of a trial, and none that may be under way."""
+    """Return whether `uid` is that of a trial that cannot be under way any more."""
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
     except ValueError:
@@ -49,7 +49,7 @@ class Identities(Protocol):
     """
 
     noun: str
-    """What the cloud calls one: `role`."""
+    """The cloud's word for an identity: `role`."""
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """

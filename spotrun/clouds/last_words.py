@@ -1,4 +1,4 @@
-"""What an instance said that ended before its agent took over: the log of its start, or its console."""
+"""Finds the words of an instance that ended before its agent took over: in the log of its start, or its console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.port import Store
 
 _OWN_LINE = re.compile(r"\bspotrun: .*")
-"""What a console shows of others may hold anything, a secret too."""
+"""Lines of spotrun in a console. Lines of other programs may hold anything, a secret too."""
 
 
 class LastWords:
@@ -28,7 +28,7 @@ class LastWords:
         launch, None if the cloud no longer lists it.
 
         Raises:
-            StoreUnavailable: nobody knows yet.
+            StoreUnavailable: the log cannot be read yet.
         """
         if not self._cloud.failed_starts:
             return ""

@@ -1,4 +1,4 @@
-"""The archives that runners of nights are made of, beside the nights of a store."""
+"""The archives that runners of nights are made of, next to the nights of a store."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete those that are not `needed`, which says their file names. One that is young may be of a night that
-        somebody else installs just now. What cannot be deleted costs less than a cent a year, and the next installation
-        tries again.
+        Delete the archives whose file names `needed` does not return, and keep young ones: another process may be
+        installing their night. What cannot be deleted costs less than a cent a year, and the next installation tries
+        again.
         """
         young = self._clock.now() - _YOUNG
         try:

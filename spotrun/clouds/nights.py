@@ -1,4 +1,4 @@
-"""What calls a runner in a cloud, so that a night needs no machine of the user: the port."""
+"""Port for what calls a runner in a cloud, so that a night needs no machine of the user."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15
 ANEW = "`spotrun night install` makes it anew, `spotrun night rm` removes the rest"
-"""What can be done where a part of a night is missing."""
+"""Advice where a part of a night is missing."""
 
 
 class Due(NamedTuple):
-    """When a schedule fires: at these minutes of an hour, on these days, by the clock of the night's time zone."""
+    """The times of a schedule: these minutes of an hour, on these days, by the clock of the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int
@@ -46,7 +46,8 @@ def _time_of(night: Night) -> tuple[int, int]:
 
 class Alarm(Protocol):
     """
-    What calls the runner of one night while its run lives, as that runner sets it. Failures are those of CloudDriver.
+    An alarm that calls the runner of one night while its run lives, as that runner sets it. Failures are those of
+    CloudDriver.
 
     Each call may be repeated. An object remembers what it has set: `again` sets it whatever it remembers, because
     another process may have set it meanwhile.
@@ -63,7 +64,7 @@ class Alarm(Protocol):
 
 
 class Function(NamedTuple):
-    """What is called: an archive with spotrun in it, for this Python and these processors."""
+    """The code that is called: an archive with spotrun in it, for this Python and these processors."""
 
     data: bytes
     python: str
@@ -99,7 +100,7 @@ class Nights(Protocol):
         """
 
     def put_address(self, place: Reference) -> str:
-        """What to type for another address in the place of the one that is there."""
+        """Return the command that puts another address in the place of the one that is there."""
 
     def pinned(self, name: str) -> Pin | None:
         """Read the pin of a night's runner; None if there is no runner, or an earlier spotrun installed it."""
@@ -115,16 +116,16 @@ class Nights(Protocol):
         """Call the runner once, to see that it runs. It goes on with a run that lives."""
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
-        """Call the runner for a night that is due now. What it answers."""
+        """Call the runner for a night that is due now, and return its answer."""
 
     def wrong(self, night: Night, store: str) -> str:
-        """What is wrong with what calls the runner, in a sentence; "" if all is as it was installed."""
+        """Say in a sentence what is wrong with what calls the runner; "" if all is as it was installed."""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """Remove all that `install` made for a night of this store, with what no other night of it needs."""
 
     def alarm(self, name: str) -> Alarm:
-        """For the runner itself."""
+        """Return the alarm of a night, for its runner."""
 
     def usd(self, hours: float) -> Decimal:
-        """What calling the runner costs in a night whose run lives so long, with what that asks the store."""
+        """Return what calling the runner costs in a night whose run lives `hours`, with its requests to the store."""

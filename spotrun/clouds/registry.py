@@ -30,7 +30,7 @@ def cloud_named(name: str) -> Cloud:
 
 
 def cloud_of(spec: RunSpec) -> Cloud:
-    """The cloud that a run rents from; with a machine of the user's own beside it, if the job names one."""
+    """Return the cloud that a run rents from, along with a machine of the user's own if the job names one."""
     rented = cloud_named(spec.resources.cloud)
     if spec.resources.home is None:
         return rented
@@ -40,5 +40,5 @@ def cloud_of(spec: RunSpec) -> Cloud:
 
 
 def nights_of(night: Night) -> Nights:
-    """What calls the runner of a night."""
+    """Return what calls the runner of a night."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

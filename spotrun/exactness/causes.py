@@ -11,7 +11,7 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 @dataclass(frozen=True)
 class Evidence:
     """
-    What is known beside the difference: how many trainers went on from a checkpoint, what the run itself named as
+    Facts besides the difference: how many trainers went on from a checkpoint, what the run itself named as
     changed and in no checkpoint, and which files the training wrote outside of its work folder. `varies`: two straight
     trainings may differ there too, as nothing has shown that they do not.
     """

@@ -15,7 +15,7 @@ _TIME = re.compile(
 )
 """A date with a time of day, or a time of day."""
 TIMES = ("_runtime", "_per_second", "_preparation_time")
-"""How names of metrics end in which transformers logs how long something took."""
+"""Suffixes of the metrics in which transformers logs how long something took."""
 _DURATION = re.compile(
     r"(?:^|[^a-z0-9])(?:(?:wall_?|run)?time|timestamp|elapsed|duration|took|secs?|seconds|throughput|fps)"
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"

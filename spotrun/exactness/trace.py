@@ -78,7 +78,7 @@ class Improved:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """What objects held at an early `moment`. What differs there in two trainings differs without an interruption."""
+    """The contents of objects at an early `moment`: a difference there in two trainings needs no interruption."""
 
     moment: str
     places: dict[str, str]

@@ -83,7 +83,7 @@ class Varying:
         return _replaced(text, of_line | of_shape) if of_line or of_shape else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """How many rows there are is something, too."""
+        """Return whether a file holds anything without what varies; the number of its rows is something, too."""
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 

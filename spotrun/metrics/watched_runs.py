@@ -161,7 +161,7 @@ class _Crew:
         def work() -> None:
             try:
                 future.set_result(act())
-            except Exception as error:  # noqa: BLE001  it is raised where the result is asked for
+            except Exception as error:  # noqa: BLE001  it is raised where the result is read
                 future.set_exception(error)
 
         self._work.put(work)

@@ -202,10 +202,10 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
     Return what to request now: the cheapest spot that has not just refused or been lost, or on-demand.
 
-    Spot is missing since the loss (or the notice). Once that is too long, and spot was asked for in vain, the run goes
-    on demand even if there are more pools to ask. It does so at once if there is no spot pool at all, if nothing trains
-    and every one has rejected the request, or if all spot that can be asked lasts so briefly that an hour of progress
-    would cost more than on demand.
+    Spot is missing since the loss (or the notice). Once that is too long, and requests for spot were in vain, the run
+    goes on demand even if there are more pools to try. It does so at once if there is no spot pool at all, if nothing
+    trains and every one has rejected the request, or if all spot that can be requested lasts so briefly that an hour of
+    progress would cost more than on demand.
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)

@@ -148,8 +148,8 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot to choose from. While an instance trains, spot is asked for now and then. A pool that was just lost,
-    or is where the newest instance was stillborn, is among it only if there is no other.
+    Return the spot to choose from. While an instance trains, the run requests spot now and then. A pool that was just
+    lost, or is where the newest instance was stillborn, is among it only if there is no other.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []

@@ -104,8 +104,8 @@ def _prices(
     state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return what an instance is charged, by the cloud or by what was recorded. Where neither tells, the price counts at
-    which it was asked for: a cloud may deny its price history, and what is deleted has no tags.
+    Return what an instance is charged, by the cloud or by what was recorded. Where neither tells, the price of its
+    request counts: a cloud may deny its price history, and what is deleted has no tags.
     """
     found = instance.prices or state.member(name).prices
     asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour

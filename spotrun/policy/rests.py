@@ -3,8 +3,8 @@ Finds which pools rest after a refusal, until when, and why.
 
 A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
 the cloud finds with a request, last until the user does something. The cloud may find the fault only when it starts the
-instance. So such a pool is asked again after ever longer rests, but it is never given up. A rejected request that would
-be another one now (there is a new subnet, image or template) is asked for at once.
+instance. So the runner tries such a pool again after ever longer rests, and never gives it up. It repeats a rejected
+request at once if that would be another one now (there is a new subnet, image or template).
 """
 
 from __future__ import annotations
@@ -171,6 +171,6 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
-    """Whether what surrounds the instance would be something else than what was rejected."""
+    """Return whether the instance would now have another image, subnet or template than the rejected one."""
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

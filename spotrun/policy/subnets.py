@@ -1,5 +1,5 @@
 """
-Which subnet to start in: the best of its zone, until an instance there has ended before its agent took over.
+Chooses the subnet to start in: the best of its zone, until an instance there has ended before its agent took over.
 
 A subnet may lead nowhere, so that no instance in it installs what its agent needs. Then each launch there would pay for
 a machine that never trains. So another subnet of the zone comes next, and then another zone.
@@ -20,7 +20,7 @@ from spotrun.policy.launches import rejected, stillborn
 from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
-"""Run time. For this long after its newest instance was stillborn a zone without another subnet is asked last."""
+"""Run time for which a zone without another subnet comes last after its newest instance was stillborn."""
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:

@@ -28,7 +28,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    What fetch wrote into `folder`, wherever links on the way to it lead. See spotrun.checkpoint.fetching.Record.
+    The record of what fetch wrote into `folder`, wherever links on the way to it lead. See
+    spotrun.checkpoint.fetching.Record.
 
     `problem` says why it cannot be read or written; then later fetches keep files that this one could replace.
     """

@@ -55,7 +55,7 @@ def remember(run: OpenRun) -> None:
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Where the home cannot be written to, a later command asks."""
+    """Note that this user knows the run; if the home cannot be written to, a later command asks."""
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

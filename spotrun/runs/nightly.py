@@ -121,7 +121,7 @@ def _if_late(run: OpenRun) -> str:
 
 
 def clean_up(run: OpenRun) -> None:
-    """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
+    """Make sure that a run that ended, or got a request to stop, left nothing running and all its news delivered."""
     with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

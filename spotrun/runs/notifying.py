@@ -17,7 +17,7 @@ def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
     Send news to the receivers that the job names; and print here each piece that they did not receive.
 
-    Of a run that is not known here nobody is told: its job may name any command. `ours`: it is known, or was compared.
+    A run that is not known here sends no news: its job may name any command. `ours`: it is known, or was compared.
     """
     told = run.spec
     if told.notify and not ours and not is_known(run):

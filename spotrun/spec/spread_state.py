@@ -36,9 +36,9 @@ KEYWORDS = frozenset(("fsdp", "fsdp_config", "fsdp_plugin", "deepspeed", "deepsp
 """Arguments of TrainingArguments and Accelerator."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 FILES_MAX = 300
-"""Files of the work folder that are read."""
+"""Maximum files of the work folder that are read."""
 BYTES_MAX = 1 << 20
-"""Of a file. Longer ones are data."""
+"""Maximum bytes of a file that is read. Longer ones are data."""
 _STRATEGY = re.compile(r"(fsdp|deepspeed|model_parallel)", re.IGNORECASE)
 _FLAG = re.compile(
     r"--(use[_-])?(fsdp|deepspeed)([_-].*)?(=.*)?|(.*[-+./])?strategy=(fsdp|deepspeed|model_parallel).*", re.IGNORECASE
@@ -56,7 +56,7 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 
 class Finding(NamedTuple):
-    """What was found, and in which line of which file; without a file, in the command itself."""
+    """A finding, with its file and line; without a file, it is in the command itself."""
 
     what: str
     path: str = ""
@@ -187,7 +187,7 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 
 class _Names(ast.NodeVisitor):
-    """What a Python file names of MODULES and NAMES, by line; and the modules that it imports, by level."""
+    """The MODULES and NAMES that a Python file names, by line; and the modules that it imports, by level."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.found: set[tuple[str, int]] = set()
@@ -223,7 +223,7 @@ class _Names(ast.NodeVisitor):
             self.found.add((node.value, node.lineno))
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        """What a variable holds is not known."""
+        """Note an argument that spreads the state over ranks. The value of a variable is unknown."""
         value = (
             node.value.value if isinstance(node.value, ast.Constant) else isinstance(node.value, ast.Dict | ast.Call)
         )

@@ -1,5 +1,5 @@
 """
-What the run has cost so far, as metrics of the libraries' loggers of the training, where people already look.
+Logs what the run has cost so far as metrics, by the loggers of the training's library, where people already look.
 
 The figures go to the loggers directly. Metrics that schedulers and early stopping read must be the same bits in an
 interrupted training as in a straight one, and dollars are not.

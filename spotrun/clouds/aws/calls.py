@@ -30,7 +30,10 @@ from spotrun.units import shown
 T = TypeVar("T")
 
 RENEWED_EVERY_S = 60.0
-"""New clients read the credentials anew, which may call a program or a server of the user's."""
+"""
+Minimum seconds between renewals of the clients: new ones read the credentials again, which may call a program or a
+server of the user's.
+"""
 PRICING_REGION = "us-east-1"
 """The price list is served from a few regions only; this one knows all the others' prices."""
 
@@ -72,7 +75,7 @@ def default_region() -> str:
 
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
-    See whether the SDK knows these regions: nobody answers for one that there is not, as if the network were down.
+    Check that the SDK knows these regions: a call to a region that does not exist fails as if the network were down.
     `key` is that of the job where they stand.
 
     Raises:
@@ -95,7 +98,7 @@ def _like(name: str, known: Iterable[str]) -> str | None:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether the trouble ends by itself, and soon. Expired credentials do not: somebody has to renew them."""
+    """Return whether the trouble ends by itself, and soon. Expired credentials do not: the user has to renew them."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
@@ -190,7 +193,7 @@ class Region:
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
         """
-        What `call` answers. It is repeated, so it must be harmless to repeat.
+        Return what `call` returns. `ask` repeats it, so a repetition must be harmless.
 
         Raises:
             CloudError: see CloudDriver.
@@ -209,7 +212,7 @@ class Region:
         return patiently(once, _passes, self._patience, self._clock)
 
     def _renew_clients(self) -> None:
-        """A client keeps the credentials that it was made with, although its user may have logged in anew."""
+        """Drop the clients: each keeps the credentials that it was made with, and its user may have logged in again."""
         now_s = self._clock.monotonic()
         if now_s - self._renewed_s >= RENEWED_EVERY_S:
             self._renewed_s = now_s

@@ -1,4 +1,4 @@
-"""What one region rents out, read seldom and kept for a while: types, zones, prices, image and network."""
+"""Reads what one region rents out, and keeps each answer for a while: types, zones, prices, image and network."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = 3600.0
-"""How long the shipped prices are used before the live list is asked for again."""
+"""Seconds for which the shipped prices are used before the live list is requested again."""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
 MIB_PER_GIB = 1024
 
 
 class Catalog:
-    """What one region has."""
+    """Types, zones, prices, image and network of one region."""
 
     def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
         self._region = region
@@ -53,7 +53,7 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """What is as it was read last, because it cannot be read now."""
+        """Yield a remark for each thing that is shown as it was read last, because it cannot be read now."""
         kept = {
             "the list of types": self._types.trouble,
             "where each type is": self._zones.trouble,
@@ -73,7 +73,7 @@ class Catalog:
 
     @property
     def zones(self) -> dict[str, set[str]]:
-        """Where each type is offered, whether or not there is a subnet of ours."""
+        """Return the zones that offer each type, whether or not there is a subnet of ours."""
         return self._zones.get()
 
     @property
@@ -86,7 +86,7 @@ class Catalog:
         return self._launch_template.get()
 
     def forget_image(self) -> None:
-        """It is looked up anew when it is needed next."""
+        """Forget the image, so that the next use reads it again."""
         self._image.forget()
 
     def forget_launch_template(self) -> None:
@@ -147,8 +147,8 @@ class Catalog:
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
-        What spot cost from `since` on, for the bills of instances that have run since. While it cannot be read, what
-        is known of it.
+        Return what spot cost from `since` on, for the bills of instances that have run since. While it cannot be read,
+        return what is known of it.
         """
         now_s = self._clock.monotonic()
         read_s, from_then_on, history = self._history

@@ -274,7 +274,7 @@ def _sdk() -> AbstractContextManager[None]:
 
 
 def _leading(one: Forward) -> tuple[str, ...]:
-    """What makes of a session one that leads a port."""
+    """Return the arguments of `start-session` that forward a port."""
     ports = f"portNumber={one.there},localPortNumber={one.here}"
     return ("--document-name", "AWS-StartPortForwardingSession", "--parameters", ports)
 

@@ -1,4 +1,4 @@
-"""What EC2 keeps of an instance's console."""
+"""Reads what EC2 keeps of an instance's console."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded"
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
-"""What spotrun writes into tags. Anybody may write anything else, and a number without end is no price nor a time."""
+"""Forms that spotrun writes into tags. A user may write anything else, and an endless number is no price nor a time."""
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
 
@@ -138,7 +138,7 @@ def end_told(found: dict[str, Any]) -> datetime | None:
 
 
 def odd_tags(found: dict[str, Any]) -> str:
-    """Which of its tags somebody has changed so that they cannot be read; "" if none."""
+    """Name the tags that a user has changed so that they cannot be read; "" if none."""
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     odd = [
         f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"
@@ -154,7 +154,7 @@ def _launch(tags: Mapping[str, str]) -> int:
 
 
 def _number(text: str | None) -> int:
-    """0 if somebody has changed the tag."""
+    """Return the number in a tag; 0 if a user has changed or removed the tag."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
 
 

@@ -20,7 +20,7 @@ from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
 
 OF_AWS = "alias/aws/ebs"
-"""The key that AWS makes for EBS in each account: whoever may launch may use it."""
+"""The key that AWS makes for EBS in each account: every login that may launch may use it."""
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 CREATE_GRANT = "kms:CreateGrant"
 _OPERATIONS = (

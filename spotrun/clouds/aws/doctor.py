@@ -36,7 +36,10 @@ from spotrun.units import count_of, to_the_second
 
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
-"""What is denied to who has just made a role is mostly denied for good. A run waits longer: nobody sits beside it."""
+"""
+Maximum time that the doctor repeats what AWS denies after it made a role: mostly the denial is permanent. A run waits
+longer: no user watches it.
+"""
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
@@ -68,7 +71,7 @@ class AwsDoctor:
         self._capacity = Capacity(region, self._catalog, wanted)
 
     def findings(self) -> Iterator[Finding]:
-        """All findings. What a check needs and another one has found to fail is told once: the check is left out."""
+        """Yield all findings. A failure is reported once: each check that needs what has failed is left out."""
         if not (yield from _told(findings_of("identity", self._identity))):
             return
         has_image = yield from _told(findings_of("image", self._image))
@@ -188,7 +191,7 @@ class AwsDoctor:
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
     def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:
-        """As one runner does, and then as a second one, which looks at what is there."""
+        """Make the role as one runner does, and again as a second runner, which checks the one that is there."""
         make = partial(roles.make, uid, _NOWHERE)
         for _ in range(2):
             yield from self._settled("role", make, CloudUnavailable, self._clock.now() + SETTLES_WITHIN)
@@ -196,7 +199,7 @@ class AwsDoctor:
     def _settled(
         self, name: str, ask: Callable[[], object], unsettled: type[CloudError], until: datetime
     ) -> Iterator[Finding]:
-        """Ask until AWS knows the new role everywhere. Who has to wait is told once what for."""
+        """Call `ask` until AWS knows the new role everywhere. Yield once what the user has to wait for."""
         told, denied_until = False, self._clock.now() + DENIED_WITHIN
         while True:
             try:
@@ -261,7 +264,7 @@ def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
 
 
 def _told(found: Iterable[Finding]) -> Generator[Finding, None, bool]:
-    """What a check has found; in the end, whether all of it is well enough for what needs it."""
+    """Yield what a check has found; return whether all of it is well enough for what needs it."""
     failed = False
     for finding in found:
         yield finding

@@ -39,11 +39,11 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""An answer about a run in a region serves whoever asks within this time: an account has few Describe calls (P15)."""
+"""Seconds for which an answer about a run in a region serves all callers: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
 KEY_READ_FOR_S = 600.0
-"""How long an answer about the default key of EBS serves, a refusal too."""
+"""Seconds for which an answer about the default key of EBS serves, a refusal too."""
 QUOTA_TOLD_FOR_S = 60.0
 """One answer about a quota serves all pools that it limits: they refuse one after another."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
@@ -168,8 +168,8 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        The token's instance, if it is what was asked for. That there is a newer image by now does not matter:
-        only this run's token has its uid and number.
+        Return the token's instance, if it has the pool of the request. A newer image does not matter: only this run's
+        token has its uid and number.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
         mine = [each for each in seen if each.token == request.token]
@@ -206,7 +206,7 @@ class AwsDriver:
         try:
             return self._quotas.setdefault((region.name, quota), Kept(self._clock, QUOTA_TOLD_FOR_S, read)).get()
         except CloudError:
-            return ""  # the refusal itself is told in any case
+            return ""  # the refusal itself is reported in any case
 
     def _terminate_in(self, region: Region, instance_id: str) -> None:
         def call() -> Any:
@@ -220,7 +220,7 @@ class AwsDriver:
             self._snapshots.clear()
 
     def _offered_in(self, name: str) -> list[Offering]:
-        """Nothing where nobody could tell what becomes of an instance: if the region hangs, it is asked no more."""
+        """Return the offerings of a region; none while it hangs, as the fate of an instance there would be unknown."""
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class AwsDriver:
 
 
 def _key_of(region: Region) -> str:
-    """Return the default key of EBS; "" if it cannot be read: the end of an instance is told in any case."""
+    """Return the default key of EBS; "" if it cannot be read: the driver reports the end of an instance in any case."""
     try:
         return default_key(region)
     except CloudError:

@@ -26,8 +26,8 @@ GROUP, ROLE = "spotrun", "spotrun-guard"
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
-When the doctor's guard would fire. If the doctor dies before it deletes its guard, the next doctor deletes it, or the
-guard fires, finds nothing to end, and disappears.
+Time until the doctor's guard would fire. If the doctor dies before it deletes its guard, the next doctor deletes it, or
+the guard fires, finds nothing to end, and disappears.
 """
 LATER = timedelta(minutes=5)
 """

@@ -1,4 +1,4 @@
-"""What surrounds an instance: its image, its security group, and the subnets of each zone with their ways out."""
+"""Finds what surrounds an instance: its image, its security group, and the subnets of each zone with their ways out."""
 
 from __future__ import annotations
 

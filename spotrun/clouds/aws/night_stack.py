@@ -1,5 +1,5 @@
 """
-The CloudFormation stack of a night, and the code of its function: made, changed, looked at and removed, whatever state
+Makes, changes, describes and removes the CloudFormation stack of a night, and the code of its function, whatever state
 a user has left it in.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
@@ -30,7 +30,7 @@ POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
-"""What can be updated. All else that has come to rest is removed and made anew."""
+"""States of a stack that can be updated. A stack that rests in any other state is removed and made again."""
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"
@@ -81,7 +81,8 @@ class NightStack:
 
     def deploy(self, parameters: Mapping[str, str], say: Callable[[str], None]) -> None:
         """
-        CloudFormation restores nothing that somebody has deleted by hand, so such a stack is made anew.
+        Create or update the stack. CloudFormation restores nothing that a user has deleted by hand, so such a stack is
+        removed and made again.
 
         Raises:
             CloudError: it came to another end; with the first reason, as AccessDenied if a right is missing.
@@ -173,7 +174,7 @@ class NightStack:
         return found
 
     def missing(self) -> list[str]:
-        """What somebody has deleted by hand, of all that a night cannot do without."""
+        """Name what a user has deleted by hand, of all that a night cannot do without."""
         name, region = self.name, self._region
         parts: dict[str, Callable[[], Any]] = {
             "the function": lambda: region.functions.get_function(FunctionName=name),
@@ -189,7 +190,7 @@ class NightStack:
         except NotThere:
             return False
         except AccessDenied:
-            return True  # whoever may not look has to believe the stack
+            return True  # a login that may not look has to believe the stack
         return True
 
     def _wait(self, stack: str, wanted: tuple[str, ...]) -> None:

@@ -42,12 +42,12 @@ FUNCTION_S = 300.0
 
 
 def expression(night: Night) -> str:
-    """When a night is due, for EventBridge Scheduler, in the night's own time zone."""
+    """Return when a night is due, as an expression of EventBridge Scheduler in the night's own time zone."""
     return _cron(when_due(night))
 
 
 def expression_again(night: Night) -> str:
-    """When it is called again."""
+    """Return when the night is called again, as an expression of EventBridge Scheduler."""
     return _cron(when_due_again(night))
 
 
@@ -60,7 +60,7 @@ def _times(night: Night) -> dict[str, str]:
 
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
-    """Whether it calls a night of this store: its name alone does not say."""
+    """Return whether the stack calls a night of this store: its name alone does not say."""
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
 
@@ -126,7 +126,7 @@ class AwsNights:
         NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def _arns(self, paths: Sequence[str]) -> list[str]:
-        """Of parameters; their values stay encrypted."""
+        """Return the ARNs of parameters; their values stay encrypted."""
         found = list[str]()
         for start in range(0, len(paths), BATCH):
             look = partial(self._region.ssm.get_parameters, Names=[*paths[start : start + BATCH]])
@@ -180,10 +180,11 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Those of functions that an earlier spotrun installed: CloudFormation reads them when an update fails.
+        Return the file names of the archives of functions that an earlier spotrun installed: CloudFormation reads them
+        when an update fails.
 
         Raises:
-            CloudError, StoreError: somebody's stack cannot be looked at, so nobody knows.
+            CloudError, StoreError: the stack or the record of a night cannot be read, so they are unknown.
         """
         found = set()
         for name in names(store):

@@ -41,22 +41,22 @@ disk is billed (G3). One that has ended is not listed at all. A word that is not
 """
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NANO = re.compile(r"[0-9]{1,15}")
-"""What spotrun writes into labels. Anybody may write anything else."""
+"""Forms of the numbers that spotrun writes into labels. A user may write anything else."""
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
 _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
 """Labels that each instance has from its launch."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
-"""Why a launch failed that may succeed in another zone, or in some minutes."""
+"""Errors of a launch that may succeed in another zone, or in some minutes."""
 
 
 History = Callable[[Offering], Sequence[PriceSegment]]
-"""What the pool of an offering has cost, oldest first; nothing if that is not known."""
+"""Returns what the pool of an offering has cost, oldest first; nothing if that is not known."""
 
 
 class Record(NamedTuple):
-    """What Google says of one name: its row in the list, if there is one, and its operations, oldest first."""
+    """Everything that Google says of one name: its row in the list, if it has one, and its operations, oldest first."""
 
     name: str
     row: Mapping[str, Any] | None
@@ -150,7 +150,7 @@ def last_part(link: str) -> str:
 
 
 def why_not_ended(operations: Sequence[Operation]) -> str:
-    """What Google says of the last try to end what is still there; "" if nothing."""
+    """Return what Google says of the last try to end what is still there; "" if nothing."""
     last = next((each for each in reversed(operations) if each.kind == DELETE), None)
     error = None if last is None or last.error is None else failed(f"end {last.target}", last.error)
     return "" if error is None else f": {error.message}"
@@ -160,7 +160,7 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
-    """It is asked for, and not listed yet."""
+    """Return the instance of a launch that Google has accepted and does not list yet; None if it is not spotrun's."""
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
@@ -179,7 +179,7 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
     """
     Return what became of a launch that was accepted and failed then, as it does where there is no capacity.
 
-    One that was denied for its identity tells nothing: the same launch is asked for again, and its answer counts.
+    One that was denied for its identity tells nothing: the driver repeats the launch, and the new answer counts.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -235,15 +235,15 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    When its machine was switched off, if this driver saw it like that, or the one that deleted it. Google forgets an
-    operation sooner than a disk that is left.
+    Return when the machine was switched off, if this driver saw it switched off, or the driver that deleted it did.
+    None if neither did. Google forgets an operation sooner than a disk that is left.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
 
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
-    """What its name tells; None if spotrun has not made it."""
+    """Return the instance as its name describes it; None if spotrun has not made it."""
     name = read_name(record.name)
     if name is None:
         return None
@@ -273,7 +273,7 @@ def _metered(
     stopped_at: datetime | None,
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
-    """What it was charged. From when it was switched off until it is ended, the machine itself costs nothing."""
+    """Return what it was charged. From when it was switched off until it is ended, the machine itself costs nothing."""
     found = charged(prices, offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
         return found
@@ -281,7 +281,7 @@ def _metered(
 
 
 def _number(text: str | None) -> int:
-    """0 if somebody has changed the label."""
+    """Return the number in a label; 0 if a user has changed or removed the label."""
     return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
 
 

@@ -1,6 +1,6 @@
 """
-Disks of spotrun's that no instance has. Each goes with its instance, unless somebody has told Google to keep it or has
-taken it from there. A boot disk has the name of its instance, and is found as that is:
+Finds disks of spotrun's that no instance has. Each goes with its instance, unless a user has set Google to keep it or
+has detached it. A boot disk has the name of its instance, and is found as that is:
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (initializeParams.diskName).
 """
 

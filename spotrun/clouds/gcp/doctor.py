@@ -41,14 +41,14 @@ from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 
 PRICED_MAX = 3
-"""Types of which prices are asked, in each region: Google is asked type by type."""
+"""Maximum types whose prices the doctor reads in each region: Google answers for one type at a time."""
 _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 
 class GcpDoctor:
     """
     A project, and what a job wants of it. `wanted` need not name anything; `store_uri` is where runs would live, None
-    if nobody has said. `secrets` are those of the job, by the names of their variables.
+    if unknown. `secrets` are those of the job, by the names of their variables.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterator[Finding]:
         """
-        What is no region of Google's is looked at no further.
+        Check that Google has the regions, and leave those that it does not have out of all further checks.
 
         Raises:
             CloudError: the job names one.
@@ -188,7 +188,7 @@ class GcpDoctor:
 
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
-        """Of all types, so that what there is can be told where there is none of what the job wants."""
+        """Return a catalog of all types per region, to name what there is if there is none of what the job wants."""
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
             region: Catalog(self._google, self._project, region, everything, self._clock, dict)
@@ -201,7 +201,7 @@ class GcpDoctor:
             yield from price_findings(self._google, self._project, region, types, self._clock.now())
 
     def _quotas(self) -> Iterator[Finding]:
-        """What nobody may read is unknown, and told once."""
+        """Check the quotas. What this login may not read is unknown, and reported once."""
         try:
             told = self._regions
         except AccessDenied:
@@ -234,7 +234,7 @@ class GcpDoctor:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _account(self, *, may: bool) -> Iterator[Finding]:
-        """Of a run, or the one that the job names for all runs. Who may not take one away makes none."""
+        """Check a run's account, or the one that the job names for all. A login that may not delete one makes none."""
         email = self._config.service_account
         if email is not None:
             yield from findings_of(ACCOUNT, partial(self._shared_account, email))

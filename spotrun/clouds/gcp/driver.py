@@ -34,17 +34,17 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegmen
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""An answer about a run serves whoever asks within this time: a project has only so many calls (P15)."""
+"""Seconds for which an answer about a run serves all callers: Google limits the calls of a project (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
 LISTED_WITHIN_S = 120.0
-"""What Google has accepted is in its lists by then, or was never made."""
+"""Seconds after which what Google has accepted is in its lists, or was never made."""
 ENDS_WITHIN_S = 180.0
 """A guest has 90 s to shut down, and lists are late: https://cloud.google.com/compute/docs/instances/deleting-instance"""
 
 
 class _Ending(NamedTuple):
-    """When it was asked for first, and what Google says of the last try."""
+    """The time of the first request to end an instance, and what Google says of the last one."""
 
     since_s: float
     why_not: str = ""
@@ -81,7 +81,7 @@ class GcpDriver:
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         if self._is_blind:
-            return []  # nobody could tell what becomes of an instance; and who is throttled should ask less
+            return []  # the fate of an instance would be unknown; and a throttled caller should call less
         found = self._offered.ask(lambda region: [*self._catalogs[region].offerings()], must_see)
         return [offering for offered in found.values() for offering in offered]
 
@@ -162,7 +162,7 @@ class GcpDriver:
         Return what Google says of the names that a launch of this token may have.
 
         Raises:
-            CloudUnavailable: nobody knows what is in the zone that is asked for. A launch has no other.
+            CloudUnavailable: Google does not tell what is in the zone of the request. A launch has no other.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
@@ -175,7 +175,7 @@ class GcpDriver:
 
         Raises:
             LaunchTokenSpent: it has ended.
-            CloudError: it is not what is asked for.
+            CloudError: it is not what the launch requests.
         """
         for instance in (each for each in map(self._instance, records) if each is not None):
             self._accepted.pop(request.token, None)
@@ -189,7 +189,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """What was launched just now. A list may lack it for a while: what was accepted is pending."""
+        """Return what was launched just now. A list may lack it for a while: what was accepted is pending."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -206,7 +206,7 @@ class GcpDriver:
         return pending
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
-        """What this driver was granted a moment ago, and no list has shown since. Google need not be asked again."""
+        """Return what Google granted just now and no list has shown since: it needs no new request. None if nothing."""
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
             return pending if pending is not None and pending.offering.pool == request.offering.pool else None
@@ -214,7 +214,7 @@ class GcpDriver:
         return None
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
-        """What a refusal says about what can be had is not asked for again for a while."""
+        """Leave out for a while what a refusal says cannot be had; forget an image or surroundings that it rejects."""
         match error:
             case Unsupported():
                 catalog.leave_out(offering.pool)
@@ -256,7 +256,7 @@ class GcpDriver:
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """Whose end Google has accepted without doing it (G12). Whoever wants it ended asks again."""
+        """Name each instance whose end Google has accepted without doing it (G12). A runner requests the end again."""
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:

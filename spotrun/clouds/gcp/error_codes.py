@@ -1,5 +1,5 @@
 """
-What Google's error codes mean to a run: each is one of the errors of the CloudDriver port.
+Translates Google's error codes into what they mean to a run: each is one of the errors of the CloudDriver port.
 
 A refusal comes in one of two places. An answer of HTTP has reasons and details
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); an operation that failed has codes
@@ -63,7 +63,7 @@ class NoticeRefused(CloudError):
 
 
 class ServiceOff(AccessDenied):
-    """Nobody has turned this API on in the project."""
+    """This API is not turned on in the project."""
 
 
 class BillingOff(AccessDenied):
@@ -75,15 +75,15 @@ class PolicyForbids(CloudError):
 
 
 class CredentialsExpired(LoginNeeded):
-    """Somebody can renew them while the run goes on (P26)."""
+    """A user can renew them while the run goes on (P26)."""
 
 
 class CredentialsRefused(AccessDenied):
-    """There are none, or Google knows nobody who has them. Others may take their place."""
+    """There are none, or Google knows no account that has them. Others may take their place."""
 
 
 class ClockWrong(CloudUnavailable):
-    """Google accepts no signature of this machine until somebody sets its clock."""
+    """Google accepts no signature of this machine until a user sets its clock."""
 
 
 class Unexplained(CloudUnavailable):
@@ -91,7 +91,7 @@ class Unexplained(CloudUnavailable):
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
-"""Errors of a launch that pass once Google knows the service account everywhere: the launch is asked for again."""
+"""Errors of a launch that pass once Google knows the service account everywhere: the driver repeats the launch."""
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
@@ -168,7 +168,7 @@ _BY_STATUS: dict[int, Meaning] = {
     412: (PolicyForbids, _POLICY),
     429: (CloudUnavailable, None),
 }
-"""Where no reason is known. 403 says nothing by itself: Google throttles with it too, and gives the reason then."""
+"""By status, if no reason is known. 403 says nothing by itself: Google throttles with it too, then with a reason."""
 _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
@@ -185,7 +185,7 @@ _PERMANENCE: tuple[type[CloudError], ...] = (
     *(CredentialsRefused, AccessDenied, PolicyForbids, BadImage, NoticeRefused, Unsupported, BadSurroundings),
     *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
 )
-"""Where several faults come together, the one that stands first here counts (P25); what passes comes last."""
+"""Errors by rank: of several faults at once, the first one here counts (P25); what passes comes last."""
 
 _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
     (statuses, re.compile(words, re.IGNORECASE), meaning)
@@ -209,7 +209,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
-"""What only the words of a status tell, the first that fits: a request that names something which is not there."""
+"""Errors that only the words of a status tell, the first that fits: a request names something that is not there."""
 
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
@@ -248,7 +248,7 @@ def lacking_identity(error: CloudError) -> CloudError:
     Return the error of a launch: IdentityUnknown if what is not there is its service account.
 
     Compute Engine says `The resource 'ADDRESS' of type 'serviceAccount' was not found` of an account that it does not
-    know yet. IAM answers a look at an account that is not there in similar words, and NotThere is right for that.
+    know yet. IAM uses similar words for an account that does not exist, and NotThere is right for that.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)

@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
 def look(google: Google, project: str, run_uid: str | None) -> Seen:
     """
-    What is there of a run, or of all runs.
+    Return what there is of a run, or of all runs.
 
     The rows come first: what begins or ends between the two calls is among the operations.
     """
@@ -81,7 +81,7 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
-    """The rows of all zones, and the zones that do not answer: each scope may carry a warning, or be named beside."""
+    """Return all rows, and the zones that do not answer, by the warning of a scope or the `unreachables` of a page."""
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
     for page in google.pages(action, call):

@@ -26,7 +26,7 @@ from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
-"""How long an operation is waited for. One that is open then is under way, and whoever lists instances sees its end."""
+"""Maximum seconds to wait for an operation. One that is still open is under way: a later list shows its end."""
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
 """https://cloud.google.com/compute/docs/instances/instance-lifecycle: what it needs has been found for it."""
@@ -48,7 +48,7 @@ class Launching:
 
     def launch(self, request: LaunchRequest, denials: int = 0) -> None:
         """
-        Return when there is capacity for it, or when nobody knows for a while.
+        Request an instance, and return when it has capacity, or when that stays unknown for a while.
 
         `denials` counts the operations of this launch that have failed for its identity, as far as Google lists them.
 
@@ -92,7 +92,7 @@ class Launching:
             raise lacking_identity(error) from error
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
-        """Why the launch failed; None if it did not, or is under way, or cannot be looked at: it was accepted."""
+        """Return why the launch failed; None if it did not, is under way, or cannot be read: Google has accepted it."""
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
             try:

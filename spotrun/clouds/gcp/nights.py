@@ -180,7 +180,7 @@ class GcpNights:
         return ""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
-        """Who calls goes first, so that nobody calls what is not there any more."""
+        """Delete the jobs before the service that they call, so that none calls what is gone."""
         found = self._described(name)
         if found is None:
             say(f"note: {self._region} had no service {name_of(name)}")
@@ -202,10 +202,10 @@ class GcpNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        A service fetches its archive each time that it starts.
+        Return the file names of the archives of services: each fetches its archive every time that it starts.
 
         Raises:
-            CloudError, StoreError: somebody's service cannot be looked at, so nobody knows.
+            CloudError, StoreError: the service or the record of a night cannot be read, so they are unknown.
         """
         needed = set()
         for name in names(store):
@@ -260,7 +260,7 @@ class GcpNights:
         return {
             "description": "Begins a night of spotrun, and attends to its run.",
             "labels": {"spotrun-night": name},
-            "ingress": "INGRESS_TRAFFIC_ALL",  # from anywhere, by whoever has the role run.invoker
+            "ingress": "INGRESS_TRAFFIC_ALL",  # from anywhere, by each caller with the role run.invoker
             "template": template,
         }
 
@@ -396,12 +396,12 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
-    """Whether it calls a night of this store: its name alone does not say."""
+    """Return whether the service serves a night of this store: its name alone does not say."""
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
 def _is_settled(service: Mapping[str, Any] | None) -> bool:
-    """Whether what was asked for last is there, or has failed."""
+    """Return whether the last request has been carried out, or has failed."""
     if service is None or service.get("reconciling", False):
         return False
     return service.get("observedGeneration") == service.get("generation")

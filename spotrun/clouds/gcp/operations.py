@@ -1,5 +1,5 @@
 """
-What Google has done to an instance, and on whose word.
+Reads what Google has done to an instance, and on whose word.
 
 An instance that is gone leaves nothing but its operations. Their types:
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
@@ -28,9 +28,9 @@ ENDED_BY = {
     DELETE: EndedBy.USER,
     STOP: EndedBy.USER,
 }
-"""What ends an instance. Where none of these is told of one that is gone, the system did it: a fault."""
+"""Types of operations that end an instance. If a lost one has none of these, the system ended it: a fault."""
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
-"""What runs an instance again that was switched off: none of its ends before that is its end."""
+"""Types of operations that start a switched-off instance again: no end before one of them is its end."""
 
 
 class Operation(NamedTuple):
@@ -85,7 +85,7 @@ def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def first_end(operations: Iterable[Operation]) -> Operation | None:
-    """What ended it. The first counts: what is deleted may have been preempted, or have switched itself off, before."""
+    """Return its first end: what is deleted may have been preempted, or have switched itself off, before."""
     ends = _ends(operations)
     return next((each for each in ends if not _was_in_vain(each, ends)), None)
 
@@ -103,6 +103,6 @@ def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
 
 
 def last_end(operations: Iterable[Operation]) -> Operation | None:
-    """What took its disk away."""
+    """Return the operation that took its disk away."""
     ends = _ends(operations)
     return ends[-1] if ends else None

@@ -26,13 +26,13 @@ LIMIT_MIN = timedelta(seconds=30)
 HYPERDISK = "hyperdisk-balanced"
 INCLUDED_SPEED = {"provisionedIops": "3000", "provisionedThroughput": "140"}
 """
-What the price of a Hyperdisk includes, in MiB/s the latter. Unless it is said, Google provisions more, and bills it:
+Speed that the price of a Hyperdisk includes, in MiB/s the latter. If unset, Google provisions more, and bills it:
 https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
 """
 HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
 """Families that have no Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
-"""Types that are ended, not moved, when their host is mended, beside those whose offering has GPUs."""
+"""Types that Google ends, and does not move, at maintenance of their host, besides those whose offering has GPUs."""
 
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
@@ -50,8 +50,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    What is asked for. It depends on the arguments alone. `notice` is how long before the signal to shut down a spot
-    instance wants to know; 0 asks for nothing.
+    Return the body of the request, which depends on the arguments alone. `notice` is how long before the signal to
+    shut down a spot instance wants to know; 0 requests nothing.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spotrun.spec.model import LocalMarketSpec  # a supervisor does not need it, and starts faster without
 
 NOTICE = timedelta(minutes=2)
-"""How long before an interruption EC2 gives notice, if it gives one."""
+"""Time from EC2's notice to the interruption, if EC2 gives one."""
 
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):

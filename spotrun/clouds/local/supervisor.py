@@ -1,5 +1,5 @@
 """
-The process beside each local instance that makes it live and die as in a cloud, even if its launcher is gone.
+The process next to each local instance that makes it live and die as in a cloud, even if its launcher is gone.
 
     launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
                              └── guardian         arms the time-to-live; buries the instance if its supervisor dies
@@ -42,11 +42,11 @@ TICK_S = 0.02
 FAST_TICK_S = 0.003
 """System time. An upload is half sent for tens of milliseconds only."""
 GUARDIAN_GRACE_S = 2.0
-"""How late a supervisor may be with the time-to-live before the guardian steps in, in system time."""
+"""Maximum seconds of system time that a supervisor may be late with the time-to-live before the guardian steps in."""
 
 
 class SteadyClock:
-    """Run time that agrees with `clock` now, and from then on passes evenly, even if somebody sets the wall clock."""
+    """Run time that agrees with `clock` now, and from then on passes evenly, even if a user sets the wall clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -65,7 +65,7 @@ class SteadyClock:
 
 
 class Supervisor:
-    """One instance's life. Each turn of the loop looks at everything that may happen; each thing has its method."""
+    """One instance's life. Each turn of the loop checks everything that may happen; each thing has its method."""
 
     def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -98,7 +98,7 @@ class Supervisor:
         self._folder.write(self._record)
 
     def run(self) -> None:
-        """Until the instance has ended."""
+        """Run until the instance has ended."""
         while (by := self._turn_if_room()) is None:
             time.sleep(self._pause_s())
         self._end(by)
@@ -147,7 +147,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Whether the other members of its launch have supervisors too."""
+        """Return whether the other members of its launch have supervisors too."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -192,7 +192,7 @@ class Supervisor:
         ]
 
     def _cut_off(self) -> None:
-        """Who knows its old address reaches nobody there. The store knows no addresses."""
+        """Move the instance to a new address: at the old one, others reach nothing. The store knows no addresses."""
         address = self._record.instance.address.replace(f"{MEMBERS_NET}.", f"{CUT_OFF_NET}.", 1)
         self._metadata.move_to(address)
         self._change(address=address)
@@ -322,7 +322,7 @@ def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at:
 
 
 def _wait_for_exit(pid: int, give_up_at: float) -> bool:
-    """Whether the child has exited before `give_up_at` (system monotonic)."""
+    """Wait for the child; return whether it has exited before `give_up_at` (system monotonic)."""
     poll = select.poll()
     poll.register(handle := os.pidfd_open(pid), select.POLLIN)
     while not (exited := bool(poll.poll(min(max(0.0, give_up_at - time.monotonic()), 3600.0) * 1000))):

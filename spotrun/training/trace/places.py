@@ -72,7 +72,7 @@ _CODE = (
 _CACHE = type(functools.lru_cache(len))
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 _OF_CLASSES = "_abc_impl"
-"""Which classes were asked about."""
+"""Attribute of an abstract class that caches the classes that were checked against it."""
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition)
 
 
