@@ -94,6 +94,31 @@ def test_what_was_rewritten_stays_so() -> None:
     assert not fallen, f"write the smaller numbers into LEFT: {fallen}"
 
 
+_OPENS = re.compile(r"\s*([-*+] |\d+\. |#|\||>|<|```|~~~|!\[|\[[^\]]+\]:|---)")
+"""What begins a block of Markdown; any other line after a line of prose goes on with its paragraph."""
+GENERATED = {"cli.md", "job-reference.md"}
+
+
+def _continued(text: str) -> Iterator[int]:
+    """Yield the numbers of lines that continue the paragraph of the line before. Code and front matter are left out."""
+    before, fenced, front = "", False, text.startswith("---\n")
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = line.lstrip().startswith(("```", "~~~"))
+        prose = bool(line.strip()) and not (fenced or fence or front)
+        if prose and before and not _OPENS.match(line) and not before.lstrip().startswith(("#", "|", "<", "![", ">")):
+            yield number
+        front = front and not (number > 1 and line == "---")
+        fenced ^= fence
+        before = line if prose else ""
+
+
+def test_a_paragraph_of_markdown_is_one_line() -> None:
+    pages = [path for path in _pages() if path.name not in GENERATED]
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in pages for line in _continued(path.read_text())]
+    assert not found, "\n".join(found)
+    assert [*_continued("one\ntwo\n\n- three\n  four\n```\nfive\nsix\n```\n")] == [2, 5]
+
+
 if __name__ == "__main__":
     for rule, place in broken():
         print(f"{rule:10} {place}")
