@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
+ELSEWHERE = (
+    "let the script write what you need under another name; or, if a folder here is at fault, name another by --to"
+)
 
 
 PatternsArgument = Annotated[
@@ -154,6 +157,7 @@ def _require_visible(folder: Path) -> None:
         SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
     """
     from spotrun.folder.fetched_names import is_hidden
+    from spotrun.folder.tool_folders import is_git_folder
 
     hint = "name a folder of its own for the files, such as --to results"
     resolved = Path(os.path.realpath(folder))
@@ -161,7 +165,7 @@ def _require_visible(folder: Path) -> None:
         if any(is_hidden(name) for name in way.split("/") if name not in (".", "..")):
             raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
     for place in (resolved, *resolved.parents):
-        if os.path.isfile(place / "HEAD") and os.path.isdir(place / "objects") and os.path.isdir(place / "refs"):
+        if is_git_folder(str(place)):
             raise SpecInvalid(f"--to {folder}: git runs and obeys what is in {place}", hint=hint)
 
 
@@ -169,8 +173,7 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file, or no file may be fetched, or one has a name that no agent
-            stores of a script.
+        SpotrunError: something here is in the way of a file, or no file may be fetched, or one is refused.
     """
     from spotrun.folder.stored_files import Outcome
 
@@ -182,7 +185,7 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
         raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):
-        raise SpotrunError(_could_not(refused or found), hint="let the script write what you need under another name")
+        raise SpotrunError(_could_not(refused or found), hint=ELSEWHERE)
 
 
 def _could_not(failed: Sequence[Fetched]) -> str:

@@ -31,7 +31,7 @@ _OBEYED = (
     *("makefile", "gnumakefile", "bsdmakefile"),  # make takes GNUmakefile before the Makefile that is there
     *("latexmkrc", "startup.m", "rootlogon.c", "mise.toml"),
     *(f"{assistant}.md" for assistant in ("agents", "claude", "gemini")),
-    "head",  # git: a folder with this file, `objects` and `refs` is a repository, and it runs what `config` says
+    *("head", "commondir", "gitdir", "config.worktree"),  # git: they make a folder a repository, and `config` runs
 )
 """Patterns of the names of files that tools run, or obey, when they start in the folder or look through it."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -134,6 +135,57 @@ def test_a_repository_that_files_are_fetched_into_stays_as_it_is(
     assert read(tmp_path / "own") == {**before, "loss.csv": "0.5"}
 
 
+def bare(place: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", place], check=True)
+
+
+def apart(place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["git", "init", "-q", "--separate-git-dir", place, place.parent], check=True)
+
+
+def of_a_work_tree(place: Path) -> None:
+    """The folder that git keeps for one work tree of several: it has `commondir` in place of `objects` and `refs`."""
+    place.mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    (place / "commondir").write_text("../..\n")
+
+
+def begun(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+def environment(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("")
+
+
+IN_GIT = (
+    *("commondir", "config", "config.worktree", "gitdir", "packed-refs", "objects/info/alternates", "refs/heads/x"),
+    *("hooks/post-checkout", "info/attributes", "modules/a/config", "bin/activate"),
+)
+
+
+@pytest.mark.parametrize("make", [bare, apart, of_a_work_tree, begun, environment])
+def test_a_folder_of_git_below_the_target_takes_no_file_whatever_its_name_is(
+    make: Callable[[Path], None], run: Run, spotrun: Spotrun
+) -> None:
+    stores = ("store", "deep/er/store")
+    for store in stores:
+        make(Path("results") / store)
+    before = read(Path("results"))
+    run.lists(
+        {f"{store}/{name}": "hostile" for store in stores for name in IN_GIT} | {"deep/er/a": "1", "stored/a": "1"}
+    )
+    tool = "Python" if make is environment else "git"
+    for options in ([], ["--force"]):
+        said = spotrun("fetch", "demo", "--to", "results", *options)
+        assert read(Path("results")) == {**before, "deep/er/a": "1", "stored/a": "1"}
+        assert all(f"{store}/config: {tool} runs or obeys what is in its folder here" in said.out for store in stores)
+        assert (said.code, "name another by --to" in said.err) == (1, True)
+
+
 NAMES = (
     *(".git/config", "a/b/.git/hooks/pre-commit", ".git", ".hg/hgrc", ".svn/x", ".jj/x", "x.git/hooks/update"),
     *(".venv/bin/python", "venv/bin/activate", "__pycache__/train.cpython-311.pyc", "node_modules/a/index.js"),
@@ -149,6 +201,7 @@ LEFT = (
     *(".directory", ".dir-locals.el", "a/.hydra/config.yaml", ".\u017fsh/config", "\u200b.profile", "..."),
     *("conftest.py", "a/CONFTEST.py", "conftest.py.", "test_all.py", "a/all_test.py", "pytest.ini"),
     *("sitecustomize.py", "a/usercustomize.py ", "pyvenv.cfg", "GNUmakefile", "makefile", "Makefile", "HEAD", "a/head"),
+    *("commondir", "a/GitDir", "config.worktree"),
     *("GIT~1/config", "a/VSCODE~2/settings.json", "jupyter_server_config.py", "a/matplotlibrc"),
     *("--checkpoint-action=exec=sh run.sh", "a/-rf", "a/\x1b[2J", "two\nlines.csv"),
 )
