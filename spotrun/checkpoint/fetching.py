@@ -18,7 +18,7 @@ from blake3 import blake3
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
-from spotrun.folder.fetched_names import Unfetched, unfetched
+from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece
 from spotrun.folder.tool_folders import tool_of
 from spotrun.store.port import Store
@@ -75,7 +75,7 @@ def fetch(
             wanted.append(file)
         else:
             progressed(file.size_bytes)
-            yield Fetched(file, Outcome.REFUSED if reason is Unfetched.NEVER else Outcome.LEFT, reason)
+            yield Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
     yield from _written(folder, wanted, lambda root: _ToUser(store, root, progressed, record, force=force))
 
 

@@ -156,13 +156,13 @@ def _require_visible(folder: Path) -> None:
     Raises:
         SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
     """
-    from spotrun.folder.fetched_names import is_hidden
+    from spotrun.folder.fetched_names import unfetched_below
     from spotrun.folder.tool_folders import is_git_folder
 
     hint = "name a folder of its own for the files, such as --to results"
     resolved = Path(os.path.realpath(folder))
     for way in (os.path.relpath(folder), os.path.relpath(resolved)):
-        if any(is_hidden(name) for name in way.split("/") if name not in (".", "..")):
+        if any(unfetched_below(name) for name in way.split("/") if name not in (".", "..")):
             raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
     for place in (resolved, *resolved.parents):
         if is_git_folder(str(place)):

@@ -193,6 +193,7 @@ NAMES = (
     *(".git. . /x", ".git::$INDEX_ALLOCATION/config", "venv /x", "a/venv../x", " .git/x", ".git\u00a0/x"),
     *(".g\u200cit/config", "\ufeff.git/config", ".gi\u00adt/x", ".g\u034fit/x", "\uff0e\uff47\uff49\uff54/config"),
     *("ven\u200dv/x", "node_module\u017f/x", ".g\u0130t/config", "a\\.git\\config"),
+    *(".vscode/.git/config", "a/-x/venv/x"),
     *(".cache/x", "a/.Ipynb_Checkpoints/x", "logs/.spotrun", ".spotrun.schema.json"),
 )
 LEFT = (
@@ -202,6 +203,16 @@ LEFT = (
     *("conftest.py", "a/CONFTEST.py", "conftest.py.", "test_all.py", "a/all_test.py", "pytest.ini"),
     *("sitecustomize.py", "a/usercustomize.py ", "pyvenv.cfg", "GNUmakefile", "makefile", "Makefile", "HEAD", "a/head"),
     *("commondir", "a/GitDir", "config.worktree"),
+    *("sitecustomize/__init__.py", "a/SiteCustomize/x.py", "sitecustomize.pyc", "sitecustomize.so", "usercustomize"),
+    *("sitecustomize.cpython-312-x86_64-linux-gnu.so", "usercustomize.abi3.so", "usercustomize/__init__.pyc"),
+    *("lib/python3.12/site-packages/a.pth", "Site-Packages/a.csv", "a.egg-link", "x.dist-info/entry_points.txt"),
+    *("python312._pth", "x/__init__.py", "x/__init__.abi3.so", "x/__main__.py", "testing.py", "tests.py", "test-a.py"),
+    *("test.py", "a/Test_x/__init__.py", "conftest.pyc", "ruff.toml", "eslint.config.mjs", "jest.config.json"),
+    *("a/vite.config.ts", "prettier.config.cjs", "biome.json", "biome.jsonc", "pyrightconfig.json", "package.json"),
+    *("CLAUDE.md", "CLAUDE.local.md", "AGENTS.override.md", "AGENT.md", "QWEN.md", "CRUSH.md", "WARP.md"),
+    *("opencode.json", "crush.json", "justfile", "Rakefile", "a/SConstruct", "Snakefile", "Steepfile", "noxfile.py"),
+    *("tasks.py", "dodo.py", "setup.py", "fabfile.py", "gulpfile.js", "Taskfile.yml", "gunicorn.conf.py", "uv.toml"),
+    *("PYPROJ~1.TOM", "a/SITECU~1.PY", "ESLINT~1.MJS", "SNAKEF~1", "JUPYTE~2.PY", "a/RUFF~1.TOM"),
     *("GIT~1/config", "a/VSCODE~2/settings.json", "jupyter_server_config.py", "a/matplotlibrc"),
     *("--checkpoint-action=exec=sh run.sh", "a/-rf", "a/\x1b[2J", "two\nlines.csv"),
 )
@@ -209,7 +220,9 @@ FETCHED = (
     *("best.ckpt", "lightning_logs/version_0/events.out.tfevents.1", "step-10/.metadata", "step-10/__0_0.distcp"),
     *("a.zarr/.zarray", "head/weights.pt", "head.pt", "config.yaml", "train.py", "gitlog.txt", "venvs.txt"),
     *("loss-1.csv", "log.~1~", "a~1.txt", "lr:.001/loss.csv", "na\u00efve.csv", "\u8868/\u5b8c.csv", "environment/x"),
-    *("latest.py", "test.py"),
+    *("latest.py", "train_config.py", "model.pth", "config.json", "model.config.yaml", "logfile", "profile", "a.file"),
+    *("test/loss.csv", "test.csv", "tests.txt", "log~1.csv", "README.md", "report.md", "src.txt", "data.arc", "a.src"),
+    *("requirements.txt", "config.toml", "objects/x", "refs/x", "config", "worktree", "custom/site.py", "dist/a.whl"),
 )
 
 
@@ -223,6 +236,30 @@ def test_a_name_that_tools_obey_is_fetched_at_no_depth_and_in_no_spelling(run: R
     }
     assert read(run.folder) == dict.fromkeys(FETCHED, "text")
     assert said.code == 1, "no agent stores such a name of a script"
+
+
+def test_reason_names_the_tool_that_would_obey_the_file(run: Run, spotrun: Spotrun) -> None:
+    tools = {
+        ".git/config": "git or another version control",
+        ".vscode/.hg/hgrc": "git or another version control",
+        "HEAD": "git may take",
+        "venv/x": "no agent stores",
+        ".envrc": "a shell",
+        "sitecustomize.so": "Python",
+        "test_a.py": "pytest or unittest",
+        "Makefile": "make",
+        "ruff.toml": "a linter",
+        "package.json": "Node.js",
+        "CLAUDE.md": "a coding assistant",
+        "matplotlibrc": "Jupyter, Matplotlib",
+        "-rf": "programs",
+        "a\x1bb": "a terminal",
+        "GIT~1/config": "Windows",
+    }
+    run.lists(dict.fromkeys(tools, "text"))
+    said = spotrun("fetch", "demo", "--json")
+    problems = {file["path"]: file["problem"] for file in said.json["files"]}
+    assert {path: tool for path, tool in tools.items() if not problems[path].startswith(tool)} == {}
 
 
 def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: Run, spotrun: Spotrun) -> None:
