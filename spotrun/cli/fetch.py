@@ -30,7 +30,7 @@ PatternsArgument = Annotated[
     typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
 ]
 ToOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
 ]
 StepOption = Annotated[
@@ -71,9 +71,12 @@ def fetch(
     from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
-    if to is not None:
-        _require_visible(to)
+    if to == "":
+        raise SpecInvalid("--to is empty", hint="name a folder, such as --to results, or leave out --to")
     opened = open_run(run, store)
+    folder = Path(f"{opened.id}-files" if to is None else to)
+    if not listed:
+        _require_ordinary(folder)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
@@ -88,7 +91,6 @@ def fetch(
         if damage is not None:
             raise damage
         return
-    folder = Path(f"{opened.id}-files") if to is None else to
     record = FetchRecord(folder)
     with progress_bar(quiet=as_json, doing="fetching") as shown:
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
@@ -151,22 +153,30 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
-def _require_visible(folder: Path) -> None:
+def _require_ordinary(folder: Path) -> None:
     """
+    Refuse a folder that is hidden, git's or another tool's, or lies in one, wherever the command is called. Where the
+    user's home lies is no question.
+
     Raises:
-        SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
+        SpecInvalid: it is such a folder.
     """
-    from spotrun.folder.fetched_names import unfetched_below
+    from spotrun.folder.fetched_names import Unfetched, unfetched_below
     from spotrun.folder.tool_folders import is_git_folder
 
-    hint = "name a folder of its own for the files, such as --to results"
-    resolved = Path(os.path.realpath(folder))
-    for way in (os.path.relpath(folder), os.path.relpath(resolved)):
-        if any(unfetched_below(name) for name in way.split("/") if name not in (".", "..")):
-            raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
-    for place in (resolved, *resolved.parents):
+    resolved, home, current = (Path(os.path.realpath(each)) for each in (folder, Path.home(), "."))
+    for place in (*reversed(resolved.parents), resolved):
+        reason = None if home.is_relative_to(place) else unfetched_below(place.name)
         if is_git_folder(str(place)):
-            raise SpecInvalid(f"--to {folder}: git runs and obeys what is in {place}", hint=hint)
+            reason = Unfetched.GIT
+        if reason is None:
+            continue
+        hint = "name a folder of its own for the files, such as --to results"
+        if current.is_relative_to(place):
+            hint = "the current folder lies in it, so name one elsewhere by its whole path, such as --to ~/results"
+        raise SpecInvalid(
+            f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
+        )
 
 
 def _refuse_failures(found: Sequence[Fetched]) -> None:

@@ -38,6 +38,15 @@ class Unfetched(StrEnum):
         """True for a name that no agent stores of a script."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
+    @property
+    def tools(self) -> str:
+        """The tools that run or obey what is in such a folder of the user."""
+        known = {
+            Unfetched.GIT: "git or another version control",
+            Unfetched.HIDDEN: "a shell, an editor or another tool",
+        }
+        return known.get(self, "Python, Node.js or another tool")
+
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
     """Return a matcher of names. A `*` of a pattern without a dot fits no dot either: `*file` is not `a.file`."""

@@ -273,17 +273,50 @@ def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: 
     assert (alone.code, "1 file could not be fetched; out/.hydra/config.yaml: " in alone.err) == (1, True)
 
 
-def test_a_hidden_folder_or_one_of_git_takes_no_files(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+def test_a_hidden_folder_or_one_of_git_takes_no_files_wherever_the_command_is_called(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
     for words in ([tmp_path], ["--bare", tmp_path / "bare"]):
         subprocess.run(["git", "init", "-q", *words], check=True)
+    of_a_work_tree(tmp_path / "linked")
     (tmp_path / "link").symlink_to(tmp_path / ".git" / "hooks")
+    (tmp_path / ".config/project").mkdir(parents=True)
+    (tmp_path / "plain").mkdir()
     run.lists({"pre-push": "exit"})
     before = read(tmp_path)
-    for place in (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "\u200b.hidden"):
-        for typed in (place, tmp_path / place):
-            said = spotrun("fetch", "demo", "--to", typed)
-            assert (said.code, "--to results" in said.err) == (2, True), typed
+    hidden = (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "linked/x", "\u200b.hidden")
+    for place in (*hidden, "venv", "a/.venv/x", "__pycache__", "node_modules", "CVS", "x.git", "lib/site-packages"):
+        said = spotrun("fetch", "demo", "--to", place)
+        assert (said.code, "--to results" in said.err) == (2, True), place
+    for current in (".config", ".config/project", ".git/hooks", "link", "bare", "bare/hooks", "linked"):
+        monkeypatch.chdir(tmp_path / current)
+        for options in ([], ["--to", "."], ["--to", "autostart"]):
+            said = spotrun("fetch", "demo", *options)
+            assert (said.code, "by its whole path, such as --to ~/results" in said.err) == (2, True), current
+    assert spotrun("fetch", "demo", "--to", tmp_path / ".ssh").code == 2
     assert read(tmp_path) == before
+    assert spotrun("fetch", "demo", "--list").code == 0, "nothing is written"
+    assert spotrun("fetch", "demo", "--to", tmp_path / "plain/new").code == 0
+    assert read(tmp_path / "plain") == {"new/pre-push": "exit"}
+
+
+def test_a_hidden_folder_above_the_home_does_not_count(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    home = tmp_path / ".users/one"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    run.lists({"a": "1"})
+    assert spotrun("fetch", "demo", "--to", home / "results").code == 0
+    assert spotrun("fetch", "demo", "--to", home / ".results").code == 2
+    assert spotrun("fetch", "demo", "--to", home.parent / ".two/results").code == 2
+    assert read(home) == {"results/a": "1"}
+
+
+def test_empty_target_is_refused(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+    run.lists({"a": "1"})
+    said = spotrun("fetch", "demo", "--to", "")
+    assert (said.code, "--to is empty" in said.err, (tmp_path / "a").exists()) == (2, True, False)
 
 
 # -- what was changed here -------------------------------------------------------------------------------------------
