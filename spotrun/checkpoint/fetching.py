@@ -147,6 +147,10 @@ _IN_ITS_WAY = {
 }
 
 
+_OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
+"""Errors that say nothing about other files: permissions, and names that a file system does not take."""
+
+
 class _OfATool(Exception):
     """A folder on the way to a file is one that a tool runs or obeys."""
 
@@ -229,6 +233,10 @@ class _ToUser(_Writer):
         except _OfATool as refusal:
             self._progressed(file.size_bytes)
             return Fetched(file, Outcome.REFUSED, str(refusal))
+        except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise
+            return Fetched(file, Outcome.FAILED, f"it cannot be read or written here: {error.strerror}")
 
     def _judge(self, folder: int) -> None:
         if tool := tool_of(folder):

@@ -58,7 +58,8 @@ def fetch(
 
     Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
 
-    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, pytest or make run.
+    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, test runners, build
+    tools, linters or coding assistants run or obey. Nothing is written into hidden folders, or folders of git.
     """
     from msgspec.structs import replace
 
@@ -71,12 +72,7 @@ def fetch(
     from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
-    if to == "":
-        raise SpecInvalid("--to is empty", hint="name a folder, such as --to results, or leave out --to")
     opened = open_run(run, store)
-    folder = Path(f"{opened.id}-files" if to is None else to)
-    if not listed:
-        _require_ordinary(folder)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
@@ -85,12 +81,14 @@ def fetch(
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
         if as_json:
-            print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock))
+            kept_back = report.kept_back(chosen)
+            print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, found=kept_back))
         else:
             report.show(outputs, listing, chosen, patterns or ())
         if damage is not None:
             raise damage
         return
+    folder = _target(opened.id, to)
     record = FetchRecord(folder)
     with progress_bar(quiet=as_json, doing="fetching") as shown:
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
@@ -153,17 +151,22 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
-def _require_ordinary(folder: Path) -> None:
+def _target(run_id: str, to: str | None) -> Path:
     """
-    Refuse a folder that is hidden, git's or another tool's, or lies in one, wherever the command is called. Where the
-    user's home lies is no question.
+    Return the folder to write into.
+
+    Refuse one that is hidden, git's or another tool's, or lies in one, wherever the command is called. Names of folders
+    above the user's home do not count.
 
     Raises:
-        SpecInvalid: it is such a folder.
+        SpecInvalid: it is such a folder, or `to` is empty.
     """
     from spotrun.folder.fetched_names import Unfetched, unfetched_below
     from spotrun.folder.tool_folders import is_git_folder
 
+    if to == "":
+        raise SpecInvalid("--to is empty", hint="name a folder, such as --to results, or leave out --to")
+    folder = Path(f"{run_id}-files" if to is None else to)
     resolved, home, current = (Path(os.path.realpath(each)) for each in (folder, Path.home(), "."))
     for place in (*reversed(resolved.parents), resolved):
         reason = None if home.is_relative_to(place) else unfetched_below(place.name)
@@ -177,6 +180,7 @@ def _require_ordinary(folder: Path) -> None:
         raise SpecInvalid(
             f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
         )
+    return folder
 
 
 def _refuse_failures(found: Sequence[Fetched]) -> None:

@@ -53,7 +53,7 @@ def _matcher(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 
 
-_VERSION_CONTROL = _matcher(".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs", "*.git")
+_VERSION_CONTROL = _matcher(".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs", "_svn", "_mtn", "*.git")
 _FOLDERS = _matcher(
     *("sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*"),  # in any form that Python imports
     *("site-packages", "dist-packages"),  # there Python runs each `*.pth`, which elsewhere holds weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
+from spotrun.checkpoint import fetching
 from spotrun.folder.ledger import key_of
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.run import events as ev
@@ -186,6 +188,10 @@ def test_a_folder_of_git_below_the_target_takes_no_file_whatever_its_name_is(
         assert (said.code, "name another by --to" in said.err) == (1, True)
 
 
+def page(name: str) -> str:
+    return f"{name}.md"
+
+
 NAMES = (
     *(".git/config", "a/b/.git/hooks/pre-commit", ".git", ".hg/hgrc", ".svn/x", ".jj/x", "x.git/hooks/update"),
     *(".venv/bin/python", "venv/bin/activate", "__pycache__/train.cpython-311.pyc", "node_modules/a/index.js"),
@@ -209,7 +215,15 @@ LEFT = (
     *("python312._pth", "x/__init__.py", "x/__init__.abi3.so", "x/__main__.py", "testing.py", "tests.py", "test-a.py"),
     *("test.py", "a/Test_x/__init__.py", "conftest.pyc", "ruff.toml", "eslint.config.mjs", "jest.config.json"),
     *("a/vite.config.ts", "prettier.config.cjs", "biome.json", "biome.jsonc", "pyrightconfig.json", "package.json"),
-    *("CLAUDE.md", "CLAUDE.local.md", "AGENTS.override.md", "AGENT.md", "QWEN.md", "CRUSH.md", "WARP.md"),
+    *(
+        page("CLAUDE"),
+        page("CLAUDE.local"),
+        page("AGENTS.override"),
+        page("AGENT"),
+        page("QWEN"),
+        page("CRUSH"),
+        page("WARP"),
+    ),
     *("opencode.json", "crush.json", "justfile", "Rakefile", "a/SConstruct", "Snakefile", "Steepfile", "noxfile.py"),
     *("tasks.py", "dodo.py", "setup.py", "fabfile.py", "gulpfile.js", "Taskfile.yml", "gunicorn.conf.py", "uv.toml"),
     *("PYPROJ~1.TOM", "a/SITECU~1.PY", "ESLINT~1.MJS", "SNAKEF~1", "JUPYTE~2.PY", "a/RUFF~1.TOM"),
@@ -221,7 +235,17 @@ FETCHED = (
     *("a.zarr/.zarray", "head/weights.pt", "head.pt", "config.yaml", "train.py", "gitlog.txt", "venvs.txt"),
     *("loss-1.csv", "log.~1~", "a~1.txt", "lr:.001/loss.csv", "na\u00efve.csv", "\u8868/\u5b8c.csv", "environment/x"),
     *("latest.py", "train_config.py", "model.pth", "config.json", "model.config.yaml", "logfile", "profile", "a.file"),
-    *("test/loss.csv", "test.csv", "tests.txt", "log~1.csv", "README.md", "report.md", "src.txt", "data.arc", "a.src"),
+    *(
+        "test/loss.csv",
+        "test.csv",
+        "tests.txt",
+        "log~1.csv",
+        page("README"),
+        page("report"),
+        "src.txt",
+        "data.arc",
+        "a.src",
+    ),
     *("requirements.txt", "config.toml", "objects/x", "refs/x", "config", "worktree", "custom/site.py", "dist/a.whl"),
 )
 
@@ -250,7 +274,7 @@ def test_reason_names_the_tool_that_would_obey_the_file(run: Run, spotrun: Spotr
         "Makefile": "make",
         "ruff.toml": "a linter",
         "package.json": "Node.js",
-        "CLAUDE.md": "a coding assistant",
+        page("CLAUDE"): "a coding assistant",
         "matplotlibrc": "Jupyter, Matplotlib",
         "-rf": "programs",
         "a\x1bb": "a terminal",
@@ -311,6 +335,32 @@ def test_a_hidden_folder_above_the_home_does_not_count(
     assert spotrun("fetch", "demo", "--to", home / ".results").code == 2
     assert spotrun("fetch", "demo", "--to", home.parent / ".two/results").code == 2
     assert read(home) == {"results/a": "1"}
+
+
+def test_list_marks_what_would_not_be_fetched(run: Run, spotrun: Spotrun) -> None:
+    run.lists({".envrc": "1", ".git/config": "1", "a.csv": "1"})
+    lines = spotrun("fetch", "demo", "--list").out.splitlines()
+    assert [line.split("  ")[-1] for line in lines[:3]] == ["(not fetched)", "(not fetched)", "a.csv"]
+    listed = spotrun("fetch", "demo", "--list", "--json")
+    assert [file.get("outcome") for file in listed.json["files"]] == ["left", "refused", None]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG])
+def test_file_that_cannot_be_read_here_is_named_and_the_others_are_fetched(
+    number: int, run: Run, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    run.lists({"a": "1", "locked": "1", "z": "1"})
+    run.folder.mkdir()
+    (run.folder / "locked").write_text("0")
+
+    def refuse(root: int, path: str) -> int:
+        """A user without rights, as tests may run as root."""
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fetching, "open_for_reading", refuse)
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)) == (1, {"a": "1", "locked": "0", "z": "1"})
+    assert f"could not be fetched; locked: it cannot be read or written here: {os.strerror(number)}" in said.err
 
 
 def test_empty_target_is_refused(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
