@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+def parent_of(
+    folder: int, path: str, *, make: bool = False, judge: Callable[[int], None] = lambda _: None
+) -> Iterator[tuple[int, str]]:
     """
     Yield a descriptor of the folder that holds `path`, and the last name of `path`. `folder` is a descriptor too.
+
+    `judge` gets each folder on the way, `folder` too, before anything is made in it, and raises to end the walk.
 
     Raises:
         OSError: a folder on the way is missing (unless it is to be made), or is no folder, or is a link.
@@ -20,6 +24,7 @@ def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[i
     *folders, name = path.split("/")
     at = os.dup(folder)
     try:
+        judge(at)
         for each in folders:
             if make:
                 with contextlib.suppress(FileExistsError):
@@ -27,6 +32,7 @@ def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[i
             inner = os.open(each, _FOLDER, dir_fd=at)
             os.close(at)
             at = inner
+            judge(at)
         yield at, name
     finally:
         os.close(at)

@@ -18,8 +18,9 @@ from blake3 import blake3
 from spotrun.checkpoint.beneath import open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
-from spotrun.folder.fetched_names import Unfetched, unfetched
+from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Content, Fetched, Outcome, OutputFile, Piece
+from spotrun.folder.tool_folders import tool_of
 from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
@@ -60,7 +61,8 @@ def fetch(
     Training code may have chosen each name, time and size. A file with a name that tools obey stays in the store. A
     file that is there already is left alone. One that is not as fetch itself wrote it, by `record`, is the user's, and
     is kept unless `force`. One that is longer than the stored one is kept under another name, unless `force`: a later
-    attempt may have begun a log again. A link below `folder` is never followed.
+    attempt may have begun a log again. A link below `folder` is never followed, and nothing is written into a folder
+    of git's or of an environment.
 
     Raises:
         StoreError: the store cannot be read.
@@ -73,7 +75,7 @@ def fetch(
             wanted.append(file)
         else:
             progressed(file.size_bytes)
-            yield Fetched(file, Outcome.REFUSED if reason is Unfetched.NEVER else Outcome.LEFT, reason)
+            yield Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
     yield from _written(folder, wanted, lambda root: _ToUser(store, root, progressed, record, force=force))
 
 
@@ -145,6 +147,14 @@ _IN_ITS_WAY = {
 }
 
 
+_OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
+"""Errors that say nothing about other files: permissions, and names that a file system does not take."""
+
+
+class _OfATool(Exception):
+    """A folder on the way to a file is one that a tool runs or obeys."""
+
+
 class _Writer:
     """Writes each file below `root`, in place of what is there."""
 
@@ -167,13 +177,16 @@ class _Writer:
     def _fetched(self, file: OutputFile, each: Map) -> Fetched:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
+    def _judge(self, folder: int) -> None:
+        """Raise if no file may be written into the folder, or below it."""
+
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         """Return the name under which the file that is already there is kept; "" if it is not kept."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
         """Return what `_make_room` returns."""
-        with parent_of(self._root, file.path, make=True) as (parent, name):
+        with parent_of(self._root, file.path, make=True, judge=self._judge) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
             mode = 0o777 if file.executable else 0o666  # the umask takes what it takes
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=parent)
@@ -214,6 +227,21 @@ class _ToUser(_Writer):
         self._record = record
         self._force = force
 
+    def file(self, file: OutputFile, each: Map) -> Fetched:
+        try:
+            return super().file(file, each)
+        except _OfATool as refusal:
+            self._progressed(file.size_bytes)
+            return Fetched(file, Outcome.REFUSED, str(refusal))
+        except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise
+            return Fetched(file, Outcome.FAILED, f"it cannot be read or written here: {error.strerror}")
+
+    def _judge(self, folder: int) -> None:
+        if tool := tool_of(folder):
+            raise _OfATool(f"{tool} runs or obeys what is in its folder here")
+
     def _fetched(self, file: OutputFile, each: Map) -> Fetched:
         contents = [piece.content for piece in file.pieces]
         if (outcome := self._there(file, contents)) is not None:
@@ -226,7 +254,7 @@ class _ToUser(_Writer):
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
         """Return why the file that is already there stays; None if it does not."""
         try:
-            with parent_of(self._root, file.path) as (parent, name):
+            with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             return None

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
+ELSEWHERE = (
+    "let the script write what you need under another name; or, if a folder here is at fault, name another by --to"
+)
 
 
 PatternsArgument = Annotated[
@@ -27,7 +30,7 @@ PatternsArgument = Annotated[
     typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
 ]
 ToOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
 ]
 StepOption = Annotated[
@@ -55,7 +58,8 @@ def fetch(
 
     Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
 
-    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, pytest or make run.
+    Files with names that tools obey are not fetched: hidden ones, and those that git, Python, test runners, build
+    tools, linters or coding assistants run or obey. Nothing is written into hidden folders, or folders of git.
     """
     from msgspec.structs import replace
 
@@ -68,8 +72,6 @@ def fetch(
     from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
-    if to is not None:
-        _require_visible(to)
     opened = open_run(run, store)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
@@ -79,13 +81,14 @@ def fetch(
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
         if as_json:
-            print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock))
+            kept_back = report.kept_back(chosen)
+            print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, found=kept_back))
         else:
             report.show(outputs, listing, chosen, patterns or ())
         if damage is not None:
             raise damage
         return
-    folder = Path(f"{opened.id}-files") if to is None else to
+    folder = _target(opened.id, to)
     record = FetchRecord(folder)
     with progress_bar(quiet=as_json, doing="fetching") as shown:
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
@@ -148,29 +151,43 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     return [file for file in listing.files if fits(file.path)]
 
 
-def _require_visible(folder: Path) -> None:
+def _target(run_id: str, to: str | None) -> Path:
     """
-    Raises:
-        SpecInvalid: on the way from the current folder to this one is a hidden name, or it lies in a folder of git's.
-    """
-    from spotrun.folder.fetched_names import is_hidden
+    Return the folder to write into.
 
-    hint = "name a folder of its own for the files, such as --to results"
-    resolved = Path(os.path.realpath(folder))
-    for way in (os.path.relpath(folder), os.path.relpath(resolved)):
-        if any(is_hidden(name) for name in way.split("/") if name not in (".", "..")):
-            raise SpecInvalid(f"--to {folder}: {way} is hidden, and tools may obey what is in it", hint=hint)
-    for place in (resolved, *resolved.parents):
-        if os.path.isfile(place / "HEAD") and os.path.isdir(place / "objects") and os.path.isdir(place / "refs"):
-            raise SpecInvalid(f"--to {folder}: git runs and obeys what is in {place}", hint=hint)
+    Refuse one that is hidden, git's or another tool's, or lies in one, wherever the command is called. Names of folders
+    above the user's home do not count.
+
+    Raises:
+        SpecInvalid: it is such a folder, or `to` is empty.
+    """
+    from spotrun.folder.fetched_names import Unfetched, unfetched_below
+    from spotrun.folder.tool_folders import is_git_folder
+
+    if to == "":
+        raise SpecInvalid("--to is empty", hint="name a folder, such as --to results, or leave out --to")
+    folder = Path(f"{run_id}-files" if to is None else to)
+    resolved, home, current = (Path(os.path.realpath(each)) for each in (folder, Path.home(), "."))
+    for place in (*reversed(resolved.parents), resolved):
+        reason = None if home.is_relative_to(place) else unfetched_below(place.name)
+        if is_git_folder(str(place)):
+            reason = Unfetched.GIT
+        if reason is None:
+            continue
+        hint = "name a folder of its own for the files, such as --to results"
+        if current.is_relative_to(place):
+            hint = "the current folder lies in it, so name one elsewhere by its whole path, such as --to ~/results"
+        raise SpecInvalid(
+            f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
+        )
+    return folder
 
 
 def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a file is not in the store as it was stored.
-        SpotrunError: something here is in the way of a file, or no file may be fetched, or one has a name that no agent
-            stores of a script.
+        SpotrunError: something here is in the way of a file, or no file may be fetched, or one is refused.
     """
     from spotrun.folder.stored_files import Outcome
 
@@ -182,7 +199,7 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
         raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):
-        raise SpotrunError(_could_not(refused or found), hint="let the script write what you need under another name")
+        raise SpotrunError(_could_not(refused or found), hint=ELSEWHERE)
 
 
 def _could_not(failed: Sequence[Fetched]) -> str:

@@ -18,26 +18,104 @@ from spotrun.folder import work_files
 class Unfetched(StrEnum):
     """The reason for which a file is left in the store."""
 
-    NEVER = "git, Python or Node.js may run what is in a folder of that name"
-    OBEYED = "a shell, an editor or another tool may obey a file of that name"
+    GIT = "git or another version control may run what is in a folder of that name"
+    NEVER = "no agent stores a folder of that name, as Python, Node.js or another tool runs what is in it"
+    HIDDEN = "a shell, an editor or another tool may obey a file of that name"
+    OPTION = "programs may take a name that begins with a hyphen for an option"
+    CONTROL = "a terminal may obey characters of its name"
+    SHORT = "Windows may take its name for that of another file"
+    REPOSITORY = "git may take a folder with such a file for a repository, and run what its config says"
+    PYTHON = "Python may run it, or what it names, when it starts or reads a package"
+    TESTS = "pytest or unittest may run or obey it"
+    BUILD = "make or another build tool may run or obey it"
+    LINTER = "a linter, a formatter or a type checker may run or obey it"
+    JAVASCRIPT = "Node.js, npm or another tool of JavaScript may run or obey it"
+    ASSISTANT = "a coding assistant may obey it"
+    SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it when it starts"
+
+    @property
+    def is_refused(self) -> bool:
+        """True for a name that no agent stores of a script."""
+        return self in (Unfetched.GIT, Unfetched.NEVER)
+
+    @property
+    def tools(self) -> str:
+        """The tools that run or obey what is in such a folder of the user."""
+        known = {
+            Unfetched.GIT: "git or another version control",
+            Unfetched.HIDDEN: "a shell, an editor or another tool",
+        }
+        return known.get(self, "Python, Node.js or another tool")
 
 
-_KIN = work_files.NEVER | {".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs"}
-_OBEYED = (
-    *("conftest.py", "test_*.py", "*_test.py", "pytest.ini", "pytest.toml"),  # pytest, in each folder below its own
-    *("pyproject.toml", "setup.cfg", "tox.ini", "mypy.ini", "pylintrc", "pylintrc.toml"),  # they name code to load
-    *("sitecustomize.py", "usercustomize.py", "pyvenv.cfg"),  # Python, wherever they are on its path
-    *("jupyter*config.py", "jupyter*config.json", "ipython*config.py", "matplotlibrc"),  # from the current folder
-    *("makefile", "gnumakefile", "bsdmakefile"),  # make takes GNUmakefile before the Makefile that is there
-    *("latexmkrc", "startup.m", "rootlogon.c", "mise.toml"),
-    *(f"{assistant}.md" for assistant in ("agents", "claude", "gemini")),
-    "head",  # git: a folder with this file, `objects` and `refs` is a repository, and it runs what `config` says
+def _matcher(*patterns: str) -> re.Pattern[str]:
+    """Return a matcher of names. A `*` of a pattern without a dot fits no dot either: `*file` is not `a.file`."""
+    return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
+
+
+_VERSION_CONTROL = _matcher(".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "_darcs", "_svn", "_mtn", "*.git")
+_FOLDERS = _matcher(
+    *("sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*"),  # in any form that Python imports
+    *("site-packages", "dist-packages"),  # there Python runs each `*.pth`, which elsewhere holds weights
+    *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and others load the plugins that these name
 )
+"""What Python runs or obeys as a file and as a folder."""
+_ASSISTANTS = (
+    *("agent", "agents", "amazonq", "claude", "codex", "conventions", "copilot-instructions", "crush", "gemini"),
+    *("opencode", "qwen", "replit", "skill", "warp"),
+)
+_OBEYED = {
+    Unfetched.REPOSITORY: ("head", "commondir", "gitdir", "config.worktree"),
+    Unfetched.PYTHON: ("pyvenv.cfg", "*._pth", "__init__.*", "__main__.*"),  # unittest imports each package it finds
+    Unfetched.TESTS: (
+        *("conftest.*", "test*.py", "*_test.py", "pytest.ini", "pytest.toml", "tox.ini"),
+        *("pyproject.toml", "setup.cfg"),  # for linters and builds too
+    ),
+    Unfetched.BUILD: (
+        *(
+            "*file",
+            "*file.py",
+            "*file.rb",
+            "taskfile.y*ml",
+            "sconstruct",
+            "sconscript",
+            "wscript",
+            "build",
+            "workspace",
+        ),
+        *("setup.py", "tasks.py", "dodo.py", "conf.py", "hubconf.py", "pavement.py"),
+        *("build.rs", "build.xml", "build.zig", "build.ninja", "meson.build", "*.bazel", "*.gradle", "*.gradle.kts"),
+        *("cmakelists.txt", "cmake*presets.json", "pom.xml", "cargo.toml", "rust-toolchain*", "rust-toolchain.toml"),
+        *("go.mod", "go.work", "*.nix", "premake*.lua", "xmake.lua", "compose.y*ml", "compose.override.y*ml"),
+        *("docker-compose*.y*ml", "composer.json", "dvc.yaml", "uv.toml", "poetry.toml", "pixi.toml", "pdm.toml"),
+        *("hatch.toml", "mise.toml", "mise.*.toml", "devbox.json"),
+    ),
+    Unfetched.LINTER: (
+        *("ruff.toml", "ty.toml", "mypy.ini", "pylintrc.toml", "pyrightconfig.json", "rustfmt.toml", "clippy.toml"),
+        *("*.config.*js", "*.config.*ts", "*.config.json", "biome.json*", "tslint.json"),
+    ),
+    Unfetched.JAVASCRIPT: (
+        *("package.json", "deno.json*", "bunfig.toml", "tsconfig*.json", "jsconfig.json", "lerna.json", "nx.json"),
+        *("turbo.json", "nodemon.json", "pnpm-workspace.yaml", "*file.*js", "*file.ts"),
+    ),
+    Unfetched.ASSISTANT: (
+        *(f"{name}.md" for name in _ASSISTANTS),
+        *(f"{name}.*.md" for name in _ASSISTANTS),
+        *("opencode.json*", "crush.json*", "mcp.json"),
+    ),
+    Unfetched.SETTINGS: (
+        *("jupyter*config.*", "ipython*config.*", "ipcluster*config.*", "celeryconfig.py", "*.conf.py"),
+        *("*rc", "irb.rc", "texmf.cnf", "startup.m", "root*.c", "autorun.inf", "desktop.ini"),
+    ),
+}
 """Patterns of the names of files that tools run, or obey, when they start in the folder or look through it."""
+_MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
+_ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
+"""Names like those of build tools (Makefile, Justfile, Rakefile) that programs give to what they write."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Hidden files of checkpoints (torch.distributed.checkpoint) and arrays (Zarr), which cannot be read without them."""
-_SHORT_NAME = re.compile(r"[^.]{1,7}~[0-9]+(\.[^.]{0,3})?")
-"""By such a name Windows' file systems find a folder of a longer one too: `GIT~1` is `.git`."""
+_SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
+"""By such a name Windows' file systems find a file of a longer one too: `GIT~1` is `.git`."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Terminals obey these characters. A name that begins with a hyphen is an option where a shell writes it for a `*`."""
 _BLANK_LETTERS = "\u115f\u1160"
@@ -55,19 +133,60 @@ def unfetched(path: str) -> Unfetched | None:
     with characters that cannot be seen.
     """
     *folders, last = re.split(r"[/\\]", path)
-    plain = [_folded(name) for name in (*folders, last)]
-    if any(name in _KIN or fnmatchcase(name, "*.git") for name in plain):
+    reasons = [reason for reason in (*map(_unfetched_folder, folders), _unfetched_file(last)) if reason is not None]
+    return next((reason for reason in reasons if reason.is_refused), next(iter(reasons), None))
+
+
+def unfetched_below(name: str) -> Unfetched | None:
+    """Return why no file is written below a folder of the user that has this name; None if files are."""
+    plain = _folded(name)
+    if _VERSION_CONTROL.fullmatch(plain):
+        return Unfetched.GIT
+    if plain in work_files.NEVER:
         return Unfetched.NEVER
-    judged = folders if last in _DATA else [*folders, last]
-    if any(is_hidden(name) or _visible(name).startswith("-") or _CONTROL.search(name) for name in judged):
-        return Unfetched.OBEYED
-    is_obeyed = any(map(_SHORT_NAME.fullmatch, plain[:-1])) or any(fnmatchcase(plain[-1], name) for name in _OBEYED)
-    return Unfetched.OBEYED if is_obeyed else None
+    if _visible(name).startswith("."):
+        return Unfetched.HIDDEN
+    return Unfetched.PYTHON if _FOLDERS.fullmatch(plain) else None
 
 
-def is_hidden(name: str) -> bool:
-    """Return True for the name of a file or folder that begins with a dot, for some file system at least."""
-    return _visible(name).startswith(".")
+@lru_cache(_NAMES_MAX)
+def _unfetched_folder(name: str) -> Unfetched | None:
+    return unfetched_below(name) or _unprintable(name) or (Unfetched.SHORT if _short(name) else None)
+
+
+@lru_cache(_NAMES_MAX)
+def _unfetched_file(name: str) -> Unfetched | None:
+    if name in _DATA:
+        return None
+    if reason := unfetched_below(name) or _unprintable(name):
+        return reason
+    if (plain := _folded(name)) in _ORDINARY:
+        return None
+    found = (reason for reason, matcher in _MATCHERS.items() if matcher.fullmatch(plain))
+    return next(found, Unfetched.SHORT if _is_short_of_obeyed(name) else None)
+
+
+def _unprintable(name: str) -> Unfetched | None:
+    if _CONTROL.search(name):
+        return Unfetched.CONTROL
+    return Unfetched.OPTION if _visible(name).startswith("-") else None
+
+
+def _short(name: str) -> re.Match[str] | None:
+    return _SHORT_NAME.fullmatch(_folded(name))
+
+
+def _is_short_of_obeyed(name: str) -> bool:
+    """Return True for `PYPROJ~1.TOM`, as a file `pyproject.toml` may have that name too."""
+    if (short := _short(name)) is None:
+        return False
+    begin, ending = short[1], short[2] or ""
+    for pattern in ("sitecustomize.*", "usercustomize.*", *(each for some in _OBEYED.values() for each in some)):
+        head, star, _ = pattern.partition("*")
+        fits = head.startswith(begin) or (star and begin.startswith(head))
+        if fits and fnmatchcase(ending, pattern.rpartition(".")[2][:3] if "." in pattern else ""):
+            return True
+    return False
 
 
 @lru_cache(_NAMES_MAX)

@@ -169,7 +169,7 @@ class Outcome(StrEnum):
     LEFT = "left"
     """A tool may obey a file of its name. Scripts write such files, so fetch leaves them in the store."""
     REFUSED = "refused"
-    """It has a name that no agent stores of a script, such as `.git`, and that is never fetched."""
+    """It has a name that no agent stores of a script, such as `.git`, or its folder here is one of a tool, like git."""
     FAILED = "failed"
 
 

@@ -37,14 +37,26 @@ class Bytes:
             self._tell(self._done, self._total)
 
 
+def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
+    """Return the files that a fetch leaves in the store for their names, wherever it writes."""
+    reasons = [(file, unfetched(file.path)) for file in files]
+    return [
+        Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
+        for file, reason in reasons
+        if reason is not None
+    ]
+
+
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
     """Print the files. `patterns` are those that the user gave; only files that they fit are named as not stored."""
+    kept = kept_back(chosen)
+    marked = {each.file.path for each in kept}
     for file in chosen:
-        print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
+        mark = "  (not fetched)" if file.path in marked else ""
+        print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}{mark}")
     if not chosen:
         print(NONE_STORED)
-    kept_back = [Fetched(file, Outcome.LEFT, why) for file in chosen if (why := unfetched(file.path)) is not None]
-    for line in (*_not_fetched(kept_back), *_left_out(outputs, listing, patterns)):
+    for line in (*_not_fetched(kept), *_left_out(outputs, listing, patterns)):
         print(line)
 
 
@@ -127,7 +139,7 @@ def as_json(
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
     """
-    Return the files. `outcome`, `problem` and `kept_as` of one are there if it was to be fetched. Times are the wall
+    Return the files. `outcome`, `problem` and `kept_as` of one are there if `found` has it. Times are the wall
     clock's, as those of files are.
     """
     became = {

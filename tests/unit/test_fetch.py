@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from blake3 import blake3
 
+from spotrun.checkpoint import fetching
 from spotrun.folder.ledger import key_of
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.run import events as ev
@@ -134,6 +137,61 @@ def test_a_repository_that_files_are_fetched_into_stays_as_it_is(
     assert read(tmp_path / "own") == {**before, "loss.csv": "0.5"}
 
 
+def bare(place: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", place], check=True)
+
+
+def apart(place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["git", "init", "-q", "--separate-git-dir", place, place.parent], check=True)
+
+
+def of_a_work_tree(place: Path) -> None:
+    """The folder that git keeps for one work tree of several: it has `commondir` in place of `objects` and `refs`."""
+    place.mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    (place / "commondir").write_text("../..\n")
+
+
+def begun(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+def environment(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("")
+
+
+IN_GIT = (
+    *("commondir", "config", "config.worktree", "gitdir", "packed-refs", "objects/info/alternates", "refs/heads/x"),
+    *("hooks/post-checkout", "info/attributes", "modules/a/config", "bin/activate"),
+)
+
+
+@pytest.mark.parametrize("make", [bare, apart, of_a_work_tree, begun, environment])
+def test_a_folder_of_git_below_the_target_takes_no_file_whatever_its_name_is(
+    make: Callable[[Path], None], run: Run, spotrun: Spotrun
+) -> None:
+    stores = ("store", "deep/er/store")
+    for store in stores:
+        make(Path("results") / store)
+    before = read(Path("results"))
+    run.lists(
+        {f"{store}/{name}": "hostile" for store in stores for name in IN_GIT} | {"deep/er/a": "1", "stored/a": "1"}
+    )
+    tool = "Python" if make is environment else "git"
+    for options in ([], ["--force"]):
+        said = spotrun("fetch", "demo", "--to", "results", *options)
+        assert read(Path("results")) == {**before, "deep/er/a": "1", "stored/a": "1"}
+        assert all(f"{store}/config: {tool} runs or obeys what is in its folder here" in said.out for store in stores)
+        assert (said.code, "name another by --to" in said.err) == (1, True)
+
+
+def page(name: str) -> str:
+    return f"{name}.md"
+
+
 NAMES = (
     *(".git/config", "a/b/.git/hooks/pre-commit", ".git", ".hg/hgrc", ".svn/x", ".jj/x", "x.git/hooks/update"),
     *(".venv/bin/python", "venv/bin/activate", "__pycache__/train.cpython-311.pyc", "node_modules/a/index.js"),
@@ -141,6 +199,7 @@ NAMES = (
     *(".git. . /x", ".git::$INDEX_ALLOCATION/config", "venv /x", "a/venv../x", " .git/x", ".git\u00a0/x"),
     *(".g\u200cit/config", "\ufeff.git/config", ".gi\u00adt/x", ".g\u034fit/x", "\uff0e\uff47\uff49\uff54/config"),
     *("ven\u200dv/x", "node_module\u017f/x", ".g\u0130t/config", "a\\.git\\config"),
+    *(".vscode/.git/config", "a/-x/venv/x"),
     *(".cache/x", "a/.Ipynb_Checkpoints/x", "logs/.spotrun", ".spotrun.schema.json"),
 )
 LEFT = (
@@ -149,6 +208,25 @@ LEFT = (
     *(".directory", ".dir-locals.el", "a/.hydra/config.yaml", ".\u017fsh/config", "\u200b.profile", "..."),
     *("conftest.py", "a/CONFTEST.py", "conftest.py.", "test_all.py", "a/all_test.py", "pytest.ini"),
     *("sitecustomize.py", "a/usercustomize.py ", "pyvenv.cfg", "GNUmakefile", "makefile", "Makefile", "HEAD", "a/head"),
+    *("commondir", "a/GitDir", "config.worktree"),
+    *("sitecustomize/__init__.py", "a/SiteCustomize/x.py", "sitecustomize.pyc", "sitecustomize.so", "usercustomize"),
+    *("sitecustomize.cpython-312-x86_64-linux-gnu.so", "usercustomize.abi3.so", "usercustomize/__init__.pyc"),
+    *("lib/python3.12/site-packages/a.pth", "Site-Packages/a.csv", "a.egg-link", "x.dist-info/entry_points.txt"),
+    *("python312._pth", "x/__init__.py", "x/__init__.abi3.so", "x/__main__.py", "testing.py", "tests.py", "test-a.py"),
+    *("test.py", "a/Test_x/__init__.py", "conftest.pyc", "ruff.toml", "eslint.config.mjs", "jest.config.json"),
+    *("a/vite.config.ts", "prettier.config.cjs", "biome.json", "biome.jsonc", "pyrightconfig.json", "package.json"),
+    *(
+        page("CLAUDE"),
+        page("CLAUDE.local"),
+        page("AGENTS.override"),
+        page("AGENT"),
+        page("QWEN"),
+        page("CRUSH"),
+        page("WARP"),
+    ),
+    *("opencode.json", "crush.json", "justfile", "Rakefile", "a/SConstruct", "Snakefile", "Steepfile", "noxfile.py"),
+    *("tasks.py", "dodo.py", "setup.py", "fabfile.py", "gulpfile.js", "Taskfile.yml", "gunicorn.conf.py", "uv.toml"),
+    *("PYPROJ~1.TOM", "a/SITECU~1.PY", "ESLINT~1.MJS", "SNAKEF~1", "JUPYTE~2.PY", "a/RUFF~1.TOM"),
     *("GIT~1/config", "a/VSCODE~2/settings.json", "jupyter_server_config.py", "a/matplotlibrc"),
     *("--checkpoint-action=exec=sh run.sh", "a/-rf", "a/\x1b[2J", "two\nlines.csv"),
 )
@@ -156,7 +234,19 @@ FETCHED = (
     *("best.ckpt", "lightning_logs/version_0/events.out.tfevents.1", "step-10/.metadata", "step-10/__0_0.distcp"),
     *("a.zarr/.zarray", "head/weights.pt", "head.pt", "config.yaml", "train.py", "gitlog.txt", "venvs.txt"),
     *("loss-1.csv", "log.~1~", "a~1.txt", "lr:.001/loss.csv", "na\u00efve.csv", "\u8868/\u5b8c.csv", "environment/x"),
-    *("latest.py", "test.py"),
+    *("latest.py", "train_config.py", "model.pth", "config.json", "model.config.yaml", "logfile", "profile", "a.file"),
+    *(
+        "test/loss.csv",
+        "test.csv",
+        "tests.txt",
+        "log~1.csv",
+        page("README"),
+        page("report"),
+        "src.txt",
+        "data.arc",
+        "a.src",
+    ),
+    *("requirements.txt", "config.toml", "objects/x", "refs/x", "config", "worktree", "custom/site.py", "dist/a.whl"),
 )
 
 
@@ -172,6 +262,30 @@ def test_a_name_that_tools_obey_is_fetched_at_no_depth_and_in_no_spelling(run: R
     assert said.code == 1, "no agent stores such a name of a script"
 
 
+def test_reason_names_the_tool_that_would_obey_the_file(run: Run, spotrun: Spotrun) -> None:
+    tools = {
+        ".git/config": "git or another version control",
+        ".vscode/.hg/hgrc": "git or another version control",
+        "HEAD": "git may take",
+        "venv/x": "no agent stores",
+        ".envrc": "a shell",
+        "sitecustomize.so": "Python",
+        "test_a.py": "pytest or unittest",
+        "Makefile": "make",
+        "ruff.toml": "a linter",
+        "package.json": "Node.js",
+        page("CLAUDE"): "a coding assistant",
+        "matplotlibrc": "Jupyter, Matplotlib",
+        "-rf": "programs",
+        "a\x1bb": "a terminal",
+        "GIT~1/config": "Windows",
+    }
+    run.lists(dict.fromkeys(tools, "text"))
+    said = spotrun("fetch", "demo", "--json")
+    problems = {file["path"]: file["problem"] for file in said.json["files"]}
+    assert {path: tool for path, tool in tools.items() if not problems[path].startswith(tool)} == {}
+
+
 def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: Run, spotrun: Spotrun) -> None:
     run.lists({"out/.hydra/config.yaml": "lr: 1", "out/loss.csv": "0.5"})
     said = spotrun("fetch", "demo")
@@ -183,17 +297,76 @@ def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: 
     assert (alone.code, "1 file could not be fetched; out/.hydra/config.yaml: " in alone.err) == (1, True)
 
 
-def test_a_hidden_folder_or_one_of_git_takes_no_files(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+def test_a_hidden_folder_or_one_of_git_takes_no_files_wherever_the_command_is_called(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
     for words in ([tmp_path], ["--bare", tmp_path / "bare"]):
         subprocess.run(["git", "init", "-q", *words], check=True)
+    of_a_work_tree(tmp_path / "linked")
     (tmp_path / "link").symlink_to(tmp_path / ".git" / "hooks")
+    (tmp_path / ".config/project").mkdir(parents=True)
+    (tmp_path / "plain").mkdir()
     run.lists({"pre-push": "exit"})
     before = read(tmp_path)
-    for place in (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "\u200b.hidden"):
-        for typed in (place, tmp_path / place):
-            said = spotrun("fetch", "demo", "--to", typed)
-            assert (said.code, "--to results" in said.err) == (2, True), typed
+    hidden = (".git", ".git/hooks", ".ssh", "a/.config/b", "link", "bare/hooks", "linked/x", "\u200b.hidden")
+    for place in (*hidden, "venv", "a/.venv/x", "__pycache__", "node_modules", "CVS", "x.git", "lib/site-packages"):
+        said = spotrun("fetch", "demo", "--to", place)
+        assert (said.code, "--to results" in said.err) == (2, True), place
+    for current in (".config", ".config/project", ".git/hooks", "link", "bare", "bare/hooks", "linked"):
+        monkeypatch.chdir(tmp_path / current)
+        for options in ([], ["--to", "."], ["--to", "autostart"]):
+            said = spotrun("fetch", "demo", *options)
+            assert (said.code, "by its whole path, such as --to ~/results" in said.err) == (2, True), current
+    assert spotrun("fetch", "demo", "--to", tmp_path / ".ssh").code == 2
     assert read(tmp_path) == before
+    assert spotrun("fetch", "demo", "--list").code == 0, "nothing is written"
+    assert spotrun("fetch", "demo", "--to", tmp_path / "plain/new").code == 0
+    assert read(tmp_path / "plain") == {"new/pre-push": "exit"}
+
+
+def test_a_hidden_folder_above_the_home_does_not_count(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    home = tmp_path / ".users/one"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    run.lists({"a": "1"})
+    assert spotrun("fetch", "demo", "--to", home / "results").code == 0
+    assert spotrun("fetch", "demo", "--to", home / ".results").code == 2
+    assert spotrun("fetch", "demo", "--to", home.parent / ".two/results").code == 2
+    assert read(home) == {"results/a": "1"}
+
+
+def test_list_marks_what_would_not_be_fetched(run: Run, spotrun: Spotrun) -> None:
+    run.lists({".envrc": "1", ".git/config": "1", "a.csv": "1"})
+    lines = spotrun("fetch", "demo", "--list").out.splitlines()
+    assert [line.split("  ")[-1] for line in lines[:3]] == ["(not fetched)", "(not fetched)", "a.csv"]
+    listed = spotrun("fetch", "demo", "--list", "--json")
+    assert [file.get("outcome") for file in listed.json["files"]] == ["left", "refused", None]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG])
+def test_file_that_cannot_be_read_here_is_named_and_the_others_are_fetched(
+    number: int, run: Run, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    run.lists({"a": "1", "locked": "1", "z": "1"})
+    run.folder.mkdir()
+    (run.folder / "locked").write_text("0")
+
+    def refuse(root: int, path: str) -> int:
+        """A user without rights, as tests may run as root."""
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fetching, "open_for_reading", refuse)
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)) == (1, {"a": "1", "locked": "0", "z": "1"})
+    assert f"could not be fetched; locked: it cannot be read or written here: {os.strerror(number)}" in said.err
+
+
+def test_empty_target_is_refused(run: Run, tmp_path: Path, spotrun: Spotrun) -> None:
+    run.lists({"a": "1"})
+    said = spotrun("fetch", "demo", "--to", "")
+    assert (said.code, "--to is empty" in said.err, (tmp_path / "a").exists()) == (2, True, False)
 
 
 # -- what was changed here -------------------------------------------------------------------------------------------
