@@ -99,10 +99,10 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Give the lines, or the fields of a line that is an object of JSON."""
+    """Give the lines, or the fields of a line that is an object or a list of JSON."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
-        fields = _read_json(line) if line.startswith("{") else None
-        if isinstance(fields, dict):
+        fields = _read_json(line) if line.startswith(("{", "[")) else None
+        if fields is not None:
             yield from _of_value(fields, f"line {number}", clean)
         else:
             yield f"line {number}", _line(line, clean)

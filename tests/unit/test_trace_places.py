@@ -269,6 +269,13 @@ def test_a_place_is_named_as_the_script_would_reach_it() -> None:
     assert found["there[3]['a'][1][0]"] == "4"
 
 
+def test_the_members_of_a_set_have_a_place_of_their_own() -> None:
+    found = look([{(1, "a"), (2, "b")}, {3}, set()]).found
+    assert [found[f"there[{number}]"] for number in range(3)] == ["set of 2", "set of 1", "set of 0"]
+    assert len({found[f"there[{number}], its members"] for number in range(3)}) == 3
+    assert look([{(2, "b"), (1, "a")}, {3}, set()]).found == found
+
+
 def test_sharing_is_told_from_two_that_are_equal() -> None:
     shared = [1]
     assert look([shared, shared]).found != look([[1], [1]]).found

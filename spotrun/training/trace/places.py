@@ -45,6 +45,7 @@ from torch.utils.data import DataLoader, Dataset
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.exactness.file_content import digest_of_parts
 from spotrun.exactness.pickled import no_memory, parts_of_pickle
+from spotrun.exactness.trace import MEMBERS
 from spotrun.training.by_name import is_a
 from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
@@ -243,8 +244,8 @@ class Places:
         self.found[path] = f"{name_of(value)} of {len(items)}"
         plain = all(map(is_scalar, items))
         if isinstance(value, set | frozenset):
-            if plain:
-                self.found[f"{path}, its items"] = digest_of_leaf("\n".join(sorted(map(shown, items))))
+            if all(map(_is_tree, items)):
+                self.found[f"{path}{MEMBERS}"] = digest_of_leaf("\n".join(sorted(map(digest_of_tree, items))))
             elif items:
                 self.unread[path] = f"{name_of(value)} of objects"
         elif plain and len(items) >= PACKED_FROM:
