@@ -68,8 +68,10 @@ def _known(traces: Mapping[int, Trace]) -> set[str]:
             found |= {*end.optimizer, *(end.metrics or ()), *(end.places or ())}
         for left in trace.all_of(Left):
             found |= left.places.keys()
-        for result in (*trace.all_of(Evaluated), *trace.all_of(Validated)):
-            found |= result.metrics.keys()
+        for evaluated in trace.all_of(Evaluated):
+            found |= evaluated.metrics.keys()
+        for validated in trace.all_of(Validated):
+            found |= validated.metrics.keys()
     return found
 
 

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spotrun.exactness.arrays import NPY, parts_of_npy
 from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, parts_of_pickle
 from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
@@ -52,6 +53,8 @@ def parts_of_file(path: Path, clean: Clean) -> Parts:
             yield from _readable(lambda: list(_of_bytes(gzip.decompress(file.read()), clean)), file)
         elif head.startswith(PROTO):
             yield from _readable(lambda: list(_of_pickle(file.read(), clean)), file)
+        elif head.startswith(NPY) and path.stat().st_size <= TEXT_MAX_BYTES:
+            yield from _readable(lambda: list(parts_of_npy(file.read())), file)
         elif b"\0" in head or path.stat().st_size > TEXT_MAX_BYTES:
             yield "", _digest(file)
         elif path.suffix == ".csv":
@@ -188,11 +191,20 @@ def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
         for name in names:
             with archive.open(name) as member:
                 head = member.read(LOOK_BYTES)
-            if b"\0" in head:
+            if head.startswith(NPY):
+                yield from _of_array(archive.read(name), name)
+            elif b"\0" in head:
                 with archive.open(name) as member:
                     yield name, _digest(member)  # type: ignore[arg-type]
             else:
                 yield from ((f"{name} {place}", text) for place, text in _of_bytes(archive.read(name), clean))
+
+
+def _of_array(content: bytes, name: str) -> Parts:
+    try:
+        yield from [(f"{name}{place}", text) for place, text in parts_of_npy(content)]
+    except ValueError:
+        yield name, _digest(io.BytesIO(content))
 
 
 def _of_torch(archive: zipfile.ZipFile, objects: str, clean: Clean) -> Parts:

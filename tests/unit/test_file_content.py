@@ -405,6 +405,56 @@ def test_a_column_of_times_hides_no_other_column(tmp_path: Path, name: str, form
         assert third(tmp_path, one, again, written(timed(16)[:-1]), name) is not None
 
 
+def npy(value: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, value)
+    return stream.getvalue()
+
+
+def npz(value: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, table=value, rest=np.arange(3))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        npy,
+        npz,
+        pickle.dumps,
+        lambda value: pickle.dumps({"h": value}, protocol=5),
+        lambda value: saved({"h": value}),
+        lambda value: saved({"h": torch.from_numpy(value)}),
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda rows: np.array(rows),
+        lambda rows: np.asfortranarray(np.array(rows)),
+        lambda rows: np.array(rows, dtype="f4").T.copy(),
+        lambda rows: np.array(rows)[:, None, :],
+        lambda rows: np.array([column[-1] for column in zip(*rows, strict=True)]),
+        lambda rows: np.array(rows * 100),
+    ],
+)
+def test_a_column_of_times_of_an_array_hides_no_other_column(
+    tmp_path: Path, write: Callable[[Any], bytes], form: Callable[[Any], Any]
+) -> None:
+    one, again, other = (write(form(timed(drawn))) for drawn in (0, 8, 16))
+    assert third(tmp_path, one, again, other, "table") is None
+    assert third(tmp_path, one, again, write(form(timed(16, 4))), "table") is not None
+    assert third(tmp_path, one, again, write(np.array(TABLE)[:, :2]), "table") is not None
+
+
+@pytest.mark.parametrize("value", [np.array([{1}, None]), np.zeros(2, dtype=[("a", "f8"), ("b", "i4")])])
+def test_an_array_of_other_things_than_numbers_is_compared(tmp_path: Path, value: Any) -> None:
+    for write in (npy, npz, pickle.dumps):
+        assert first(tmp_path, write(value), write(value.copy())) is None
+        assert first(tmp_path, write(value), write(value[:1])) is not None
+
+
 @pytest.mark.parametrize("form", ["list of lists", "columns", "two times", "two columns of times"])
 def test_a_table_without_names_loses_no_column_to_a_time(tmp_path: Path, form: str) -> None:
     def written(*drawn: int) -> bytes:
