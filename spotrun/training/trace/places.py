@@ -187,7 +187,7 @@ class Places:
             return
         found = {path: f"{value.dtype} {tuple(value.shape)}"}
         if names is not None:
-            found |= {f"{path}[{name!r}]": digest_of_leaf(value[name]) for name in names}  # type: ignore[index]
+            found |= {f"{path}[{name!r}]": digest_of_leaf(value[name]) for name in names}
         else:
             for name, (row, column) in slices(tuple(value.shape)):
                 part = value if row is column is None else value[row] if row is not None else value[..., column]
