@@ -93,7 +93,7 @@ _CAUSES = {
     ),
     DifferenceKind.STATE: _Causes(
         "all steps and the weights are the same and this object is not",
-        "no checkpoint holds it",
+        "no checkpoint holds it, or each process adds to what the checkpoint holds of it",
         "it depends on the clock, on the process or on how often something was done again",
     ),
     DifferenceKind.RESULTS: _Causes(

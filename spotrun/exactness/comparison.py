@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
-from spotrun.exactness.trace import BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
-from spotrun.exactness.varying import family
+from spotrun.exactness.places import VaryingPlaces
+from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
 """A place in a training: a batch, and a number for what comes after it."""
@@ -43,21 +43,36 @@ def differences(
     one batch, the first one that differs in something counts. Where a second straight training, `again`, differs from
     the first one, no difference counts.
     """
-    varying = frozenset(varying_names(straight, again))
-    yield from (found for found in _all(straight, interrupted) if (found.kind, _name_of(found)) not in varying)
+    varying = varying_names(straight, again)
+    for found in _all(straight, interrupted):
+        if found.kind not in varying or not _is_left_out(found.name or "", varying[found.kind]):
+            yield found
 
 
 def varying_names(
     straight: Mapping[int, Trace], again: Mapping[int, Trace] | None
-) -> Iterator[tuple[DifferenceKind, str]]:
-    """Name the differences of two straight trainings that are of `MAY_VARY`, without numbers."""
+) -> dict[DifferenceKind, VaryingPlaces]:
+    """Return the names of the differences of two straight trainings that are of `MAY_VARY`."""
+    names: dict[DifferenceKind, set[str]] = {}
     for found in () if again is None else _all(straight, again):
         if found.kind in MAY_VARY:
-            yield found.kind, _name_of(found)
+            names.setdefault(found.kind, set()).add(found.name or "")
+    return {kind: VaryingPlaces(each, _known(straight)) for kind, each in names.items()}
 
 
-def _name_of(found: Difference) -> str:
-    return family(found.name or "")
+def _known(traces: Mapping[int, Trace]) -> set[str]:
+    """Return all that an object, a metric or a part of an optimizer is named by."""
+    found = set[str]()
+    for trace in traces.values():
+        for end in trace.ended:
+            found |= {*end.optimizer, *(end.metrics or ()), *(end.places or ())}
+        for left in trace.all_of(Left):
+            found |= left.places.keys()
+        for evaluated in trace.all_of(Evaluated):
+            found |= evaluated.metrics.keys()
+        for validated in trace.all_of(Validated):
+            found |= validated.metrics.keys()
+    return found
 
 
 def _all(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Iterator[Difference]:
@@ -179,7 +194,7 @@ def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
                 yield found
 
 
-def _of_end(wanted: Ended, done: Ended, varying: frozenset[str]) -> Iterator[Difference]:
+def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Difference]:
     yield from of_parts(DifferenceKind.WEIGHTS, wanted.weights, done.weights)
     yield from of_parts(DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer)
     yield from of_parts(DifferenceKind.END_RNG, wanted.rng, done.rng)
@@ -187,14 +202,14 @@ def _of_end(wanted: Ended, done: Ended, varying: frozenset[str]) -> Iterator[Dif
     yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
 
 
-def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _steady(wanted: Ended | Left, done: Ended | Left, varying: VaryingPlaces) -> tuple[dict[str, str], dict[str, str]]:
     """
     Return their places, without those that vary by themselves and those that one of the two could not inspect: these
     are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
-        {place: text for place, text in (each.places or {}).items() if family(place) not in varying}
+        {place: text for place, text in (each.places or {}).items() if not _is_left_out(place, varying)}
         for each in (wanted, done)
     )
     left_out = {place for place in one.keys() ^ other.keys() if place in unread}
@@ -202,14 +217,20 @@ def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -
     return kept[0], kept[1]
 
 
-def varying_places(straight: Trace, interrupted: Trace) -> frozenset[str]:
-    """Families of places that differed before anything was interrupted: a time, a name of the process."""
-    found = set()
+def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
+    """How many members a set has follows from what they are."""
+    return place in varying or f"{place}{MEMBERS}" in varying
+
+
+def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
+    """Return the places that differed before anything was interrupted: a time, a name of the process."""
+    found, known = set[str](), set[str]()
     here, there = straight.noted(), interrupted.noted()
     for moment in here.keys() & there.keys():
         one, other = here[moment].places, there[moment].places
-        found |= {family(place) for place in one.keys() | other.keys() if one.get(place) != other.get(place)}
-    return frozenset(found)
+        known |= one.keys() | other.keys()
+        found |= {place for place in one.keys() | other.keys() if one.get(place) != other.get(place)}
+    return VaryingPlaces(found, known)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
@@ -236,7 +257,7 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
             yield difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
 
 
-def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: frozenset[str]) -> Iterator[Difference]:
+def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: VaryingPlaces) -> Iterator[Difference]:
     if isinstance(wanted, Left) and isinstance(done, Left):
         yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
     elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:

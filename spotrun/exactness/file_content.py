@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spotrun.exactness.arrays import NPY, parts_of_npy
 from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, parts_of_pickle
 from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
@@ -52,6 +53,8 @@ def parts_of_file(path: Path, clean: Clean) -> Parts:
             yield from _readable(lambda: list(_of_bytes(gzip.decompress(file.read()), clean)), file)
         elif head.startswith(PROTO):
             yield from _readable(lambda: list(_of_pickle(file.read(), clean)), file)
+        elif head.startswith(NPY) and path.stat().st_size <= TEXT_MAX_BYTES:
+            yield from _readable(lambda: list(parts_of_npy(file.read())), file)
         elif b"\0" in head or path.stat().st_size > TEXT_MAX_BYTES:
             yield "", _digest(file)
         elif path.suffix == ".csv":
@@ -99,10 +102,10 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Give the lines, or the fields of a line that is an object of JSON."""
+    """Give the lines, or the fields of a line that is an object or a list of JSON."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
-        fields = _read_json(line) if line.startswith("{") else None
-        if isinstance(fields, dict):
+        fields = _read_json(line) if line.startswith(("{", "[")) else None
+        if fields is not None:
             yield from _of_value(fields, f"line {number}", clean)
         else:
             yield f"line {number}", _line(line, clean)
@@ -188,11 +191,20 @@ def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
         for name in names:
             with archive.open(name) as member:
                 head = member.read(LOOK_BYTES)
-            if b"\0" in head:
+            if head.startswith(NPY):
+                yield from _of_array(archive.read(name), name)
+            elif b"\0" in head:
                 with archive.open(name) as member:
                     yield name, _digest(member)  # type: ignore[arg-type]
             else:
                 yield from ((f"{name} {place}", text) for place, text in _of_bytes(archive.read(name), clean))
+
+
+def _of_array(content: bytes, name: str) -> Parts:
+    try:
+        yield from [(f"{name}{place}", text) for place, text in parts_of_npy(content)]
+    except ValueError:
+        yield name, _digest(io.BytesIO(content))
 
 
 def _of_torch(archive: zipfile.ZipFile, objects: str, clean: Clean) -> Parts:

@@ -11,8 +11,10 @@ import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
+from math import prod
 from typing import Any, TypeAlias
 
+from spotrun.exactness.arrays import in_order_of_c, item_bytes, parts_of_array
 from spotrun.exactness.same_everywhere import Clean
 
 Parts: TypeAlias = Iterator[tuple[str, str]]
@@ -20,6 +22,9 @@ Parts: TypeAlias = Iterator[tuple[str, str]]
 Storage = Callable[[str], bytes]
 """Returns the content of a piece of memory, by its name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
+OF_NUMPY = tuple(
+    f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray._reconstruct", "numeric._frombuffer")
+)
 MAGIC = 0x1950A86A20F9469CFC6C
 ITEM_BYTES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
@@ -73,13 +78,28 @@ class Memory:
     def text(self) -> str:
         return f"{self.kind} {self.where} {self.count} {sha256(self.load()).hexdigest()}"
 
-    def tensor(self, offset: int, size: Sequence[int], stride: Sequence[int]) -> str:
-        """Describe a tensor without the rest of its memory: a restored optimizer's is that of its whole checkpoint."""
+    def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
+        """
+        Yield the parts of a tensor without the rest of its memory: a restored optimizer's is that of its whole
+        checkpoint.
+        """
         if self.item_bytes is None:
-            return f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
+            yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
+            return
         span = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         content = self.load()[offset * self.item_bytes : (offset + span) * self.item_bytes]
-        return f"{self.kind} {self.where} {tuple(size)} {tuple(stride)} {sha256(content).hexdigest()}"
+        kind = f"{self.kind} {self.where}"
+        if _is_packed(size, stride):
+            yield from parts_of_array(path, kind, size, content)
+        elif _is_packed(size[::-1], stride[::-1]):
+            yield from parts_of_array(path, f"{kind} transposed", size[::-1], content)
+        else:
+            yield path, f"{kind} {tuple(size)} {tuple(stride)} {sha256(content).hexdigest()}"
+
+
+def _is_packed(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether the items follow one another without a gap, in the order of C."""
+    return all(size[axis] < 2 or step == prod(size[axis + 1 :]) for axis, step in enumerate(stride))
 
 
 class _Reader(pickle.Unpickler):
@@ -162,18 +182,42 @@ def _parts_of_made(made: Made, path: str, clean: Clean, above: frozenset[int]) -
         (items,), _ = made.parts[:2]
         yield path, f"set {digest_of_items(_joined(part, clean, above) for part in items)}"
         return
+    if name in OF_NUMPY and (array := _array_of(made)) is not None:
+        yield from parts_of_array(path, *array)
+        return
     yield path, name
     if name == IN_BYTES and (memory := _memory_of(made)) is not None:
         yield f"{path}.0", memory.text()
         return
     if name == TENSOR and (memory := _memory_of(made.parts[0][0])) is not None:
         _, offset, size, stride, *rest = made.parts[0]
-        yield f"{path}.0", memory.tensor(offset, size, stride)
+        yield from memory.tensor(f"{path}.0", offset, size, stride)
         yield from _parts(rest, f"{path}.1", clean, above)
         return
     for number, part in enumerate(made.parts):
         if part not in ((), {}):
             yield from _parts(part, f"{path}.{number}", clean, above)
+
+
+def _array_of(made: Made) -> tuple[str, Sequence[int], bytes] | None:
+    """Return the type, the shape and the bytes of an array of numpy; None for one of objects or of records."""
+    match made.parts:
+        case [(content, Made() as kind, shape, order), {}]:
+            is_fortran = order == "F"
+        case [_, {}, (_, shape, Made() as kind, is_fortran, content)]:
+            pass
+        case _:
+            return None
+    if isinstance(content, Made):  # in the older protocols, bytes are a text to encode
+        match content.parts:
+            case [(str(text), "latin1"), {}]:
+                content = text.encode("latin1")
+    match kind.parts:
+        case [(str(code), *_), _, (_, str(order), None, *_)] if isinstance(content, bytes | bytearray):
+            size = item_bytes(code)
+            shape, content = in_order_of_c(shape, bytes(content), bool(is_fortran))
+            return (f"{order}{code}", shape, content) if size * prod(shape) == len(content) else None
+    return None
 
 
 def _memory_of(value: Any) -> Memory | None:

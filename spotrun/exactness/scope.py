@@ -60,10 +60,11 @@ def not_compared(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> list[NotCompared]:
     """Objects and metrics, by their names; `again` is a second straight training."""
-    found = {_in_words(kind, name): VARIES_AGAIN for kind, name in sorted(varying_names(straight, again))}
+    varying = sorted(varying_names(straight, again).items())
+    found = {_in_words(kind, name): VARIES_AGAIN for kind, places in varying for name in places.names()}
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
-        found |= dict.fromkeys(sorted(varying_places(one, other)), VARIES)
+        found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
         for trace in (one, other):
             ends: list[Ended | Left] = [*trace.ended, *trace.all_of(Left)[-1:]]
             for record in ends:

@@ -20,6 +20,8 @@ from spotrun.wire import plain
 
 BatchPosition = tuple[int, int]
 """Epoch and batch in it, both from 0."""
+MEMBERS = ", its members"
+"""Ends the place that has the members of a set; the set's own place has their number."""
 
 
 @dataclass(frozen=True, kw_only=True)

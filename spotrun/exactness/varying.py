@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from spotrun.exactness.pickled import SHOWN_MAX, Parts
+from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
 """Stands in a text for what varies."""
-_INDEX, _COUNTED = re.compile(r"\[\d+\]"), re.compile(r"\b(row|line|step|statement|object) \d+")
-_LINE = re.compile(r"(?:^| )(?:line|statement) \d+$")
+_LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NUMBERED, _ESCAPE = re.compile(r"\w*\d\w*"), re.compile(r"\\.")
-
-
-def family(place: str) -> str:
-    """Return the place without the numbers of items and rows: what varies in one varies in the others."""
-    return _COUNTED.sub(r"\1 #", _INDEX.sub("[]", place))
 
 
 def unnumbered(name: str) -> str:
@@ -38,32 +34,30 @@ class Varying:
 
     def __init__(self, straight: Parts, again: Parts) -> None:
         one, other = dict(straight), dict(again)
-        self._absent: set[str] = set()
-        self._fields: set[str] = set()
-        self._words: dict[tuple[str, str], set[int]] = {}
-        """Numbers of words, by the family and the shape of the text."""
         self._places: dict[str, set[int]] = {}
         """Numbers of words by place, none for the whole text."""
-        for place in {**one, **other}:
-            here, there = one.get(place), other.get(place)
-            if here is None or there is None:
-                self._absent.add(unnumbered(family(place)))
-            elif here != there:
-                self._note(place, here, there)
-        self.is_whole = not self._leaves_something(one)
-
-    def _note(self, place: str, here: str, there: str) -> None:
-        if not _LINE.search(place) and (_is_one_word(here) or _is_one_word(there)):
-            self._fields.add(family(place))
-        elif _WORD.sub("", here) != _WORD.sub("", there):
-            self._places[place] = set()
-        else:
-            words = zip(_WORD.findall(here), _WORD.findall(there), strict=True)
-            differing = {number for number, (one, other) in enumerate(words) if one != other}
-            if (shape := _shape(here)) == _shape(there):
-                self._words.setdefault((family(place), shape), set()).update(differing)
+        self._absent = _absent(one, other)
+        fields: set[str] = set()
+        words: dict[tuple[str, str], dict[str, set[int]]] = {}
+        for place in one.keys() & other.keys():
+            here, there = one[place], other[place]
+            if here == there:
+                continue
+            if not _LINE.search(place) and (_is_one_word(here) or _is_one_word(there)):
+                fields.add(place)
+            elif _WORD.sub("", here) != _WORD.sub("", there):
+                self._places[place] = set()
             else:
-                self._places[place] = differing
+                differing = _differing(here, there)
+                if (shape := _shape(here)) == _shape(there):
+                    words.setdefault((family(place), shape), {})[place] = differing
+                else:
+                    self._places[place] = differing
+        self._fields = VaryingPlaces(fields, one)
+        known = _of_shapes(one) if words else {}
+        self._words = {key: _Words(*key, by_place, known[key]) for key, by_place in words.items()}
+        """By the family and the shape of the text."""
+        self.is_whole = not self._leaves_something(one)
 
     def __bool__(self) -> bool:
         return bool(self._absent or self._fields or self._words or self._places)
@@ -71,16 +65,22 @@ class Varying:
     def steady(self, parts: Parts) -> Parts:
         """Give the parts of this file, of any training, without what varies."""
         for place, text in parts:
-            kind = family(place)
-            if not self._absent or unnumbered(kind) not in self._absent:
-                yield place, LEFT_OUT if kind in self._fields else self._masked(place, kind, text)
+            if not self._is_absent(place):
+                yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
 
-    def _masked(self, place: str, kind: str, text: str) -> str:
+    def _is_absent(self, place: str) -> bool:
+        if not self._absent or (prefixes := self._absent.get(unnumbered(family(place)))) is None:
+            return False
+        numbers = indices(place)
+        return any(numbers[: len(prefix)] == prefix for prefix in prefixes)
+
+    def _masked(self, place: str, text: str) -> str:
         of_line = self._places.get(place, set())
         if place in self._places and not of_line:
             return LEFT_OUT
-        of_shape = self._words.get((kind, _shape(text)), set()) if self._words else set[int]()
-        return _replaced(text, of_line | of_shape) if of_line or of_shape else text
+        of_shape = self._words.get((family(place), _shape(text))) if self._words else None
+        numbers = of_line if of_shape is None else of_line | of_shape.of(place)
+        return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """Return whether a file holds anything without what varies; the number of its rows is something, too."""
@@ -89,10 +89,69 @@ class Varying:
 
     def names(self) -> Iterator[str]:
         """Name what is left out."""
-        yield from sorted(self._absent | self._fields)
-        shown = (f"{kind}: {_replaced(shape, numbers)}" for (kind, shape), numbers in self._words.items())
+        yield from sorted((*self._absent, *self._fields.names()))
+        shown = (
+            f"{name}: {_replaced(shape, words.numbers)}"
+            for (kind, shape), words in self._words.items()
+            for name in words.pattern.names(kind)
+        )
         yield from sorted(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…" for text in shown)
         yield from sorted(self._places)
+
+
+class _Words:
+    """Words that vary, by their `numbers`, in texts of one shape at the places of a pattern."""
+
+    def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
+        self.numbers = set[int]().union(*differing.values())
+        places, words = {indices(place) for place in differing}, _WORD.findall(_ESCAPE.sub("", shape))
+        is_line, is_bare = _LINE.search(kind) is not None, len(self.numbers) == len(words) == words.count("#")
+        named_by_words = is_line and not is_bare
+        self.pattern = Pattern((), [()]) if named_by_words else pattern_of(kind, places, known, is_record=is_line)
+
+    def of(self, place: str) -> set[int]:
+        return self.numbers if self.pattern.has(indices(place)) else set()
+
+
+def _differing(here: str, there: str) -> set[int]:
+    words = zip(_WORD.findall(here), _WORD.findall(there), strict=True)
+    return {number for number, (one, other) in enumerate(words) if one != other}
+
+
+def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
+    found: dict[tuple[str, str], set[Indices]] = {}
+    for place, text in parts.items():
+        found.setdefault((family(place), _shape(text)), set()).add(indices(place))
+    return found
+
+
+def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
+    """
+    Return what only one of the two has, by its family without numbers: the numbers of the lists that are longer in one
+    of them. If most lists of a family are, all are.
+    """
+    found: dict[str, set[Indices]] = {}
+    for these, those in ((one, other), (other, one)):
+        there: set[tuple[str, Indices]] | None = None
+        for place in these.keys() - those.keys():
+            there = _prefixes(those) if there is None else there
+            kind, numbers = family(place), indices(place)
+            size = next((n for n in range(len(numbers)) if (kind, numbers[: n + 1]) not in there), 0)
+            found.setdefault(unnumbered(kind), set()).add(numbers[:size])
+    if any(map(any, found.values())):
+        lists: dict[tuple[str, int], set[Indices]] = {}
+        for kind, numbers in _prefixes(one) | _prefixes(other):
+            lists.setdefault((unnumbered(kind), len(numbers)), set()).add(numbers)
+        for kind, prefixes in found.items():
+            if any(2 * count > len(lists[kind, size]) for size, count in Counter(map(len, prefixes)).items()):
+                prefixes.clear()
+                prefixes.add(())
+    return found
+
+
+def _prefixes(parts: dict[str, str]) -> set[tuple[str, Indices]]:
+    found = ((family(place), indices(place)) for place in parts)
+    return {(kind, numbers[:size]) for kind, numbers in found for size in range(len(numbers) + 1)}
 
 
 def _is_one_word(text: str) -> bool:

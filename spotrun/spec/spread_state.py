@@ -51,6 +51,8 @@ _CONFIG = re.compile(
     r"""|use_(?:fsdp|deepspeed)["']?\s*:\s*["']?true)""",
     re.IGNORECASE | re.MULTILINE,
 )
+_OF_MODULE = ("-m", "--module")
+_WITH_MODULE = re.compile(r"(?:--module=|-m)([\w.]+)")
 _CONFIGS = (".yaml", ".yml", ".json")
 _SHELL = ("", ".sh", ".bash", ".zsh")
 
@@ -128,8 +130,10 @@ class _Reading:
                 yield Finding(f"{before} {word}")
             elif before == "cd":
                 self._folders.append(self._workdir / word)
-            elif before == "-m":
+            elif before in _OF_MODULE:
                 yield from self._files_of(word, self._folders)
+            elif (joined := _WITH_MODULE.fullmatch(word)) is not None:
+                yield from self._files_of(joined[1], self._folders)
             else:
                 for folder in list(self._folders):
                     yield from self._file(folder / word.rpartition("=")[2])

@@ -18,6 +18,7 @@ from spotrun.exactness.comparison import differences, digest_of
 from spotrun.exactness.difference import NAMED_MAX, Difference, DifferenceKind, gathered
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import (
+    MEMBERS,
     Begun,
     Ended,
     Evaluated,
@@ -152,6 +153,11 @@ def test_where_no_trainer_began_at_a_checkpoint_none_is_blamed() -> None:
         assert "no trainer began at a checkpoint" in told
         assert "no checkpoint holds" not in told
         assert "no checkpoint holds" not in likely_cause(msgspec.structs.replace(found, resumed=False), RESUMED)
+
+
+def test_of_an_object_it_is_not_claimed_that_no_checkpoint_holds_it() -> None:
+    found = Difference(kind=DifferenceKind.STATE, name="seen", straight="list of 1", interrupted="list of 3")
+    assert "no checkpoint holds it, or each process adds to what" in likely_cause(found, RESUMED)
 
 
 def test_what_was_named_is_the_first_of_the_likely_causes() -> None:
@@ -395,6 +401,65 @@ def test_what_differs_before_any_interruption_is_not_compared_and_named() -> Non
     found = first_difference(straight, Trace(other))
     assert found is not None
     assert found.name == "kept"
+
+
+def table(at: str, *losses: str) -> dict[str, str]:
+    """What a trace has of a list of rows, each with a time and a loss."""
+    found = {"rows": f"list of {len(losses)}"}
+    for number, loss in enumerate(losses):
+        found |= {f"rows[{number}]": "tuple of 2", f"rows[{number}][0]": at, f"rows[{number}][1]": loss}
+    return found
+
+
+def test_a_time_in_the_rows_of_an_object_hides_nothing_else_of_them() -> None:
+    def training(at: str, *losses: str) -> list[TraceRecord]:
+        end = replace(WHOLE, places=table(at, *losses))
+        return [Noted(moment="batch 1", places=table(at, "0.5")), *whole(end=end, after=())]
+
+    straight = Trace(training("1", "0.5", "0.25"))
+    assert first_difference(straight, Trace(training("2", "0.5", "0.25"))) is None
+    (named,) = scope.not_compared({0: straight}, {0: Trace(training("2", "0.5", "0.25"))})
+    assert named.name == "rows[][0]"
+    found = first_difference(straight, Trace(training("2", "0.5", "0.75")))
+    assert found is not None
+    assert found.name == "rows[1][1]"
+    late = [[*whole(end=replace(WHOLE, places=table(at, "0.5", loss)))] for at, loss in ("13", "23", "34")]
+    traces = [{0: Trace(records)} for records in late]
+    names = [found.name for found in differences(traces[0], traces[2], traces[1])]
+    assert names == ["rows[1][1]"]
+
+
+def test_a_time_of_one_callback_is_not_that_of_another() -> None:
+    def training(at: str, count: str) -> Trace:
+        places = {"callbacks[0].last": at, "callbacks[1].last": count}
+        return Trace([Noted(moment="batch 1", places=places), *whole(end=replace(WHOLE, places=places), after=())])
+
+    early = [Noted(moment="batch 1", places={"callbacks[0].last": "2", "callbacks[1].last": "7"})]
+    end = replace(WHOLE, places={"callbacks[0].last": "3", "callbacks[1].last": "8"})
+    found = first_difference(training("1", "7"), Trace([*early, *whole(end=end, after=())]))
+    assert found is not None
+    assert found.name == "callbacks[1].last"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_set_of_process_numbers_is_not_compared_by_its_size(early: bool) -> None:
+    def training(pids: str, size: int, seen: str = "8") -> dict[int, Trace]:
+        places = {"pids": f"set of {size}", f"pids{MEMBERS}": pids}
+        noted = [Noted(moment="batch 1", places=places)] if early else []
+        return {0: Trace([*noted, *whole(end=replace(WHOLE, places=places | {"seen": seen}), after=())])}
+
+    straight, again, killed = training("1", 1), training("2", 1), training("3 4 5", 3)
+    assert not list(differences(straight, killed, again))
+    assert f"pids{MEMBERS}" in {each.name for each in scope.not_compared(straight, killed, again)}
+    assert [each.name for each in differences(straight, training("3 4 5", 3, seen="9"), again)] == ["seen"]
+
+
+def test_a_set_that_is_the_same_in_two_trainings_is_compared() -> None:
+    one, other = (
+        {0: Trace(whole(end=replace(WHOLE, places={"seen": f"set of {size}", f"seen{MEMBERS}": text}), after=()))}
+        for size, text in ((1, "1"), (2, "1 2"))
+    )
+    assert [each.name for each in differences(one, other, one)] == ["seen", f"seen{MEMBERS}"]
 
 
 def rehearsed(folder: Path, trace: Trace, *kills: Killed, **files: str) -> Rehearsed:

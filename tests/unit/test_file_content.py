@@ -9,7 +9,7 @@ import pickle
 import sqlite3
 import struct
 import zipfile
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import torch
 
 from spotrun.exactness.file_content import EVENTS, OURS, parts_of_file
 from spotrun.exactness.folders import FileDifference, Folder, differences, first_difference, names_of, tracker_of
+from spotrun.exactness.places import family
 from spotrun.exactness.same_everywhere import is_duration, without_instances, without_times
-from spotrun.exactness.varying import Varying, family, unnumbered
+from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.trainer_link import Figures
 
 CLEAN = without_instances("/cloud/instances")
@@ -351,6 +352,147 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
         "line #: 'pid …\\n'",
         "line #: 'step #: loss # beat …\\n'",
     ]
+
+
+TABLE = [[0.5, 1, 0.25], [0.75, 2, 0.125], [1.5, 3, 0.0625], [1.75, 4, 0.03125]]
+"""A time, an epoch and a loss in each row."""
+
+
+def timed(drawn: float, lost: int = 0) -> list[list[float]]:
+    """The table of another training; the first rows are lost, and 0 stands there."""
+    return [[0, 0, 0] if number < lost else [row[0] + drawn, *row[1:]] for number, row in enumerate(TABLE)]
+
+
+Point = namedtuple("Point", "at epoch loss")
+FORMS: dict[str, Callable[[list[list[float]]], object]] = {
+    "list of lists": lambda rows: rows,
+    "list of tuples": lambda rows: list(map(tuple, rows)),
+    "named tuples": lambda rows: [Point(*row) for row in rows],
+    "dict of lists of lists": lambda rows: {"train": rows, "val": [row[1:] for row in rows]},
+    "list of dicts of lists": lambda rows: [{"of": row, "epoch": row[1]} for row in rows],
+    "dict in list in dict": lambda rows: {"rows": [{"m": {"v": row}} for row in rows]},
+    "dict of lists": lambda rows: {f"epoch {number}": row for number, row in enumerate(rows)},
+    "columns": lambda rows: [list(column) for column in zip(*rows, strict=True)],
+    "dict of columns": lambda rows: dict(zip("tel", map(list, zip(*rows, strict=True)), strict=True)),
+    "tables in a list": lambda rows: [rows[:2], rows[2:]],
+    "mixed rows": lambda rows: [[row[0], {"epoch": row[1]}, row[2]] for row in rows],
+    "one record": lambda rows: {"last": [sum(column) for column in zip(*rows, strict=True)]},
+    "two times": lambda rows: [[row[0], row[0] * 2, *row[1:]] for row in rows],
+    "two columns of times": lambda rows: [[row[n] for row in rows] for n in (0, 0, 1, 2)],
+    "names and values": lambda rows: [{"name": n, "v": row[i]} for row in rows for i, n in enumerate("tel")],
+}
+WRITERS: dict[str, Callable[[Any], bytes]] = {
+    "a.json": lambda value: json.dumps(value).encode(),
+    "a.jsonl": lambda value: b"".join(json.dumps({"x": row}).encode() + b"\n" for row in value),
+    "lists.jsonl": lambda value: b"".join(json.dumps(row).encode() + b"\n" for row in value),
+    "a.pkl": pickle.dumps,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_column_of_times_hides_no_other_column(tmp_path: Path, name: str, form: str) -> None:
+    def written(rows: list[list[float]]) -> bytes:
+        value = FORMS[form](rows)
+        return WRITERS[name](list(value.items()) if name.endswith("l") and isinstance(value, dict) else value)
+
+    one, again = written(timed(0)), written(timed(8))
+    assert third(tmp_path, one, again, written(timed(16)), name) is None
+    for lost in (1, 2):
+        assert third(tmp_path, one, again, written(timed(16, lost)), name) is not None
+    assert third(tmp_path, one, again, written([*timed(16)[:-1], [16.0, 4, 0.5]]), name) is not None
+    if form != "one record":
+        assert third(tmp_path, one, again, written(timed(16)[:-1]), name) is not None
+
+
+def npy(value: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, value)
+    return stream.getvalue()
+
+
+def npz(value: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, table=value, rest=np.arange(3))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        npy,
+        npz,
+        pickle.dumps,
+        lambda value: pickle.dumps({"h": value}, protocol=5),
+        lambda value: saved({"h": value}),
+        lambda value: saved({"h": torch.from_numpy(value)}),
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda rows: np.array(rows),
+        lambda rows: np.asfortranarray(np.array(rows)),
+        lambda rows: np.array(rows, dtype="f4").T.copy(),
+        lambda rows: np.array(rows)[:, None, :],
+        lambda rows: np.array([column[-1] for column in zip(*rows, strict=True)]),
+        lambda rows: np.array(rows * 100),
+    ],
+)
+def test_a_column_of_times_of_an_array_hides_no_other_column(
+    tmp_path: Path, write: Callable[[Any], bytes], form: Callable[[Any], Any]
+) -> None:
+    one, again, other = (write(form(timed(drawn))) for drawn in (0, 8, 16))
+    assert third(tmp_path, one, again, other, "table") is None
+    assert third(tmp_path, one, again, write(form(timed(16, 4))), "table") is not None
+    assert third(tmp_path, one, again, write(np.array(TABLE)[:, :2]), "table") is not None
+
+
+@pytest.mark.parametrize("value", [np.array([{1}, None]), np.zeros(2, dtype=[("a", "f8"), ("b", "i4")])])
+def test_an_array_of_other_things_than_numbers_is_compared(tmp_path: Path, value: Any) -> None:
+    for write in (npy, npz, pickle.dumps):
+        assert first(tmp_path, write(value), write(value.copy())) is None
+        assert first(tmp_path, write(value), write(value[:1])) is not None
+
+
+@pytest.mark.parametrize("form", ["list of lists", "columns", "two times", "two columns of times"])
+def test_a_table_without_names_loses_no_column_to_a_time(tmp_path: Path, form: str) -> None:
+    def written(*drawn: int) -> bytes:
+        rows: Any = FORMS[form](timed(*drawn))
+        return "".join(",".join(map(repr, row)) + "\n" for row in rows).encode()
+
+    assert third(tmp_path, written(0), written(8), written(16), "a.csv") is None
+    assert third(tmp_path, written(0), written(8), written(16, 2), "a.csv") is not None
+
+
+def test_a_line_with_a_time_alone_hides_no_other_line(tmp_path: Path) -> None:
+    one, again, other = (f"{at}\n3\n0.25\n".encode() for at in (0.5, 0.75, 1.5))
+    assert third(tmp_path, one, again, other, "state.txt") is None
+    assert third(tmp_path, one, again, other.replace(b"3", b"0"), "state.txt") is not None
+
+
+def test_a_column_that_varies_is_named_by_its_number(tmp_path: Path) -> None:
+    write = WRITERS["a.json"]
+    assert list(varying(tmp_path, write(timed(0)), write(timed(8)), "a.json").names()) == ["[][0]"]
+    columns = FORMS["columns"]
+    assert list(varying(tmp_path, write(columns(timed(0))), write(columns(timed(8))), "a.json").names()) == ["[0][]"]
+
+
+def test_a_duration_that_two_trainings_share_by_chance_is_of_what_varies(tmp_path: Path) -> None:
+    def written(*took: float, epoch: int = 1) -> bytes:
+        return json.dumps({"rows": [[each, epoch] for each in took], "dt": took * 8}).encode()
+
+    one, again = written(0.1, 0.2, 0.1), written(0.1, 0.3, 0.2)
+    assert third(tmp_path, one, again, written(0.4, 0.5, 0.6), "a.json") is None
+    assert third(tmp_path, one, again, written(0.4, 0.5, 0.6, epoch=2), "a.json") is not None
+
+
+def test_of_several_lists_the_one_that_grows_by_the_clock_is_left_out(tmp_path: Path) -> None:
+    def written(beats: int, loss: float) -> bytes:
+        return json.dumps([[0.5, 0.25, loss], [9.0] * beats, [1, 2, 3]]).encode()
+
+    assert third(tmp_path, written(5, 1), written(7, 1), written(9, 1), "a.json") is None
+    assert third(tmp_path, written(5, 1), written(7, 1), written(9, 2), "a.json") is not None
 
 
 def test_of_a_line_with_a_digest_the_other_words_are_compared(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ LEFT: dict[str, int] = {
     "beside": 8,
     "is asked": 8,
     "so many": 2,
-    "headless": 1,
+    "headless": 2,
 }
 
 

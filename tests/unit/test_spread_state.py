@@ -85,6 +85,9 @@ def test_a_script_that_names_what_spreads_the_state_is_refused_with_its_line(
         ("torchrun t.py trainer.strategy=fsdp", {}, "strategy=fsdp"),
         ("cd sub && torchrun t.py", {"sub/t.py": "import torch.distributed.fsdp"}, "sub/t.py, line 1"),
         ("torchrun -m pkg.go", {"pkg/go.py": "import deepspeed"}, "pkg/go.py, line 1"),
+        ("torchrun --nnodes 2 --module pkg.go", {"pkg/go.py": "import deepspeed"}, "pkg/go.py, line 1"),
+        ("torchrun --nnodes 2 --module=pkg.go", {"pkg/go.py": "import deepspeed"}, "pkg/go.py, line 1"),
+        ("python -mpkg.go", {"pkg/go.py": "import deepspeed"}, "pkg/go.py, line 1"),
         ("bash start.sh", {"start.sh": "#!/bin/sh\ntorchrun t.py --fsdp full_shard"}, "start.sh, line 2"),
     ],
 )

@@ -269,6 +269,27 @@ def test_a_place_is_named_as_the_script_would_reach_it() -> None:
     assert found["there[3]['a'][1][0]"] == "4"
 
 
+def test_the_members_of_a_set_have_a_place_of_their_own() -> None:
+    found = look([{(1, "a"), (2, "b")}, {3}, set()]).found
+    assert [found[f"there[{number}]"] for number in range(3)] == ["set of 2", "set of 1", "set of 0"]
+    assert len({found[f"there[{number}], its members"] for number in range(3)}) == 3
+    assert look([{(2, "b"), (1, "a")}, {3}, set()]).found == found
+
+
+@pytest.mark.parametrize(
+    "make", [np.array, torch.tensor, lambda rows: np.array(rows * 9), lambda rows: np.array([tuple(rows[0])], "f8,f8")]
+)
+def test_a_time_in_an_array_is_in_other_places_than_its_other_columns(make: Callable[[Any], Any]) -> None:
+    one, again, other = (
+        look([make([[at, 1.0], [at, loss]])]).found for at, loss in ((1.0, 2.0), (3.0, 2.0), (4.0, 9.0))
+    )
+    varying = {place for place in one if one[place] != again[place]}
+    assert varying
+    assert varying < one.keys()
+    if len(make([[1.0, 1.0]])) > 1 or "f0" not in str(one):
+        assert {place for place in one if one[place] != other[place]} > varying
+
+
 def test_sharing_is_told_from_two_that_are_equal() -> None:
     shared = [1]
     assert look([shared, shared]).found != look([[1], [1]]).found

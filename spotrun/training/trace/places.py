@@ -39,12 +39,15 @@ from types import (
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from spotrun.checkpoint.slots import attributes_of
+from spotrun.exactness.arrays import slices
 from spotrun.exactness.file_content import digest_of_parts
 from spotrun.exactness.pickled import no_memory, parts_of_pickle
+from spotrun.exactness.trace import MEMBERS
 from spotrun.training.by_name import is_a
 from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
@@ -147,7 +150,7 @@ class Places:
     def _look_into(self, path: str, value: Any) -> None:
         cls = type(value)
         if issubclass(cls, Tensor | np.ndarray):
-            self.found[path] = digest_of_leaf(value)
+            self._array(path, value)
         elif issubclass(cls, FunctionType):
             self._function(path, value)
         elif issubclass(cls, classmethod | staticmethod):
@@ -172,6 +175,24 @@ class Places:
             self._items(path, value)
         else:
             self._instance(path, value)
+
+    def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
+        """Add an array by rows and columns; a parameter, or a tensor that is not plain memory here, as one."""
+        if isinstance(value, np.ndarray):
+            names = value.dtype.names
+        elif type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu":
+            value, names = value.detach(), None
+        else:
+            self.found[path] = digest_of_leaf(value)
+            return
+        found = {path: f"{value.dtype} {tuple(value.shape)}"}
+        if names is not None:
+            found |= {f"{path}[{name!r}]": digest_of_leaf(value[name]) for name in names}
+        else:
+            for name, (row, column) in slices(tuple(value.shape)):
+                part = value if row is column is None else value[row] if row is not None else value[..., column]
+                found[f"{path}{name}"] = digest_of_leaf(np.asarray(part) if isinstance(value, np.ndarray) else part)
+        self.found |= found
 
     def _holder(self, path: str, value: Any, parts: Mapping[str, Any]) -> None:
         self.found[path] = name_of(value)
@@ -243,8 +264,8 @@ class Places:
         self.found[path] = f"{name_of(value)} of {len(items)}"
         plain = all(map(is_scalar, items))
         if isinstance(value, set | frozenset):
-            if plain:
-                self.found[f"{path}, its items"] = digest_of_leaf("\n".join(sorted(map(shown, items))))
+            if all(map(_is_tree, items)):
+                self.found[f"{path}{MEMBERS}"] = digest_of_leaf("\n".join(sorted(map(digest_of_tree, items))))
             elif items:
                 self.unread[path] = f"{name_of(value)} of objects"
         elif plain and len(items) >= PACKED_FROM:

@@ -1,0 +1,85 @@
+"""
+Reads the numbers of an array by rows and columns, so that a column of times hides no other one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from math import prod
+
+NPY = b"\x93NUMPY"
+SPLIT_MAX = 32
+"""Maximum rows, columns or items of an array that are compared one by one."""
+ITEMS_MAX = 1 << 18
+"""Maximum items of an array that is compared by rows and columns."""
+VALUES = ", its values"
+"""Ends the place that has the digest of a whole array."""
+_ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
+
+
+def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
+    """
+    Yield how each compared part of an array is named, and its row and its column; `, its values` if it has too many.
+
+    Of an array of more than two dimensions a row is an item of the first one, and a column of the last one.
+    """
+    found: list[tuple[str, tuple[int | None, int | None]]] = []
+    if shape and 0 < prod(shape) <= ITEMS_MAX:
+        if shape[0] <= SPLIT_MAX:
+            found += [(f"[{row}]", (row, None)) for row in range(shape[0])]
+        if len(shape) > 1 and shape[-1] <= SPLIT_MAX:
+            found += [(f"[:, column {column}]", (None, column)) for column in range(shape[-1])]
+    yield from found or [(VALUES, (None, None))]
+
+
+def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield its kind and its shape, and then its parts, of its bytes in the order of C."""
+    yield path, f"{kind} {tuple(shape)}"
+    count = prod(shape)
+    size = len(content) // count if count else 0
+    for name, (row, column) in slices(shape):
+        if row is not None:
+            step = len(content) // shape[0]
+            part = content[row * step : (row + 1) * step]
+        elif column is not None:
+            part = b"".join(content[at : at + size] for at in range(column * size, len(content), shape[-1] * size))
+        else:
+            part = content
+        yield f"{path}{name}", sha256(part).hexdigest()
+
+
+def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
+    """
+    Yield the parts of a file of numpy.save.
+
+    Raises:
+        ValueError: it is no such file, or one of objects.
+    """
+    try:
+        size, begin = (
+            struct.unpack_from("<H" if content[6] == 1 else "<I", content, 8)[0],
+            10 if content[6] == 1 else 12,
+        )
+        head = ast.literal_eval(content[begin : begin + size].decode("latin-1").strip())
+        kind, shape, is_fortran = head["descr"], head["shape"], head["fortran_order"]
+    except (struct.error, IndexError, SyntaxError, KeyError, TypeError) as error:
+        raise ValueError(f"no file of numpy: {error}") from error
+    data = content[begin + size :]
+    if not isinstance(kind, str) or item_bytes(kind) * prod(shape) != len(data):
+        raise ValueError("an array of objects or of records")
+    yield from parts_of_array("", kind, *in_order_of_c(shape, data, is_fortran))
+
+
+def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
+    """Return shape and content; of an array in the order of Fortran those of the transposed one."""
+    return (tuple(reversed(shape)) if is_fortran else shape), content
+
+
+def item_bytes(kind: str) -> int:
+    """Return the bytes of an item of a simple type of numpy, such as `<f8`; 0 for any other."""
+    found = _ITEM.fullmatch(kind)
+    return (int(found[1] or 1) * (4 if "U" in kind else 1)) if found is not None and "O" not in kind else 0

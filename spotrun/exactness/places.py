@@ -1,0 +1,131 @@
+"""
+Says of a value that varies in which other places it varies too: in the same column of each row, and in no other column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import combinations
+
+Indices = tuple[int, ...]
+"""The numbers of the items and rows in a place, from the outside to the inside."""
+Kept = tuple[int, ...]
+"""Which of them belong to what varies, as columns do; the others count rows."""
+_NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
+LONG = 16
+"""Maximum length of a list that may be a record, like `[time, epoch, loss]`. A longer one has an item for each step."""
+AXES_MAX = 5
+"""Maximum numbers in a place for which the rows are looked for; places with more are compared one by one."""
+
+
+def family(place: str) -> str:
+    """Return the place without the numbers of items and rows."""
+    return _NUMBER.sub(lambda found: f"{found[2]} #" if found[2] else "[]", place)
+
+
+def indices(place: str) -> Indices:
+    return tuple(int(found[1] or found[3]) for found in _NUMBER.finditer(place))
+
+
+class Pattern:
+    """Places of one family: those that have `values` at the positions that are `kept`, whatever their other numbers."""
+
+    def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
+        self.kept = kept
+        self.values = frozenset(values)
+
+    def has(self, place: Indices) -> bool:
+        return tuple(place[axis] for axis in self.kept) in self.values
+
+    def names(self, kind: str) -> Iterator[str]:
+        """Write each with its kept numbers."""
+        for values in sorted(self.values):
+            numbers = dict(zip(self.kept, values, strict=True))
+            yield named(kind, numbers)
+
+
+def named(kind: str, numbers: dict[int, int]) -> str:
+    """Return the family with those numbers in it, by their positions."""
+    parts = re.split(r"(\[\]|\b(?:row|line|step|statement|object) #)", kind)
+    for at in range(1, len(parts), 2):
+        if (number := numbers.get(at // 2)) is not None:
+            parts[at] = f"[{number}]" if parts[at] == "[]" else parts[at].replace("#", str(number))
+    return "".join(parts)
+
+
+def pattern_of(
+    kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
+) -> Pattern:
+    """
+    Return the widest pattern of places of family `kind` in which what varies is the rule. `known` has all places.
+
+    A number is left out if most places that differ in it alone vary. A short list at the end of a place may be a
+    record (`is_record`: it is one): there, as where several numbers are left out, all have to vary.
+    """
+    is_record = is_record or kind.endswith("[]")
+    count = len(next(iter(varying)))
+    if count <= AXES_MAX:
+        for left_out in _choices(count):
+            kept = tuple(axis for axis in range(count) if axis not in left_out)
+            values = {tuple(one[axis] for axis in kept) for one in varying}
+            strict = len(left_out) > 1 or (left_out == (count - 1,) and is_record)
+            if all(_is_rule(left_out, slab, strict) for slab in _slabs(kept, values, varying, known)):
+                return Pattern(kept, values)
+    return Pattern(tuple(range(count)), varying)
+
+
+def _choices(count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the positions to leave out: as many as possible, and the inner ones first, as their rule is stricter."""
+    for size in range(count, 0, -1):
+        yield from reversed(list(combinations(range(count), size)))
+
+
+def _slabs(
+    kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
+) -> list[dict[Indices, bool]]:
+    """Return for each of `values` the places that have it, and whether they vary."""
+    slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
+    differing = frozenset(varying)
+    for place in differing.union(known):
+        if (slab := slabs.get(tuple(place[axis] for axis in kept))) is not None:
+            slab[place] = place in differing
+    return list(slabs.values())
+
+
+def _is_rule(left_out: tuple[int, ...], slab: dict[Indices, bool], strict: bool) -> bool:
+    for axis in left_out:
+        total, varying = Counter[int](), Counter[int]()
+        for place, varies in slab.items():
+            total[place[axis]] += 1
+            varying[place[axis]] += varies
+        share = sum(2 * varying[number] > total[number] for number in total)
+        if share < len(total) if strict and len(total) <= LONG else 2 * share <= len(total):
+            return False
+    return True
+
+
+class VaryingPlaces:
+    """Places that vary, as patterns of their families."""
+
+    def __init__(self, varying: Collection[str], known: Collection[str]) -> None:
+        families, all_of = _by_family(varying), _by_family(known)
+        self._patterns = {kind: pattern_of(kind, each, all_of.get(kind, ())) for kind, each in families.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def __contains__(self, place: str) -> bool:
+        pattern = self._patterns.get(family(place)) if self._patterns else None
+        return pattern is not None and pattern.has(indices(place))
+
+    def names(self) -> list[str]:
+        return sorted(name for kind, pattern in self._patterns.items() for name in pattern.names(kind))
+
+
+def _by_family(places: Collection[str]) -> dict[str, set[Indices]]:
+    found: dict[str, set[Indices]] = {}
+    for place in places:
+        found.setdefault(family(place), set()).add(indices(place))
+    return found
