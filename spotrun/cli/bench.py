@@ -144,7 +144,7 @@ def bench(
     for line in asked.notes if not here or (at_once or 1) == 1 else (*asked.notes, _slower(at_once)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
-    rows = list[Row]()
+    rows: list[Row] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             _measure(asked, steps, at_once or (1 if here else None), rows)
