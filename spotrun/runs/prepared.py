@@ -22,6 +22,7 @@ from spotrun.report import offers
 from spotrun.report.folding import say
 from spotrun.report.tables import short_duration
 from spotrun.runner.creation import clock_of, deadline_at
+from spotrun.runs import asking
 from spotrun.runs.container_image import with_image
 from spotrun.runs.earlier_runs import earlier_run
 from spotrun.runs.first_look import Market, look_at_market
@@ -47,7 +48,7 @@ class Prepared(NamedTuple):
     later: bool
 
     def show(self) -> None:
-        """Print the offerings that suit the run, with a tick at the first choice; then the notes."""
+        """Print the offerings that suit the run, with a tick at the first choice; and the notes, as errors are printed."""
         spec, asked = self.spec, self.market.offerings
         work = works_of_hours(self.market.facts, asked)
         offers.show(sorted(asked, key=work.__getitem__) if work else asked, self.chosen, work=work)
@@ -66,7 +67,7 @@ class Prepared(NamedTuple):
         if (deadline := _deadline_in_words(spec, later=self.later)) is not None:
             say(deadline)
         for note in self.notes:
-            say(f"note: {note}")
+            asking.say(f"note: {note}")
 
 
 def prepare(spec: RunSpec, *, later: bool = False, all_left_behind: bool = False) -> Prepared:
