@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     later: bool
 
     def show(self) -> None:
-        """Print the offerings that suit the run, with a tick at the first choice; and the notes, on the error output."""
+        """Print the offerings that suit the run, with a tick at the first choice; the notes go to stderr."""
         spec, asked = self.spec, self.market.offerings
         work = works_of_hours(self.market.facts, asked)
         offers.show(sorted(asked, key=work.__getitem__) if work else asked, self.chosen, work=work)
