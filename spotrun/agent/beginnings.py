@@ -42,10 +42,12 @@ class Beginnings(OfAttempt):
             self._ending.failed(reason.cause, reason.detail)
         self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation), self._trainers.arrange())
         self._saver.resume_source = found.commit.number
+        if not found.in_place:
+            self._keeper.put_back()
         trainer = self._started(incarnation)
         self._node.status.change(phase="train")
         trainer.begin_at(Start(told_to_trainer(self._node, None)))
-        self._keeper.begins(trainer, put_back=not found.in_place)
+        self._keeper.begins(trainer)
 
     def _started(self, incarnation: int) -> Trainer:
         trainer = self._trainers.start(incarnation)
@@ -72,4 +74,4 @@ class Beginnings(OfAttempt):
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         self._files.begin(self._journal.attempt, {})
         trainer.begin_at(*starts(self._node, beginning, self._files))
-        self._keeper.begins(trainer, put_back=False)
+        self._keeper.begins(trainer)

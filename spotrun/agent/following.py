@@ -112,7 +112,7 @@ class Following:
             return
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._node.assignment.work)}
         self._node.assignment.training_mark.touch()
-        self._answers.begins()
+        self._answers.begins(incarnation)
         self._trainer, self._exited = start_trainer(self._node, incarnation, meets), False
         self._reach.begins()
         self._node.status.change(phase="train")

@@ -22,6 +22,7 @@ from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
 from spotrun.agent.node import Node
 from spotrun.agent.pieces import stand_behind
 from spotrun.agent.rest import REST_MIN_S, REST_S, writer_of
+from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_freeze import FrozenState
 from spotrun.agent.state_put_back import state_of
 from spotrun.checkpoint import fetching
@@ -135,9 +136,7 @@ class OthersState:
         self._work = node.assignment.work
         self._state = state_of(node)
 
-    def compare(
-        self, attempt: int, files: CommittedFiles, frozen: FrozenState, control: UploadControl, *, final: bool
-    ) -> None:
+    def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: FrozenState, control: UploadControl) -> None:
         """
         Return once each other member has said that it has written nothing else than what `files` and `frozen` have.
 
@@ -150,7 +149,14 @@ class OthersState:
         rest_s = max(REST_S, REST_MIN_S * clock.scale)
         began_s = changed_s = clock.monotonic()
         before = frozen.survey
-        asked = StateAsked(attempt=attempt, word=secrets.token_hex(8), key=files.key, blake3=files.blake3)
+        attempt, final = snapshot.attempt, snapshot.taken.final
+        asked = StateAsked(
+            attempt=attempt,
+            incarnation=snapshot.incarnation,
+            word=secrets.token_hex(8),
+            key=files.key,
+            blake3=files.blake3,
+        )
         for heard in self._heard(asked, final=final):
             if control.cancelled or is_fenced(self._node.recorder.state, attempt):
                 raise Abandoned
@@ -189,7 +195,7 @@ class OthersState:
                     found = read_status(self._node.store, agent_key(name.launch, name.member), AgentStatus)
                     if found is not None and found.sequence != seen[name][0]:
                         seen[name] = found.sequence, clock.monotonic()
-                    heard[name] = each = _heard_in(found, asked)
+                    heard[name] = each = heard_in(found, asked)
                     is_silent = clock.monotonic() - seen[name][1] >= silent_s
                     if each.answer is None and (is_silent or (final and each.failed)):
                         raise MemberSilent(name)
@@ -212,12 +218,24 @@ class OthersState:
         )
 
 
-def _heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
+def heard_in(status: AgentStatus | None, asked: StateAsked) -> Heard:
+    """Return what a member's status says on a question. The end of an earlier trainer says nothing about this one."""
     if status is None:
         return Heard(None)
     answer, trainer = status.state_answer, status.trainer
-    failed = trainer is not None and trainer.attempt == asked.attempt and bool(trainer.exit_code)
+    failed = (
+        trainer is not None
+        and (trainer.attempt, trainer.incarnation) == (asked.attempt, asked.incarnation)
+        and bool(trainer.exit_code)
+    )
     return Heard(answer if answer is not None and answer.word == asked.word else None, failed)
+
+
+class Begun(NamedTuple):
+    """The trainer that this member has begun last, and the state that it began with."""
+
+    incarnation: int
+    survey: StateSurvey
 
 
 class AnswersLead:
@@ -227,7 +245,7 @@ class AnswersLead:
         self._node = node
         self._attempt = attempt
         self._key = agent_key(lead.launch, lead.member)
-        self._before: StateSurvey | None = None
+        self._begun: Begun | None = None
         self._listings: dict[str, Listing] = {}
         self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
         self._unlike: Mapping[str, Stamp | str] = {}
@@ -243,32 +261,36 @@ class AnswersLead:
         self.rest()
         self._node.status.facts["state_answer"] = None
 
-    def begins(self) -> None:
-        """Take what lies there as that of the lead: a trainer is about to begin with it."""
-        self._before = self._survey()
+    def begins(self, incarnation: int) -> None:
+        """Take what lies there as that of the lead: this trainer is about to begin with it."""
+        self._begun = Begun(incarnation, self._survey())
 
     def rest(self) -> None:
         """Answer nothing until `begins`."""
-        self._before = None
+        self._begun = None
 
     def _work(self) -> None:
         stand_behind()
         while not self._stop.wait(pause_s(self._node.clock.scale)):
             status = read_status(self._node.store, self._key, AgentStatus)
             asked = None if status is None else status.state_asked
-            before = self._before
-            if asked is None or before is None or asked.attempt != self._attempt:
+            begun = self._begun
+            if (
+                asked is None
+                or begun is None
+                or (asked.attempt, asked.incarnation) != (self._attempt, begun.incarnation)
+            ):
                 continue
             with contextlib.suppress(StoreError, CheckpointDamaged):
-                self._answer(asked, before)
+                self._answer(asked, begun)
 
-    def _answer(self, asked: StateAsked, before: StateSurvey) -> None:
-        unlike = self._unlike_listed(self._listing(asked), before)
+    def _answer(self, asked: StateAsked, begun: Begun) -> None:
+        unlike = self._unlike_listed(self._listing(asked), begun.survey)
         shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
         rests = bool(unlike) and self._rest(unlike)
         answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike), rests=rests)
         facts = self._node.status.facts
-        if facts.get("state_answer") != answer and self._before is before:
+        if facts.get("state_answer") != answer and self._begun is begun:
             facts["state_answer"] = answer
             self._node.heartbeat.beat_now()
 

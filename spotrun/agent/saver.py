@@ -295,8 +295,7 @@ class Worker:
     def _compare_others(self, snapshot: Snapshot, files: Stored | None, control: UploadControl) -> None:
         """Raise what `OthersState.compare` raises, if this is the state of a gang's command."""
         if self._others is not None and snapshot.state is not None and files is not None:
-            final = snapshot.taken.final
-            self._others.compare(snapshot.attempt, files.name, snapshot.state, control, final=final)
+            self._others.compare(snapshot, files.name, snapshot.state, control)
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
         if snapshot.arena is None:

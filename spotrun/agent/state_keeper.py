@@ -56,15 +56,17 @@ class StateKeeper:
         self._last_wanted = self._last_here = False
         self._told = self._unprotected = False
 
-    def begins(self, trainer: Trainer, *, put_back: bool) -> None:
-        """Note that a command begins. `put_back`: its state is that of the newest checkpoint."""
+    def put_back(self) -> None:
+        """Note that the state is that of the newest checkpoint. Only before the command starts: it may end at once."""
+        self._watch.stored = self._watch.look().survey
+
+    def begins(self, trainer: Trainer) -> None:
+        """Note that a command has begun."""
         self._trainer = trainer
         self._began_at, self._began_s = self._node.clock.now(), self._node.clock.monotonic()
         self._due_since_s = self._began_s
         self._terminated_s, self._last_wanted, self._last_here = None, False, False
         self._unprotected = False
-        if put_back:
-            self._watch.stored = self._watch.look().survey
 
     def rest(self) -> None:
         """Copy nothing from here on until a command begins."""

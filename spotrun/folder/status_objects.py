@@ -33,11 +33,12 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Question of a gang's lead to the others: which files of the command's state have they written that the list at `key`
-    does not have? Each question has a `word` of its own.
+    Question of a gang's lead to the others: which files of the command's state have their trainers of this
+    `incarnation` written that the list at `key` does not have? Each question has a `word` of its own.
     """
 
     attempt: Count
+    incarnation: Count
     word: str
     key: str
     blake3: str

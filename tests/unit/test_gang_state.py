@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from spotrun.agent.gang_state import RESTS, RESTS_MAX, Asking, Heard, Verdict, verdict
-from spotrun.folder.status_objects import StateAnswer
+from spotrun.agent.gang_state import RESTS, RESTS_MAX, Asking, Heard, Verdict, heard_in, verdict
+from spotrun.folder.status_objects import AgentStatus, MembersTrainer, StateAnswer, StateAsked
 
 REST_S = 5.0
 LIKE = StateAnswer(word="w", count=0)
@@ -57,3 +59,14 @@ def test_a_command_that_has_ended_in_the_middle_of_its_work_is_no_reason_to_refu
     heard: Heard, asking: Asking, decided: Verdict
 ) -> None:
     assert verdict([heard], asking, REST_S) is decided
+
+
+@pytest.mark.parametrize(("incarnation", "failed"), [(0, False), (1, True)])
+def test_the_failure_of_an_earlier_command_is_not_that_of_the_one_which_the_lead_asks_about(
+    incarnation: int, failed: bool
+) -> None:
+    asked = StateAsked(attempt=4, incarnation=1, word="w", key="k", blake3="")
+    trainer = MembersTrainer(attempt=4, incarnation=incarnation, exit_code=3)
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    status = AgentStatus(launch=1, phase="exited", at=at, sequence=1, trainer=trainer)
+    assert heard_in(status, asked) == Heard(None, failed)
