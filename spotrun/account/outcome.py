@@ -57,7 +57,7 @@ def is_plain(state: RunState) -> bool:
     received nothing from it for a while, or once it has completed without a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
-    if any(commit.event.has_image for commit in state.commits) or any(trainer.started_at for trainer in trainers):
+    if state.has_trained or any(trainer.started_at for trainer in trainers):
         return False
     done = state.terminal is not None and state.terminal.outcome == "completed"
     silent = any(trainer.began_at for trainer in trainers)

@@ -1,6 +1,6 @@
 """
 One attempt: its parts, its takeover and its end. Threads put letters into the inbox; everything is decided and
-done in one thread, by the turns of turns.py.
+done in one thread, by attempt_loop.py.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
@@ -15,28 +15,33 @@ from typing import NoReturn
 from msgspec import UNSET
 
 from spotrun.agent import groups
+from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.attempt_parts import Parts
+from spotrun.agent.attempt_loop import AttemptLoop
+from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.drain import Drain
-from spotrun.agent.ending import Ending
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
+from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.pieces import Pieces
 from spotrun.agent.place_in_gang import PlaceInGang
+from spotrun.agent.preemption import Preemption
 from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver, Worker
-from spotrun.agent.state_keeper import StateKeeper
-from spotrun.agent.state_watch import StateWatch
-from spotrun.agent.trainer import Newest
+from spotrun.agent.trainees.command import Command
+from spotrun.agent.trainees.state_command import StateCommand
+from spotrun.agent.trainees.state_watch import StateWatch
+from spotrun.agent.trainees.training import Training
+from spotrun.agent.trainer import Newest, Trainer
+from spotrun.agent.trainer_exit import TrainerExit
 from spotrun.agent.trainer_process import TrainerProcess
+from spotrun.agent.trainer_start import TrainerStart
 from spotrun.agent.trainers import Trainers
-from spotrun.agent.turns import Turns
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause
@@ -46,7 +51,7 @@ SAVES_WITHIN_S = 600.0
 """Maximum run time for the lead of a gang whose attempt has ended to save what it holds, while the others wait."""
 
 
-class AttemptLoop:
+class AttemptRun:
     """
     Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
     `place` is that of the lead of a gang, whose attempt it is, and `held` the checkpoint that it has in memory.
@@ -106,13 +111,13 @@ class AttemptLoop:
         self._drain.read(self._node.recorder.state, attempt.number)
         self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
-        turns = Turns(self._parts())
+        loop = self._loop()
         try:
-            turns.run(len(attempt.trainers), lambda: self._still_here() if ready is None else ready)
+            loop.run(len(attempt.trainers), lambda: self._still_here() if ready is None else ready)
         except PowerOff:
             if self._gang is not None:
                 self._trainers.close()
-                turns.save_the_rest(self._may_save_until(self._node.clock.monotonic() + SAVES_WITHIN_S))
+                loop.save_the_rest(self._may_save_until(self._node.clock.monotonic() + SAVES_WITHIN_S))
             raise
 
     def take_newest(self) -> Newest | None:
@@ -148,20 +153,35 @@ class AttemptLoop:
         self._gang.start()
         return self._node.recorder.state.attempts[self._place.attempt]
 
-    def _parts(self) -> Parts:
-        pace = self._pace()
-        return Parts(
-            node=self._node,
-            trainers=self._trainers,
-            journal=self._journal,
-            files=self._files,
-            saver=self._saver,
-            drain=self._drain,
-            pace=pace,
-            keeper=StateKeeper(self._node, self._watch, self._journal, pace, self._saver, self._drain),
-            outputs=self._outputs,
-            ending=self._ending,
-            gang=self._gang,
+    def _loop(self) -> AttemptLoop:
+        node, journal, trainers, saver = self._node, self._journal, self._trainers, self._saver
+        drain, ending, pace, backpressure = self._drain, self._ending, self._pace(), Backpressure(node, journal)
+
+        def as_training(trainer: Trainer) -> Training:
+            if node.recorder.state.has_trained:
+                command = Command(node, trainer, journal)
+            else:
+                command = StateCommand(node, trainer, journal, self._watch, pace, saver, drain)
+            return Training(node, command, journal, pace, saver, drain, self._outputs, backpressure, ending)
+
+        start = TrainerStart(
+            node, journal, trainers, self._files, self._watch, saver, pace, ending, self._gang, as_training
+        )
+        preemption = Preemption(node, journal, trainers, start, saver, pace, drain, self._outputs, ending)
+        trainer_exit = TrainerExit(node, journal, trainers, start, preemption, saver, pace, drain, ending, self._gang)
+        return AttemptLoop(
+            node,
+            journal,
+            trainers,
+            start,
+            preemption,
+            trainer_exit,
+            saver,
+            self._watch,
+            pace,
+            drain,
+            ending,
+            backpressure,
         )
 
     def _pace(self) -> Pace:

@@ -146,8 +146,8 @@ class Following:
         if self._trainer is None or self._told_of_files:
             return
         newest = self._node.recorder.state.latest_commit()
-        keeps_state = newest is None or not newest.event.has_image
-        stays = state_of(self._node).covers if keeps_state else lambda _: False
+        has_image = newest is not None and newest.event.has_image
+        stays = (lambda _: False) if has_image else state_of(self._node).covers
         written = FilesOfCommit(self._node, None, {}, stays=stays).written()
         if written:
             self._told_of_files = True

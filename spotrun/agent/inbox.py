@@ -11,6 +11,9 @@ from spotrun.agent.state_freeze import FrozenState
 from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
+TURN_S = 0.1
+"""Maximum system seconds for which a main loop waits for a letter."""
+
 
 class PowerOff(Exception):
     """The agent's work on this instance is over: end the trainer, ship the log, exit with 0."""

@@ -15,7 +15,7 @@ import threading
 import traceback
 
 from spotrun.agent import groups
-from spotrun.agent.attempt import AttemptLoop
+from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.container import NoImageNow
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
@@ -74,7 +74,7 @@ def _run(node: Node) -> None:
                 raise PowerOff(f"set-up failed, and another instance trains: {failure}")
             spare = _early_trainer(node)
             image = stand_by(node, warming=spare is not None)
-        loop = AttemptLoop(node, spare)
+        loop = AttemptRun(node, spare)
         try:
             if failure is not None:
                 loop.fail_setup(failure)
@@ -120,8 +120,7 @@ def _early_trainer(node: Node) -> TrainerProcess | None:
 
     Only if a commit proves that the script has our callback: anything else would train without authority.
     """
-    trained = any(commit.event.has_image for commit in node.recorder.state.commits)
-    if not trained or os.environ.get(EARLY_VARIABLE) == "0":
+    if not node.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None
     return start_trainer(node, 0)
 

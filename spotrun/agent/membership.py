@@ -13,9 +13,9 @@ import queue
 from typing import NoReturn
 
 from spotrun.agent import gang_decisions
-from spotrun.agent.attempt import AttemptLoop
+from spotrun.agent.attempt import AttemptRun
+from spotrun.agent.attempt_end import await_the_cloud
 from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
-from spotrun.agent.ending import await_the_cloud
 from spotrun.agent.following import Following
 from spotrun.agent.gang_decisions import MemberStands
 from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
@@ -153,7 +153,7 @@ class Membership:
                 self._fail_setup(attempt)
             loop.run()
         except PowerOff as reason:
-            if isinstance(loop, AttemptLoop):
+            if isinstance(loop, AttemptRun):
                 self._held = loop.take_newest()
             loop.close()
             self._leave_if_due(attempt.number, reason)
@@ -169,10 +169,10 @@ class Membership:
         journal.ended(Cause.USER_ERROR, 0, f"{self._failure} (on {self._name})", missing=())
         raise PowerOff("the set-up has failed")
 
-    def _part_in(self, attempt: Attempt) -> AttemptLoop | Following:
+    def _part_in(self, attempt: Attempt) -> AttemptRun | Following:
         place = PlaceInGang.of(self._node, attempt)
         if place.leads:
-            return AttemptLoop(self._node, place=place, held=self._held)
+            return AttemptRun(self._node, place=place, held=self._held)
         if self._held is not None:
             os.close(self._held.fd)
         return Following(self._node, attempt)

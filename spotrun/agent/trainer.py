@@ -90,8 +90,8 @@ class Trainer:
     State of one trainer, and its messages; nothing here decides. `asked` is why a snapshot was requested and not yet
     taken; `final` the commit of the last snapshot, from when that is durable until another fit() does a step;
     `fit_wanted` the number of the fit() that waits for its checkpoint; `stalled_s` the run time that it has stood still
-    for snapshots so far; `terminated` says that a command has to end, `has_begun` that the ledger knows since when it
-    runs, and `trained_again` that it has begun another training in place of one that died.
+    for snapshots so far; `terminated` says that a command has to end, and `trained_again` that it has begun another
+    training in place of one that died.
     """
 
     def __init__(self, node: Node, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
@@ -103,7 +103,7 @@ class Trainer:
         self.refused: Refused | None = None
         self.final: int | None = None
         self.fit_wanted: int | None = None
-        self.terminated = self.has_begun = self.trained_again = False
+        self.terminated = self.trained_again = False
         self.exited: Exited | None = None
         self.hung = False
         self.stalled_s = 0.0
@@ -127,9 +127,9 @@ class Trainer:
         self._liveness = Liveness(node.clock, self._signs)
 
     @property
-    def makes_snapshots(self) -> bool:
-        """True if the command has our callback; any other has not."""
-        return self._process.hello is not None
+    def is_training(self) -> bool:
+        """True if it has said hello, as a command with our callback does, before it had to end."""
+        return self._process.hello is not None and not self.terminated
 
     @property
     def last_step(self) -> int:
@@ -193,7 +193,7 @@ class Trainer:
 
     def _tell_where(self) -> None:
         """Send the start, once both sides are ready."""
-        if self._told_where or self._start is None or not self.makes_snapshots:
+        if self._told_where or self._start is None or self._process.hello is None:
             return
         self._told_where = True
         self._liveness.heard()
@@ -321,7 +321,7 @@ class Trainer:
         self._putting.start()
 
     def tell(self, figures: Figures) -> None:
-        if self.makes_snapshots:
+        if self._process.hello is not None:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
@@ -442,7 +442,7 @@ class Trainer:
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
     def terminate(self) -> None:
-        """Ask a command that makes no snapshots to end. Returns at once."""
+        """Ask a command that takes no snapshots to end. Returns at once."""
         self.terminated = True
         self._process.terminate()
 

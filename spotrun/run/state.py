@@ -551,6 +551,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(self.usable_commits(), None)
 
     @property
+    def has_trained(self) -> bool:
+        """True if a training has made a checkpoint, and not only a command."""
+        return any(commit.event.has_image for commit in self.commits)
+
+    @property
     def has_weights(self) -> bool:
         """True if the newest checkpoint is of a training. That of a command has files only."""
         newest = self.latest_commit()

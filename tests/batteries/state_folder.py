@@ -19,7 +19,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spotrun.agent import rest
+from spotrun.agent.trainees import quiescence
 from spotrun.store.local import LocalStore
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS
@@ -82,7 +82,7 @@ def sent_again(folder: Path) -> float:
 
 
 def main(kills: int = KILLS) -> int:
-    rest.REST_MIN_S, rest.REST_S = REST_S, REST_S
+    quiescence.REST_MIN_S, quiescence.REST_S = REST_S, REST_S
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(LINES) as pool:
         lines = [(Path(folder) / str(seed), seed, kills // LINES) for seed in range(LINES)]
         seen = sum(pool.map(lambda line: killed(*line), lines), Counter[str]())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent import rest
+from spotrun.agent.trainees import quiescence
 from spotrun.folder.state_files import by_inode
 from tests.support.memory_store import MemoryStore
 from tests.support.repository import JOBS
@@ -65,10 +65,10 @@ def test_who_may_write_to_the_state_is_found(tmp_path: Path, how: str) -> None:
     assert instance.program is not None
     assert instance.program.stdout is not None
     instance.program.stdout.readline()
-    writer = rest.writer_of(by_inode(instance.work, instance.watch.look().survey.files))
+    writer = quiescence.writer_of(by_inode(instance.work, instance.watch.look().survey.files))
     assert told is None if writer is None else str(writer).startswith(str(told))
     instance.kill()
-    assert rest.writer_of(by_inode(instance.work, instance.watch.look().survey.files)) is None
+    assert quiescence.writer_of(by_inode(instance.work, instance.watch.look().survey.files)) is None
     instance.close()
 
 

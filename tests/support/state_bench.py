@@ -19,7 +19,7 @@ from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.agent.pieces import Pieces
 from spotrun.agent.state_put_back import StateOfCommit
-from spotrun.agent.state_watch import StateWatch, Wish
+from spotrun.agent.trainees.state_watch import StateWatch, Wish
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.run import events as ev
 from spotrun.run.state import Commit

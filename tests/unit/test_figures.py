@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotrun.account.summary import summarise
-from spotrun.agent.conversation import figures
+from spotrun.agent.trainees.training import figures
 from spotrun.trainer_link import Figures
 from spotrun.training.figures import FiguresBox
 from tests.support.histories import History

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spotrun.agent.ending import idle_until
+from spotrun.agent.attempt_end import idle_until
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.events import BillingRule
 from tests.support.histories import AWS_RULE

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
-from spotrun.agent.drain import Drain, Stage
+from spotrun.agent.grace_period import Drain, SigtermTimes, SnapshotTimes, Stage
 from spotrun.agent.inbox import NoticeHeard, NoticesLost
 from spotrun.agent.pace import Pace
 from spotrun.clock import ScaledClock
@@ -158,40 +158,41 @@ def test_n2_an_instance_that_is_to_hibernate_has_no_two_minutes() -> None:
     clock = ManualClock(now)
     leave = Drain(clock)
     leave.notice(NoticeHeard("termination", now, clock.monotonic()))
-    assert leave.stage(Pace("auto", None)) is Stage.DRAINING, "at once"
+    assert leave.stage(SnapshotTimes(Pace("auto", None))) is Stage.DRAINING, "at once"
 
 
 @pytest.mark.parametrize(("window_s", "asked_s"), [(120, 80), (30, 10), (600, 560)])
 def test_a_command_without_checkpoints_is_asked_to_end_as_late_as_is_safe(window_s: float, asked_s: float) -> None:
     """Half a minute before SIGKILL, after which there is time to store its files."""
-    clock, pace = ManualClock(), Pace("auto", None)
+    clock, times = ManualClock(), SigtermTimes()
     drain = Drain(clock)
     drain.notice(NoticeHeard("termination", clock.now(), clock.monotonic() + window_s))
     clock.advance(asked_s - 1)
-    assert drain.stage(pace, plain=True) is Stage.NOTICED
+    assert drain.stage(times) is Stage.NOTICED
     clock.advance(1)
-    assert drain.stage(pace, plain=True) is Stage.DRAINING
-    drain.begin(pace, uploading=False, plain=True)
+    assert drain.stage(times) is Stage.DRAINING
+    drain.begin(times)
     clock.advance(min(30, window_s / 2) - 1)
-    assert drain.stage(pace, plain=True) is Stage.DRAINING
+    assert drain.stage(times) is Stage.DRAINING
     clock.advance(1)
-    assert drain.stage(pace, plain=True) is Stage.TOO_LATE
+    assert drain.stage(times) is Stage.TOO_LATE
 
 
 def test_n16_a_save_that_seems_too_slow_waits_for_the_upload_in_flight_and_is_tried_then() -> None:
     """Saves of 200 s were measured, and 120 s are left. The upload in flight goes first from the notice on."""
     clock, pace = ManualClock(), Pace("auto", None)
     pace.committed(200.0, clock.monotonic())
+    idle, uploading = SnapshotTimes(pace), SnapshotTimes(pace, uploading=True)
     drain = Drain(clock)
     drain.notice(NoticeHeard("termination", clock.now(), clock.monotonic() + 120))
-    assert drain.stage(pace, uploading=False) is Stage.DRAINING
-    assert drain.stage(pace, uploading=True) is Stage.NOTICED
-    assert drain.until_next_s(pace, uploading=True) == 90
+    assert drain.stage(idle) is Stage.DRAINING
+    assert drain.stage(uploading) is Stage.NOTICED
+    assert drain.until_next_s(uploading) == 90
     clock.advance(90)
-    assert drain.stage(pace, uploading=True) is Stage.DRAINING
-    drain.begin(pace, uploading=False)
+    assert drain.stage(uploading) is Stage.DRAINING
+    drain.begin(idle)
     assert not drain.too_short
-    drain.begin(pace, uploading=True)
+    drain.begin(uploading)
     assert drain.too_short == "29 s were left, and to save a final snapshot takes 200 s"
 
 
@@ -330,7 +331,7 @@ def test_n8_a_recommendation_ends_nothing(service: MetadataService, hear: Callab
     assert notice == NoticeHeard("rebalance")
     pace = Pace("auto", 0.0)
     pace.rebalance()
-    assert Drain(service.clock).stage(pace) is Stage.STAYING
+    assert Drain(service.clock).stage(SnapshotTimes(pace)) is Stage.STAYING
     assert pace.snapshot_due(31.0) == "rebalance"
 
 

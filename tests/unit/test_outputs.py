@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from spotrun.agent import outputs as agent_outputs
 from spotrun.agent import pieces as agent_pieces
-from spotrun.agent.ending import Ending
+from spotrun.agent.attempt_end import Ending
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
 from spotrun.agent.outputs import OutputKeeper, _Storing

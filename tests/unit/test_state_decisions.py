@@ -18,9 +18,8 @@ from spotrun.agent.decisions import (
     leaving_s,
     why_give_up_command,
 )
-from spotrun.agent.drain import Drain
+from spotrun.agent.grace_period import Drain, StateTimes
 from spotrun.agent.inbox import NoticeHeard
-from spotrun.agent.pace import Pace
 from spotrun.agent.sigterm import Process, Targets, targets_of
 from spotrun.intervals import expected_rework
 from spotrun.market.world import World
@@ -161,14 +160,9 @@ def test_sigterm_comes_as_late_as_the_measured_saves_allow() -> None:
 
     clock = ManualClock()
     drain = Drain(clock)
-    drain.keeps_state = True
     drain.notice(NoticeHeard("termination", None, clock.monotonic() + 120))
-    pace = Pace("auto", None)
-    assert drain.until_next_s(pace, plain=True) == pytest.approx(60, abs=2), (
-        "half of the window, where none was measured"
-    )
-    drain.leaving_s = 16.0
-    assert drain.until_next_s(pace, plain=True) == pytest.approx(120 - 24 - 5, abs=2)
+    assert drain.until_next_s(StateTimes(None)) == pytest.approx(60, abs=2), "half of the window"
+    assert drain.until_next_s(StateTimes(16.0)) == pytest.approx(120 - 24 - 5, abs=2)
 
 
 def test_a_restless_state_is_told_of_after_three_intervals() -> None:

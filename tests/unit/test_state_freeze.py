@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 
 from spotrun.agent import state_freeze
-from spotrun.agent.rest import NAME_FEWER, REST_MIN_S, REST_S, Look, Writer, in_words, pause_s, rest_s, why_not_at_rest
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
+from spotrun.agent.trainees.quiescence import (
+    NAME_FEWER,
+    REST_MIN_S,
+    REST_S,
+    Look,
+    Writer,
+    in_words,
+    pause_s,
+    rest_s,
+    why_not_at_rest,
+)
 from spotrun.folder import state_files
 from spotrun.folder.paths import leads_inside
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey

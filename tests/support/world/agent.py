@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
-from spotrun.agent.drain import Drain
+from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S

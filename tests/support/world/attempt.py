@@ -13,7 +13,7 @@ from math import inf
 from msgspec import UNSET, UnsetType
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.drain import Drain, Stage
+from spotrun.agent.grace_period import Drain, SnapshotTimes, Stage
 from spotrun.agent.inbox import PowerOff, Said
 from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
@@ -104,7 +104,7 @@ class SimulatedAttempt:
     def next_s(self) -> float:
         """When the next thing is due if nothing happens before. Sets the moment of the next snapshot."""
         now_s = self._surroundings.now_s
-        moments = [now_s + self._drain.until_next_s(self._pace, uploading=self._saves.in_flight is not None)]
+        moments = [now_s + self._drain.until_next_s(self._times)]
         if self._saves.in_flight is not None:
             moments.append(self._saves.in_flight.durable_s)
         if not self._started:
@@ -178,8 +178,12 @@ class SimulatedAttempt:
 
     # -- draining ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _times(self) -> SnapshotTimes:
+        return SnapshotTimes(self._pace, uploading=self._saves.in_flight is not None)
+
     def _follow_drain(self) -> None:
-        stage = self._drain.stage(self._pace, uploading=self._saves.in_flight is not None)
+        stage = self._drain.stage(self._times)
         if stage is Stage.DRAINING and self._drain.draining_s is None:
             self._begin_drain()
         if self._drain.draining_s is None:
@@ -199,7 +203,7 @@ class SimulatedAttempt:
         return self._drain.draining_s is not None and not self._drain.too_short and not self._final
 
     def _begin_drain(self) -> None:
-        self._drain.begin(self._pace, uploading=self._saves.in_flight is not None)
+        self._drain.begin(self._times)
         self._stops_s = self.trainer.between_steps_s(self._surroundings.now_s)
         if self._final:
             self._drain.too_short = ""  # it ends by itself, as soon as its last snapshot is durable

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.drain import Drain
 from spotrun.agent.gang_decisions import gang_to_start
+from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.instance import EndedBy
 from spotrun.run.events import AttemptStarted, MemberReady, NoticeSeen

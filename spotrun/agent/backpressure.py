@@ -12,7 +12,7 @@ from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.run.events import Entry
 
 
-class Refusal:
+class Backpressure:
     """
     The time since when the store takes no writes, as far as this agent knows, and where it was reported. It is over
     with the first checkpoint that is durable again.

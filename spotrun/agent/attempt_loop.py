@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NoReturn
 
 from spotrun.agent import decisions
-from spotrun.agent.attempt_parts import OfAttempt, Parts
-from spotrun.agent.beginnings import Beginnings
-from spotrun.agent.conversation import Conversation
+from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.fits import afresh_after
+from spotrun.agent.grace_period import Drain
 from spotrun.agent.inbox import (
+    TURN_S,
     CameTooLate,
     CommonPartSent,
     EntryUnwritten,
@@ -38,28 +41,40 @@ from spotrun.agent.inbox import (
     StateSpread,
     Stranger,
 )
-from spotrun.agent.leaving import Leaving
+from spotrun.agent.node import Node
+from spotrun.agent.pace import Pace
+from spotrun.agent.preemption import Preemption
 from spotrun.agent.recorder import ROOM_WITHIN_S
-from spotrun.agent.refusal import Refusal
+from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer_ends import TrainerEnds
+from spotrun.agent.trainees.state_watch import StateWatch
+from spotrun.agent.trainees.training import Training
+from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainer_exit import TrainerExit
+from spotrun.agent.trainer_start import TrainerStart
+from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
-TURN_S = 0.1
-"""Maximum system seconds for which the loop waits for a letter."""
 SAVES_FAILED_MAX = 5
 
 
-class Turns(OfAttempt):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._beginnings = Beginnings(parts)
-        self._leaving = Leaving(parts)
-        self._ends = TrainerEnds(parts, self._beginnings, self._leaving)
-        self._refusal = Refusal(parts.node, parts.journal)
+@dataclass(frozen=True, eq=False)
+class AttemptLoop:
+    _node: Node
+    _journal: AttemptJournal
+    _trainers: Trainers
+    _start: TrainerStart
+    _preemption: Preemption
+    _exit: TrainerExit
+    _saver: Saver
+    _watch: StateWatch
+    _pace: Pace
+    _drain: Drain
+    _ending: Ending
+    _backpressure: Backpressure
 
     def run(self, incarnation: int, ready: Callable[[], Image | None]) -> NoReturn:
         """
@@ -68,7 +83,7 @@ class Turns(OfAttempt):
         Raises:
             PowerOff: always, with the reason.
         """
-        self._beginnings.newest(incarnation, ready)
+        self._start.newest(incarnation, ready)
         while True:
             self._turn()
 
@@ -85,30 +100,37 @@ class Turns(OfAttempt):
             self._saver.turn(hold=False, overdue=True)
 
     @property
-    def _conversation(self) -> Conversation:
-        return self._beginnings.conversation
+    def _trainer(self) -> Trainer:
+        return self._trainers.current
+
+    @property
+    def _training(self) -> Training:
+        return self._start.training
+
+    @property
+    def _is_last_chance(self) -> bool:
+        """True if no newer snapshot can follow the one that is there."""
+        return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _turn(self) -> None:
         for letter in self._letters():
             self._take(letter)
         if self._trainer.final is not None and not self._trainer.finished and self._drain.draining_s is not None:
-            self._leaving.drained(self._trainer.final)
-        self._ends.settle()
+            self._preemption.drained(self._trainer.final)
+        self._exit.settle()
         self._follow_fits()
-        self._leaving.follow()
+        self._preemption.follow()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
-        self._ends.follow_others()
-        self._follow_refusal()
-        self._keeper.turn(self._now_s)
-        self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on)
-        hold = not self._is_last_chance and self._pace.too_soon(self._now_s)
-        if hold:
-            self._conversation.let_a_newer_one_in(self._now_s, TURN_S * self._node.clock.scale)
-        self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(self._now_s) is not None)
+        self._exit.follow_others()
+        self._pause_if_refused()
+        now_s = self._node.clock.monotonic()
+        self._start.trainee.turn(now_s)
+        hold = not self._is_last_chance and self._pace.too_soon(now_s)
+        self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(now_s) is not None)
 
     def _letters(self) -> Iterator[Letter]:
         """Yield the letters that have come; wait a little for the first."""
-        wait_s = min(TURN_S, max(0.0, self._leaving.until_next_s))
+        wait_s = min(TURN_S, max(0.0, self._preemption.until_next_s))
         try:
             yield self._node.inbox.get(timeout=wait_s)
             while True:
@@ -119,7 +141,7 @@ class Turns(OfAttempt):
     def _take(self, letter: Letter) -> None:
         match letter:
             case Said() if letter.incarnation == self._trainer.number:
-                self._conversation.hear(letter)
+                self._training.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.ended(letter)
                 self._saver.turn(hold=False, overdue=True)
@@ -128,12 +150,12 @@ class Turns(OfAttempt):
             case CameTooLate() if letter.incarnation == self._trainer.number:
                 self._trainer.another_came(letter)
             case NoticeHeard():
-                self._leaving.notice(letter)
+                self._preemption.notice(letter)
             case NoticesLost():
                 self._pace.unwarned()
                 self._journal.notices_lost(letter)
             case LedgerRead():
-                self._read(self._state)
+                self._read(self._node.recorder.state)
             case LedgerLost():
                 raise PowerOff(letter.reason)
             case Saved():
@@ -142,26 +164,24 @@ class Turns(OfAttempt):
                 self._save_failed(letter)
             case SaveTorn(paths=paths):
                 self._saver.settled()
-                self._conversation.snapshot_was_torn(paths)
+                self._training.was_torn(paths)
             case SaveRefused():
                 self._saver.refused()
-                self._refusal.begins(letter.detail, letter)
-            case EntryUnwritten() if self._trainer.makes_snapshots:
-                self._refusal.begins(letter.detail)
-            case EntryUnwritten():
-                self._node.note(f"the ledger waits: {letter.detail}")
+                self._backpressure.begins(letter.detail, letter)
+            case EntryUnwritten(detail=detail):
+                self._start.trainee.unwritten(detail)
             case SaveAbandoned():
                 self._abandoned()
             case SaveGivenUp(reason=reason):
                 self._saver.settled()
-                self._keeper.given_up(reason)
+                self._start.trainee.given_up(reason)
             case StateSpread(reason=reason):
                 self._saver.settled()
                 self._ending.failed(Cause.USER_ERROR, reason)
             case MemberUnheard(name=name):
                 self._unheard(name)
             case StateFrozen():
-                self._keeper.frozen(letter)
+                self._start.trainee.frozen(letter)
             case CommonPartSent():
                 self._saver.common_part_sent(letter.sequence)
             case _:
@@ -171,7 +191,7 @@ class Turns(OfAttempt):
         if decisions.is_fenced(state, self._journal.attempt):
             raise PowerOff("the run goes on elsewhere, or has ended")
         self._drain.read(state, self._journal.attempt)
-        self._leaving.read(state)
+        self._preemption.read(state)
 
     # -- saving --------------------------------------------------------------------------------------------------
 
@@ -182,12 +202,14 @@ class Turns(OfAttempt):
         return snapshot
 
     def _saved(self, letter: Saved) -> None:
-        self._keeper.saved(self._committed(letter))
-        self._pace.committed(letter.took_s, self._now_s)
+        snapshot = self._committed(letter)
+        if snapshot.state is not None:
+            self._watch.stored = snapshot.state.survey
+        self._pace.committed(letter.took_s, self._node.clock.monotonic())
         self._node.status.facts["commit_s"] = self._pace.commit_s
-        self._refusal.ends()
+        self._backpressure.ends()
         self._trainer.go_on()
-        self._conversation.tell_figures()
+        self._training.tell_figures()
 
     def _save_failed(self, letter: SaveFailed) -> None:
         self._saver.settled(failed=True, retry=self._is_last_chance)
@@ -211,21 +233,21 @@ class Turns(OfAttempt):
             self._ending.without((name,), "not reached")
         self._node.note(f"no checkpoint: {name} does not say whether it has files of the state that are not here")
 
-    def _follow_refusal(self) -> None:
+    def _pause_if_refused(self) -> None:
         """
         Pause a training whose newest snapshot the store refuses. It bills, so only for a while. A drain wakes it: its
         last snapshot may still be saved.
         """
-        if not self._refusal.goes_on:
+        if not self._backpressure.goes_on:
             return
-        if self._refusal.is_too_long:
+        if self._backpressure.is_too_long:
             self._give_up_waiting()
         if not self._saver.idle and self._drain.draining_s is None and not self._trainer.finished:
             self._trainer.pause()
 
     def _give_up_waiting(self) -> NoReturn:
-        detail = f"the store has had no room for {ROOM_WITHIN_S / 60:.0f} min: {self._refusal.detail}"
-        if self._refusal.is_in_ledger:
+        detail = f"the store has had no room for {ROOM_WITHIN_S / 60:.0f} min: {self._backpressure.detail}"
+        if self._backpressure.is_in_ledger:
             self._ending.failed(Cause.STORE_FULL, detail, lossy=True)
         self._trainers.close()
         raise PowerOff(detail)
@@ -241,10 +263,10 @@ class Turns(OfAttempt):
         if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):
             return
         if self._drain.draining_s is not None:
-            self._leaving.drained(trainer.final)
+            self._preemption.drained(trainer.final)
         start = trainer.take_later()
         if start is None:
-            last = self._state.commit(trainer.final or 0)
+            last = self._node.recorder.state.commit(trainer.final or 0)
             assert last is not None
             start = afresh_after(self._node, last)
         trainer.begin_fit(start)

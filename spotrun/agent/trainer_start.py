@@ -6,35 +6,61 @@ start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from spotrun.agent.attempt_parts import OfAttempt
-from spotrun.agent.conversation import Conversation
+from spotrun.agent.attempt_end import Ending
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.decisions import StateChoice
 from spotrun.agent.fits import Start, told_to_trainer
+from spotrun.agent.gang_watch import GangWatch
+from spotrun.agent.node import Node
+from spotrun.agent.pace import Pace
 from spotrun.agent.put_back import tidy
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, put_state_back, starts
+from spotrun.agent.saver import Saver
+from spotrun.agent.trainees.state_watch import StateWatch
+from spotrun.agent.trainees.trainee import Trainee
+from spotrun.agent.trainees.training import Training
 from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 
 
-class Beginnings(OfAttempt):
+@dataclass(eq=False)
+class TrainerStart:
     """
-    Starts trainers. `conversation` is that with the newest trainer. If there is nothing to begin with, the attempt
-    ends.
+    Starts trainers. `training` is that of the newest one, made by `as_training`. If there is nothing to begin with, the
+    attempt ends.
     """
 
-    conversation: Conversation
+    _node: Node
+    _journal: AttemptJournal
+    _trainers: Trainers
+    _files: CommitFiles
+    _watch: StateWatch
+    _saver: Saver
+    _pace: Pace
+    _ending: Ending
+    _gang: GangWatch | None
+    _as_training: Callable[[Trainer], Training]
+    training: Training = field(init=False)
+
+    @property
+    def trainee(self) -> Trainee:
+        """What the newest trainer trains: a command until it says hello, and then a training."""
+        return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        newest = self._state.latest_commit()
+        newest = self._node.recorder.state.latest_commit()
         if newest is None or newest.event.has_image:
-            self.training(incarnation, ready)
+            self.with_image(incarnation, ready)
         else:
-            self.command(incarnation, StateChoice.NEWEST)
+            self.with_state(incarnation, StateChoice.NEWEST)
 
-    def command(self, incarnation: int, choice: StateChoice) -> None:
+    def with_state(self, incarnation: int, choice: StateChoice) -> None:
         """Put the state of a command in its place, and start the command."""
-        self._keeper.rest()
+        self._watch.rest()
         self._node.status.change(phase="restore")
         try:
             found = put_state_back(self._node, self._journal.attempt, self._files, choice)
@@ -43,24 +69,15 @@ class Beginnings(OfAttempt):
         self._journal.resumed(incarnation, found.event(self._journal.attempt, incarnation), self._trainers.arrange())
         self._saver.resume_source = found.commit.number
         if not found.in_place:
-            self._keeper.put_back()
+            self._watch.put_back()
         trainer = self._started(incarnation)
         self._node.status.change(phase="train")
         trainer.begin_at(Start(told_to_trainer(self._node, None)))
-        self._keeper.begins(trainer)
 
-    def _started(self, incarnation: int) -> Trainer:
-        trainer = self._trainers.start(incarnation)
-        self.conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
-        self._pace.new_trainer()
-        if self._gang is not None:
-            self._gang.begins()
-        return trainer
-
-    def training(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
+    def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch its checkpoint while it does its imports; a `ready` one need not be fetched."""
         tidy(self._node, self._journal.attempt)
-        self._keeper.rest()
+        self._watch.rest()
         meet = self._trainers.arrange()
         trainer = self._started(incarnation)
         try:
@@ -74,4 +91,11 @@ class Beginnings(OfAttempt):
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         self._files.begin(self._journal.attempt, {})
         trainer.begin_at(*starts(self._node, beginning, self._files))
-        self._keeper.begins(trainer)
+
+    def _started(self, incarnation: int) -> Trainer:
+        trainer = self._trainers.start(incarnation)
+        self.training = self._as_training(trainer)
+        self._pace.new_trainer()
+        if self._gang is not None:
+            self._gang.begins()
+        return trainer

@@ -14,9 +14,9 @@ from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.node import Node
 from spotrun.agent.pieces import stand_behind
-from spotrun.agent.rest import Look, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.agent.state_put_back import state_of
+from spotrun.agent.trainees.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.folder import state_files
 from spotrun.folder.state_files import StateSurvey
 
@@ -61,6 +61,10 @@ class StateWatch:
     def drop(self) -> None:
         """Drop the wish: no copy is wanted any more. One that is being made may still come."""
         self._set(None)
+
+    def put_back(self) -> None:
+        """Note that the state is that of the newest checkpoint. Only before the command starts: it may end at once."""
+        self.stored = self.look().survey
 
     def rest(self) -> None:
         """Drop the wish, and return when no copy is being made."""

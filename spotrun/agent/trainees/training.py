@@ -1,4 +1,4 @@
-"""Handles one trainer's messages and sends the replies."""
+"""A training that takes snapshots: handles its messages, and asks it for snapshots, the last one in time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from spotrun.account.summary import summarise
+from spotrun.agent import decisions
+from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.decisions import Held, gives_way
-from spotrun.agent.drain import Drain
-from spotrun.agent.inbox import Said
+from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
+from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
 from spotrun.agent.node import Node
+from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainees.command import Command
+from spotrun.run.events import TrainerExited
 from spotrun.run.state import RunState
 from spotrun.trainer_link import (
     ArenasWanted,
@@ -33,25 +38,41 @@ from spotrun.trainer_link import (
 )
 
 
-class Conversation:
-    """Handles the messages of an attempt's current trainer."""
+class Training:
+    """The training that `command` becomes with its hello."""
 
     def __init__(
-        self, node: Node, trainer: Trainer, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
+        self,
+        node: Node,
+        command: Command,
+        journal: AttemptJournal,
+        pace: Pace,
+        saver: Saver,
+        drain: Drain,
+        outputs: OutputKeeper,
+        backpressure: Backpressure,
+        ending: Ending,
     ) -> None:
+        self.command = command
         self._node = node
-        self._trainer = trainer
+        self._trainer = command.trainer
         self._journal = journal
         self._pace = pace
         self._saver = saver
         self._drain = drain
-        node.status.data_wait.new_trainer()
+        self._outputs = outputs
+        self._backpressure = backpressure
+        self._ending = ending
         self._was_torn = False
+        node.status.data_wait.new_trainer()
+
+    # -- its messages
 
     def hear(self, said: Said) -> None:
         match said.message:
             case Hello() as hello:
                 self._trainer.hello(hello, said.at_s)
+                self.command.becomes_training()
             case ArenasWanted(size_bytes=size_bytes):
                 self._trainer.grant(size_bytes)
             case Progress() as progress:
@@ -119,27 +140,31 @@ class Conversation:
         if self._drain.deadline_s is not None:
             self._saver.abandon()
 
-    def snapshot_was_torn(self, paths: Sequence[str]) -> None:
+    def was_torn(self, paths: Sequence[str]) -> None:
         """Note that files of a snapshot were written to: another snapshot is due at once."""
         self._trainer.torn(paths)
         self._was_torn = True
 
-    def ask_for_snapshot(self, now_s: float, *, at_once: bool = False) -> None:
-        """Ask for a snapshot if one is due, or wanted `at_once`, and the trainer and the saver are free for it."""
-        self._ask(now_s, at_once=at_once or self._was_torn)
+    # -- what can be saved now
+
+    def turn(self, now_s: float) -> None:
+        """Ask for a snapshot if one is due, or wanted at once, and the trainer and the saver are free for it."""
+        if self._trainer.exited is not None or self._drain.draining_s is not None:
+            return
+        self._ask(now_s, at_once=self._backpressure.goes_on or self._was_torn)
         self._was_torn = self._was_torn and self._trainer.asked is None
+        if self._pace.too_soon(now_s):
+            self._let_a_newer_one_in(now_s)
 
     def _ask(self, now_s: float, *, at_once: bool) -> None:
         trainer = self._trainer
-        if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
-            return
-        if self._drain.draining_s is not None or not trainer.makes_snapshots:
+        if trainer.asked or trainer.progress is None or trainer.finished or not self._saver.idle:
             return
         why = "interval" if at_once else self._pace.snapshot_due(now_s)
         if why is not None:
             trainer.ask(why)
 
-    def let_a_newer_one_in(self, now_s: float, turn_s: float) -> None:
+    def _let_a_newer_one_in(self, now_s: float) -> None:
         """
         Give the arena of a snapshot that is held back to the trainer again, which wants to take another one: at the
         last moment, as until then it would be the only remains of a trainer that dies.
@@ -149,8 +174,59 @@ class Conversation:
             return
         steps, trains = at.step - snapshot.taken.step, at.phase == "train"
         held = Held(pace.held_s(now_s), steps, pace.step_s, pace.every_steps, trains, self._trainer.silent_s)
-        if gives_way(held, turn_s):
+        if gives_way(held, TURN_S * self._node.clock.scale):
             self._saver.drop_waiting()
+
+    def frozen(self, letter: StateFrozen) -> None:
+        self.command.discard(letter)
+
+    def given_up(self, reason: str) -> None:
+        self.command.given_up(reason)
+
+    def unwritten(self, detail: str) -> None:
+        self._backpressure.begins(detail)
+
+    # -- what a notice means
+
+    @property
+    def times(self) -> Times:
+        return SnapshotTimes(self._pace, uploading=self._saver.uploading)
+
+    def make_way(self) -> None:
+        self._outputs.hold()
+
+    def leave(self, now_s: float) -> None:
+        """A training that has done no step is ended as it is."""
+        if self._trainer.progress is None:
+            stopped_at = self._node.clock.now()
+            self._trainer.kill()
+            self._ending.drained(None, stopped_at)
+        self._saver.drop_waiting()
+        if self._drain.too_short:
+            self._trainer.kill()  # the upload in flight has the machine for itself; when it is done, so is the attempt
+        else:
+            self._trainer.drain(self._drain.reason)
+
+    # -- what follows the end
+
+    def awaits_the_last(self, now_s: float) -> bool:
+        return False
+
+    def is_done(self, exited: Exited) -> bool:
+        """
+        Return True if the final checkpoint of its last fit() is durable, and the script ended well or hung in its
+        teardown. A script that never trained and left no checkpoint is done when it ends well.
+        """
+        trainer = self._trainer
+        if trainer.finished is not None:
+            return trainer.final is not None and (exited.exit_code == 0 or trainer.hung)
+        never_trained = trainer.progress is None and not self._node.recorder.state.has_trained
+        return never_trained and exited.exit_code == 0 and not trainer.hung
+
+    def why_give_up(self, exited: TrainerExited) -> str | None:
+        return decisions.why_give_up(self._node.recorder.state, exited, self._node.spec.retry.max_restarts)
+
+    # -- its figures
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
         """Send the run's figures for the script's loggers. After a notice no time is spent on them."""

@@ -1,0 +1,218 @@
+"""
+Computes when this attempt has to leave, and why: the cloud's notice, a runner's drain, a user's stop.
+
+    notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
+
+What is trained decides both moments in between by its `Times`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from spotrun.agent.decisions import final_snapshot_fits
+from spotrun.agent.inbox import NoticeHeard
+from spotrun.agent.pace import Pace
+from spotrun.clock import Clock
+from spotrun.intervals import drain_moment
+from spotrun.run.events import Cause
+from spotrun.run.state import RunState
+
+NOTICE_MARGIN_S = 0.3
+"""System seconds that a busy machine may lose to scheduling."""
+LAST_WORD_S = 1.0
+"""Run seconds before the deadline at which the agent writes that the final snapshot will not be durable in time."""
+LAST_WORD_MIN_S = 0.3
+"""The same in system time: on a busy machine the write itself may have to wait for the processor."""
+DRAIN_WITHIN_S = 120.0
+"""Maximum run seconds of a drain without a deadline."""
+DRAIN_WITHIN_MIN_S = 60.0
+"""The same in system time: a step or a validation cannot be hurried."""
+TERMINATED_WITHIN_S = 30.0
+"""
+Run seconds between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
+commands save by themselves then; before that moment each of them may still come to its end.
+"""
+FILES_S = 10.0
+"""
+Run seconds between SIGKILL and the deadline, to store the files of the command; at most a sixth of a short notice.
+"""
+TERMINATED_WITHIN_MIN_S = 5.0
+"""The same as TERMINATED_WITHIN_S in system time, without a deadline."""
+
+
+UPLOAD_ALONE_SHARE = 0.25
+"""
+Share of a notice for an upload in flight that is not given up. The upload may be done before, as it goes first now:
+then there may be time for a final snapshot.
+"""
+
+
+class Stage(Enum):
+    STAYING = auto()
+    NOTICED = auto()
+    DRAINING = auto()
+    TOO_LATE = auto()
+
+
+class Times(Protocol):
+    """The moments at which what is trained leaves, in monotonic run seconds."""
+
+    def leave_s(self, drain: Drain) -> float:
+        """Return when training has to stop for a deadline."""
+        ...
+
+    def give_up_s(self, drain: Drain) -> float:
+        """Return when the agent ends what has not ended by itself: before the deadline, or a while after a drain."""
+        ...
+
+    def too_short(self, left_s: float) -> str:
+        """Return why no final snapshot is tried with `left_s` to go; empty if one is, or if none is ever taken."""
+        ...
+
+
+@dataclass
+class Drain:
+    """
+    The end of an attempt; this class does not act. `deadline_s` is when there will be no more time, `draining_s` since
+    when training has to stop; monotonic run time.
+    """
+
+    clock: Clock
+    reason: str = ""
+    cause: Cause = Cause.INTERRUPTED
+    deadline_s: float | None = None
+    noticed_s: float = 0.0
+    at_once: bool = False
+    draining_s: float | None = None
+    too_short: str = ""
+
+    def notice(self, notice: NoticeHeard) -> None:
+        self.deadline_s = notice.deadline_s
+        self.noticed_s = self.clock.monotonic()
+        self.reason, self.cause = self.reason or "interruption notice", Cause.INTERRUPTED
+
+    def read(self, state: RunState, attempt: int) -> None:
+        """Read the ledger's orders for this attempt."""
+        mine = state.attempts.get(attempt)
+        if self.at_once or mine is None:
+            return
+        if state.stop_requested:
+            self._go("stop requested", Cause.STOPPED)
+        elif mine.drain is not None:
+            self._go(mine.drain.reason, Cause.REPLACED)
+
+    def _go(self, reason: str, cause: Cause) -> None:
+        self.at_once = True
+        if self.deadline_s is None:
+            self.reason, self.cause = reason, cause
+
+    def stage(self, times: Times) -> Stage:
+        now_s = self.clock.monotonic()
+        if self.draining_s is not None:
+            return Stage.TOO_LATE if now_s >= times.give_up_s(self) else Stage.DRAINING
+        if self.at_once:
+            return Stage.DRAINING
+        if self.deadline_s is None:
+            return Stage.STAYING
+        return Stage.DRAINING if now_s >= times.leave_s(self) else Stage.NOTICED
+
+    def begin(self, times: Times) -> None:
+        """Begin to drain."""
+        self.draining_s = self.clock.monotonic()
+        if self.deadline_s is not None:
+            self.too_short = times.too_short(max(0.0, times.give_up_s(self) - self.draining_s))
+
+    def until_next_s(self, times: Times) -> float:
+        """Return the system seconds until the stage may change by itself."""
+        if self.deadline_s is None and self.draining_s is None:
+            return float("inf")
+        due_s = times.give_up_s(self) if self.draining_s is not None else times.leave_s(self)
+        return (due_s - self.clock.monotonic()) / self.clock.scale
+
+    @property
+    def window_s(self) -> float:
+        """Run seconds from the notice to its deadline."""
+        assert self.deadline_s is not None
+        return self.deadline_s - self.noticed_s
+
+    def durable_by_s(self) -> float:
+        """Return when a last checkpoint has to be durable."""
+        if self.deadline_s is not None:
+            return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
+        assert self.draining_s is not None
+        return self.draining_s + max(DRAIN_WITHIN_S, DRAIN_WITHIN_MIN_S * self.clock.scale)
+
+    def killed_at_s(self) -> float:
+        """Return when a command is killed that has not ended after SIGTERM."""
+        if self.deadline_s is not None:
+            return self.deadline_s - max(min(FILES_S, self.window_s / 6), LAST_WORD_MIN_S * self.clock.scale)
+        assert self.draining_s is not None
+        return self.draining_s + max(TERMINATED_WITHIN_S, TERMINATED_WITHIN_MIN_S * self.clock.scale)
+
+
+@dataclass(frozen=True)
+class SnapshotTimes:
+    """
+    The times of a training that takes a last snapshot, by the durations of its steps and saves. `uploading`: another
+    snapshot is on its way.
+    """
+
+    pace: Pace
+    uploading: bool = False
+
+    def leave_s(self, drain: Drain) -> float:
+        assert drain.deadline_s is not None
+        pace = self.pace
+        commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
+        margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * drain.clock.scale
+        usual_s = drain_moment(drain.deadline_s, drain.window_s, commit_s, pace.step_s or 0.0, margin_s)
+        if self._fits(drain.durable_by_s() - drain.clock.monotonic()):
+            return usual_s
+        return max(usual_s, drain.deadline_s - drain.window_s * UPLOAD_ALONE_SHARE)
+
+    def give_up_s(self, drain: Drain) -> float:
+        return drain.durable_by_s()
+
+    def too_short(self, left_s: float) -> str:
+        if self._fits(left_s):
+            return ""
+        return f"{left_s:.0f} s were left, and to save a final snapshot takes {self.pace.commit_s:.0f} s"
+
+    def _fits(self, left_s: float) -> bool:
+        return final_snapshot_fits(left_s, self.pace.commit_s, uploading=self.uploading)
+
+
+@dataclass(frozen=True)
+class SigtermTimes:
+    """The times of a command that gets SIGTERM as late as is safe: nothing of it is saved."""
+
+    def leave_s(self, drain: Drain) -> float:
+        return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)
+
+    def give_up_s(self, drain: Drain) -> float:
+        return drain.killed_at_s()
+
+    def too_short(self, left_s: float) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class StateTimes(SigtermTimes):
+    """
+    The times of a command whose state has to be stored once it has ended. From SIGTERM until that is durable it takes
+    `takes_s` run seconds; None if unmeasured. `ended`: the rest of the time belongs to its state.
+    """
+
+    takes_s: float | None
+    ended: bool = False
+
+    def leave_s(self, drain: Drain) -> float:
+        assert drain.deadline_s is not None
+        margin_s = max(LAST_WORD_S, (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * drain.clock.scale)
+        return drain_moment(drain.deadline_s, drain.window_s, self.takes_s, 0.0, margin_s)
+
+    def give_up_s(self, drain: Drain) -> float:
+        return drain.durable_by_s() if self.ended else drain.killed_at_s()

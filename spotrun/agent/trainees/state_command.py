@@ -1,0 +1,178 @@
+"""
+A command that keeps its state in files: they become a checkpoint when it is time for one and they rest, at a notice,
+and after the command's end.
+
+Those of a training are in its own checkpoints (commit_files.py); then nothing of this applies.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spotrun.agent import decisions
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.grace_period import Drain, SigtermTimes, StateTimes, Times
+from spotrun.agent.inbox import Exited, StateFrozen
+from spotrun.agent.node import Node
+from spotrun.agent.pace import Pace
+from spotrun.agent.saver import Saver
+from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.trainees.command import Command
+from spotrun.agent.trainees.quiescence import in_words
+from spotrun.agent.trainees.state_watch import StateWatch, Wish
+from spotrun.agent.trainer import Trainer
+from spotrun.intervals import INTERVAL_MAX
+from spotrun.run.events import TrainerExited
+from spotrun.trainer_link import SnapshotTaken
+
+BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
+"""System seconds of silence after which a command counts as training without us. Tests set fewer."""
+IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
+"""
+Share and factor for a Python that may still be importing on a busy machine: it has computed for less than this share of
+that time, for at most this many times as long. Importing torch and a framework takes 10 to 20 s of a processor.
+"""
+
+
+class StateCommand(Command):
+    """One command whose state is kept, at the paths that the job names and in $SPOTRUN_STATE_DIR."""
+
+    def __init__(
+        self,
+        node: Node,
+        trainer: Trainer,
+        journal: AttemptJournal,
+        watch: StateWatch,
+        pace: Pace,
+        saver: Saver,
+        drain: Drain,
+    ) -> None:
+        super().__init__(node, trainer, journal)
+        self._watch = watch
+        self._pace = pace
+        self._saver = saver
+        self._drain = drain
+        self._began_s = self._due_since_s = node.clock.monotonic()
+        self._sequence = 0
+        self._takes_s: float | None = None
+        self._terminated_s: float | None = None
+        self._ended_s = 0.0
+        self._last_wanted = self._last_here = False
+
+    @property
+    def _has_state(self) -> bool:
+        return super()._has_state or self._watch.stored is not None
+
+    # -- what can be saved now
+
+    def turn(self, now_s: float) -> None:
+        if self.trainer.exited is not None:
+            return
+        if self._drain.draining_s is not None:
+            self._watch.drop()
+            return
+        self._takes_s = decisions.leaving_s(self._state, self._pace.commit_s)
+        self._follow_its_begin(now_s)
+        noticed = self._drain.deadline_s is not None
+        if not (noticed or self._pace.snapshot_due(now_s)) or not self._saver.idle:
+            self._due_since_s = now_s
+            return
+        self._watch.want(Wish(self.trainer.number, is_last=False))
+        self._tell_if_restless(now_s)
+
+    def _follow_its_begin(self, now_s: float) -> None:
+        silent_s, after_s = now_s - self._began_s, max(BEGUN_AFTER_S, BEGUN_AFTER_S * self._node.clock.scale)
+        if silent_s < after_s or self._has_begun:
+            return
+        unprotected = not self._has_state and self.trainer.runs_python()
+        may_import = self.trainer.cpu_s() < IMPORTS_SHARE * BEGUN_AFTER_S and silent_s < IMPORTS_AT_MOST * after_s
+        if not (unprotected and may_import):
+            self._say_that_it_began(unprotected=unprotected)
+
+    def _tell_if_restless(self, now_s: float) -> None:
+        trouble = self._watch.trouble
+        if trouble is None:
+            self._due_since_s = now_s
+            return
+        interval_s = self._pace.interval_s(now_s) or INTERVAL_MAX.total_seconds()
+        if decisions.is_restless(now_s - self._due_since_s, interval_s):
+            what, advice = in_words(trouble)
+            intervals = decisions.RESTLESS_INTERVALS
+            self._tell(f"no checkpoint of the state for {intervals} intervals, as {what}; try: {advice}", what)
+
+    def becomes_training(self) -> None:
+        super().becomes_training()
+        self._watch.drop()
+
+    def frozen(self, letter: StateFrozen) -> None:
+        """Offer the copy to the saver."""
+        if letter.incarnation != self.trainer.number:
+            self.discard(letter)
+            return
+        if letter.is_last:
+            self._last_here = True
+            if letter.state is None and self._watch.trouble is not None:
+                self._node.note(f"the state at the command's end could not be stored: {self._watch.trouble}")
+        if letter.state is not None:
+            self._say_that_it_began()
+            self._pace.frozen(letter.at_s)
+            self._saver.offer(self._snapshot(letter))
+
+    def _snapshot(self, letter: StateFrozen) -> Snapshot:
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        stalled_s = 0.0
+        if letter.is_last and self._terminated_s is not None:
+            stalled_s = max(0.0, self._ended_s - self._terminated_s)
+        return Snapshot(
+            attempt=self._journal.attempt,
+            incarnation=self.trainer.number,
+            sequence=sequence,
+            arena=None,
+            taken=_taken(final=letter.is_last),
+            taken_at=letter.at,
+            taken_s=letter.at_s,
+            stalled_s=stalled_s,
+            why=self._drain.reason or ("end of the command" if letter.is_last else "interval"),
+            state=letter.state,
+        )
+
+    # -- what a notice means
+
+    @property
+    def times(self) -> Times:
+        if not self._has_state and not self._last_wanted:
+            return SigtermTimes()
+        return StateTimes(self._takes_s, ended=self._last_wanted)
+
+    def leave(self, now_s: float) -> None:
+        self._terminated_s = now_s
+        self._watch.drop()
+        super().leave(now_s)
+
+    # -- what follows the end
+
+    def awaits_the_last(self, now_s: float) -> bool:
+        super().awaits_the_last(now_s)
+        exited = self.trainer.exited
+        if exited is None or not exited.ended_well or self._last_here:
+            return False  # a command that has failed leaves no checkpoint
+        if not self._last_wanted:
+            self._last_wanted = True
+            self._ended_s = now_s
+            self._watch.want(Wish(self.trainer.number, is_last=True))
+        return True
+
+    def why_give_up(self, exited: TrainerExited) -> str | None:
+        if self._state.latest_commit() is None:
+            return super().why_give_up(exited)
+        return decisions.why_give_up_command(self._state, exited, self._node.spec.retry.max_restarts)
+
+    def is_done(self, exited: Exited) -> bool:
+        return exited.exit_code == 0 and not self.trainer.hung
+
+
+def _taken(*, final: bool) -> SnapshotTaken:
+    """Return what was taken without an image: no step, no epoch."""
+    return SnapshotTaken(
+        arena=-1, size_bytes=0, epoch=0, batch=0, step=0, stall_s=0.0, finite=True, final=final, epoch_ended=False
+    )
