@@ -17,8 +17,8 @@ from tests.support.state_bench import StateRun
 
 @pytest.fixture(autouse=True)
 def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest, "REST_MIN_S", 0.1)
-    monkeypatch.setattr(rest, "REST_S", 0.1)
+    monkeypatch.setattr(quiescence, "REST_MIN_S", 0.1)
+    monkeypatch.setattr(quiescence, "REST_S", 0.1)
 
 
 @pytest.mark.parametrize("program", ["pairs.py", "ledgers.py"], ids=["two files", "SQLite, in transactions"])
