@@ -82,6 +82,8 @@ AGENT_TAKES_ONLY = {
     "spotrun.clouds": {"spotrun.clouds.registry", "spotrun.clouds.notices"},
 }
 """An agent must install and start fast. It has nothing to create, and of its cloud it needs what announces the end."""
+AGENT_FILES_MAX = 45
+"""Files directly in agent/, its groups left out."""
 BLOCKING = {
     *("asyncio", "fsspec", "http", "io", "os", "pathlib", "psutil", "random", "secrets"),
     *("shutil", "socket", "subprocess", "tenacity", "threading", "time"),
@@ -262,6 +264,22 @@ def test_the_agent_takes_no_more_than_it_needs() -> None:
             for module, allowed in AGENT_TAKES_ONLY.items():
                 light = any(f"{name}.".startswith(f"{each}.") for each in allowed)
                 assert light or not name.startswith(f"{module}."), f"{path}:{line} imports {name}"
+
+
+def test_the_groups_of_the_agent_import_one_way() -> None:
+    """Each group counts as one file here."""
+    known = {module_of(path): path for path in FILES if part_of(path) == "agent"}
+
+    def group_of(name: str) -> str:
+        return ".".join(name.split(".")[:3])
+
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        used = {group_of(each) for each in files_imported(known, path)} - {group_of(name)}
+        graph.setdefault(group_of(name), set()).update(used - {"spotrun.agent"})
+    assert cycle_in(graph) == []
+    flat = [path.name for path in known.values() if path.parent.name == "agent"]
+    assert len(flat) <= AGENT_FILES_MAX, sorted(flat)
 
 
 def test_each_heavy_package_is_imported_in_its_one_place() -> None:

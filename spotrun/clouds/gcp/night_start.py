@@ -1,5 +1,5 @@
 """
-What Cloud Run executes first, with a Python that has no packages: it fetches the archive of spotrun, and runs it.
+Fetches the archive of spotrun and runs it: the first program on Cloud Run, with a Python that has no packages.
 
 nights.py sends this file as it stands, as the argument of `python3 -c`. So no image has to be built or kept anywhere.
 https://cloud.google.com/run/docs/container-contract#metadata-server
@@ -30,11 +30,11 @@ def main() -> None:
     )
     found = hashlib.sha256(data).hexdigest()
     if found != os.environ["SPOTRUN_ARCHIVE_SHA256"]:
-        raise SystemExit(f"gs://{bucket}/{name} is not what was installed: sha256 {found}; install the night anew")
+        raise SystemExit(f"gs://{bucket}/{name} is not what was installed: sha256 {found}; install the night again")
     folder = tempfile.mkdtemp(prefix="spotrun-")
     zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
     sys.path.insert(0, folder)
-    os.environ["HOME"] = folder  # whoever this process is may write there
+    os.environ["HOME"] = folder  # any user of the container may write there
     runpy.run_module("spotrun.night.server", run_name="__main__", alter_sys=True)
 
 
