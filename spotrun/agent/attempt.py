@@ -17,17 +17,17 @@ from msgspec import UNSET
 from spotrun.agent import groups
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.attempt_parts import Parts
-from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.outputs import OutputKeeper
+from spotrun.agent.files.pieces import Pieces
 from spotrun.agent.gang_state import OthersState
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
-from spotrun.agent.pieces import Pieces
 from spotrun.agent.place_in_gang import PlaceInGang
 from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver, Worker

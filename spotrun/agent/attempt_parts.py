@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.drain import Drain
 from spotrun.agent.ending import Ending
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.state_keeper import StateKeeper

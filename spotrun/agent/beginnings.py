@@ -10,8 +10,8 @@ from collections.abc import Callable
 from spotrun.agent.attempt_parts import OfAttempt
 from spotrun.agent.conversation import Conversation
 from spotrun.agent.decisions import StateChoice
+from spotrun.agent.files.restore import tidy
 from spotrun.agent.fits import Start, told_to_trainer
-from spotrun.agent.put_back import tidy
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, put_state_back, starts
 from spotrun.agent.trainer import Trainer
 from spotrun.checkpoint.restore import Image

@@ -15,11 +15,11 @@ from typing import NoReturn
 
 from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.files.restore import FilesOfCommit, as_uploaded
 from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.put_back import FilesOfCommit, as_uploaded
 from spotrun.agent.reach import Reach, doors_of_others
 from spotrun.agent.resumption import NothingToResumeFrom, reasons
 from spotrun.agent.state_commit import Known

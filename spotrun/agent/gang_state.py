@@ -18,12 +18,12 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from spotrun.agent.decisions import is_fenced
+from spotrun.agent.files.freeze import FrozenState
+from spotrun.agent.files.pieces import stand_behind
 from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
 from spotrun.agent.node import Node
-from spotrun.agent.pieces import stand_behind
 from spotrun.agent.rest import REST_MIN_S, REST_S, writer_of
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.state_freeze import FrozenState
 from spotrun.agent.state_put_back import state_of
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import listing_at

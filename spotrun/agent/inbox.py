@@ -6,8 +6,8 @@ import queue
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spotrun.agent.frozen import Descriptors
-from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.files.freeze import FrozenState
+from spotrun.agent.files.frozen import Descriptors
 from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from spotrun.agent import fits, groups
-from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.decisions import StateChoice
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.restore import FilesOfCommit
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
-from spotrun.agent.put_back import FilesOfCommit
 from spotrun.agent.state_commit import Known
 from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer

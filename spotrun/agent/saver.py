@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spotrun.agent.arenas import Arena
-from spotrun.agent.frozen import Frozen
-from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.files.freeze import FrozenState
+from spotrun.agent.files.frozen import Frozen
 from spotrun.checkpoint import retention
 from spotrun.trainer_link import SnapshotTaken
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from spotrun.agent.outputs import output_file
-from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, SECRET_NAME, Pieces, Refused, Sending
-from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.files.freeze import FrozenState
+from spotrun.agent.files.outputs import output_file
+from spotrun.agent.files.pieces import LEFT_OUT_NAMED_MAX, SECRET_NAME, Pieces, Refused, Sending
 from spotrun.folder.stored_files import PIECE_MAX_BYTES, Folder, LeftOut, Link, Listing, OutputFile
 from spotrun.folder.work_files import Seen
 

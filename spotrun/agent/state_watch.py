@@ -10,12 +10,12 @@ import threading
 import time
 from typing import NamedTuple
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.freeze import Freezing, FrozenState, NotAtRest
+from spotrun.agent.files.pieces import stand_behind
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.node import Node
-from spotrun.agent.pieces import stand_behind
 from spotrun.agent.rest import Look, pause_s, rest_s, why_not_at_rest, writer_of
-from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.agent.state_put_back import state_of
 from spotrun.folder import state_files
 from spotrun.folder.state_files import StateSurvey

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.pieces import Pieces
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.output_redaction import OutputRedaction
-from spotrun.agent.pieces import Pieces
 from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.state_watch import StateWatch, Wish
 from spotrun.checkpoint.upload import UploadControl

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent import state_freeze
+from spotrun.agent.files import freeze
+from spotrun.agent.files.freeze import Freezing, FrozenState, NotAtRest
 from spotrun.agent.rest import NAME_FEWER, REST_MIN_S, REST_S, Look, Writer, in_words, pause_s, rest_s, why_not_at_rest
-from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
 from spotrun.folder import state_files
 from spotrun.folder.paths import leads_inside
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
@@ -279,6 +279,6 @@ def test_a_file_that_is_gone_or_shorter_drops_the_freeze(work: Work, monkeypatch
     with pytest.raises(NotAtRest, match="is gone"):
         work.freeze(at_rest=at_rest)
     work.write("out/a.txt", "one")
-    monkeypatch.setattr(state_freeze, "_copy_some", lambda *_: 0)
+    monkeypatch.setattr(freeze, "_copy_some", lambda *_: 0)
     with pytest.raises(NotAtRest, match="is shorter now"):
         work.freeze()

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spotrun import trainer_link
-from spotrun.agent.frozen import Descriptors, TornFile, Whole, received
+from spotrun.agent.files.frozen import Descriptors, TornFile, Whole, received
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder.frozen_files import Held
 from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered

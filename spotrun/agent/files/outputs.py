@@ -19,9 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
 
-from spotrun.agent.frozen import TornFile, Whole
-from spotrun.agent.node import Node
-from spotrun.agent.pieces import (
+from spotrun.agent.files.frozen import TornFile, Whole
+from spotrun.agent.files.pieces import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
@@ -31,6 +30,7 @@ from spotrun.agent.pieces import (
     Sending,
     stand_behind,
 )
+from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
 from spotrun.checkpoint.beneath import open_for_reading
 from spotrun.errors import StoreError, StoreUnavailable

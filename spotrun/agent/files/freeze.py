@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.agent.frozen import Descriptors, Whole
+from spotrun.agent.files.frozen import Descriptors, Whole
 from spotrun.checkpoint.beneath import open_for_reading
 from spotrun.folder.state_files import StateSurvey
 from spotrun.folder.work_files import Seen, Stamp

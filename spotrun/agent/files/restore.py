@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
 from spotrun.agent.node import Node
 from spotrun.agent.state_commit import Known
 from spotrun.checkpoint import fetching

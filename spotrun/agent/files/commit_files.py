@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
-from spotrun.agent.frozen import Frozen, TornFile
+from spotrun.agent.files.frozen import Frozen, TornFile
+from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
+from spotrun.agent.files.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, SECRET_NAME, TOO_MANY, Pieces, Refused, Sending
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
-from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, SECRET_NAME, TOO_MANY, Pieces, Refused, Sending
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.state_commit import Known, StateStoring
 from spotrun.checkpoint.upload import Abandoned, UploadControl
