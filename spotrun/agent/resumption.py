@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from spotrun.agent import fits, groups
 from spotrun.agent.decisions import StateChoice
-from spotrun.agent.files.commit_files import CommitFiles
-from spotrun.agent.files.restore import FilesOfCommit
+from spotrun.agent.files.commit_files import CommitFiles, Known
+from spotrun.agent.files.restore import FilesOfCommit, restore_state
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
-from spotrun.agent.state_commit import Known
-from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
@@ -148,7 +146,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
         while True:
             commit = candidates.pop(0)
             try:
-                files.begin(attempt, StateOfCommit(node, commit, files.known).put(attempt))
+                files.begin(attempt, restore_state(node, commit, files.known, attempt))
                 return StateFound(commit, tuple(skipped))
             except CheckpointDamaged as damage:
                 if not candidates:

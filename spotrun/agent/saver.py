@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, Stored
+from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, Stored
 from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,
@@ -32,7 +32,6 @@ from spotrun.agent.inbox import (
 )
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
-from spotrun.agent.state_commit import StateRefused
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.manifest import FORMAT, Manifest

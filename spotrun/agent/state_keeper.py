@@ -207,7 +207,7 @@ class StateKeeper:
             taken_s=letter.at_s,
             stalled_s=stalled_s,
             why=self._why(letter),
-            state=letter.state,
+            frozen=letter.state,
         )
 
     def _why(self, letter: StateFrozen) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from spotrun.checkpoint.beneath import open_for_reading, parent_of
+from spotrun.checkpoint.beneath import folder_at, open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.fetched_names import unfetched
@@ -116,14 +116,13 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
         os.close(root)
 
 
-def holds(root: int, file: OutputFile) -> bool:
-    """
-    Return whether the file at its path below `root`, which has its size, has its bytes too.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return _holds(root, file.path, [piece.content for piece in file.pieces])
+def is_at(folder: Path, file: OutputFile) -> bool:
+    """Return whether the file at its path in the folder, which has its size, can be read and has its bytes too."""
+    try:
+        with folder_at(folder) as root:
+            return _holds(root, file.path, [piece.content for piece in file.pieces])
+    except OSError:
+        return False
 
 
 def _holds(root: int, path: str, contents: Sequence[Content]) -> bool:

@@ -1,29 +1,48 @@
 """
-Stores the files of a checkpoint: what the trainer froze at its boundary is stored before the ledger's entry names it.
+Stores the files of a checkpoint: what was frozen for it is stored before the ledger's entry names it.
 
-What has not changed since the last boundary that became a commit is neither read nor sent. A file that was written to
-before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the next one.
+What has not changed since the last one that became a commit is neither read nor sent. A file of a training that was
+written to before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the
+next boundary. The state of a command is stored whole or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import NamedTuple
 
-from spotrun.agent.files.frozen import Frozen, TornFile
+from spotrun.agent.files.frozen import TornFile
 from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
-from spotrun.agent.files.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, SECRET_NAME, TOO_MANY, Pieces, Refused, Sending
+from spotrun.agent.files.pieces import (
+    LEFT_OUT_NAMED_MAX,
+    RESTLESS,
+    SECRET_NAME,
+    TOO_MANY,
+    Pieces,
+    Refused,
+    Sending,
+    over_limits,
+)
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.state_commit import Known, StateStoring
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import FrozenFile, Held
-from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, Folder, LeftOut, Link, Listing, OutputFile
-from spotrun.folder.work_files import LinkTo, Seen, Stamp
+from spotrun.folder.stored_files import (
+    FILES_MAX,
+    PIECE_MAX_BYTES,
+    STATE_FILES_MAX,
+    Folder,
+    LeftOut,
+    Link,
+    Listing,
+    OutputFile,
+)
+from spotrun.folder.work_files import Seen, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
@@ -36,6 +55,17 @@ class FilesTorn(Exception):
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
         self.paths = paths
+
+
+class StateRefused(Exception):
+    """A part of the state may not be stored. Without that part it would be no state."""
+
+
+class Known(NamedTuple):
+    """A file as it was in a commit: its entry in the list, and its stamp."""
+
+    seen: Seen
+    entry: OutputFile | LeftOut
 
 
 class Stored(NamedTuple):
@@ -69,7 +99,7 @@ class CommitFiles:
             FilesTorn, StateRefused, Abandoned
             StoreError: not all of it could be stored.
         """
-        if snapshot.frozen is None and snapshot.state is None:
+        if snapshot.frozen is None:
             yield None
             return
 
@@ -78,7 +108,9 @@ class CommitFiles:
                 raise Abandoned
 
         with self._pieces.sending(go_on) as sending:
-            known, listing, left_out = self._sent(sending, snapshot, hurried=control.hurried)
+            storing = _Storing(self._node, self._pieces, sending, self._attempt, snapshot, self.known)
+            known = storing.all_files(hurried=control.hurried)
+            listing, left_out = storing.listing(known)
             self._pieces.tell(left_out)
             stored = self._pieces.put_list(sending, listing)
             name = CommittedFiles(
@@ -93,18 +125,6 @@ class CommitFiles:
             )
             yield Stored(name, listing, known)
 
-    def _sent(
-        self, sending: Sending, snapshot: Snapshot, *, hurried: bool
-    ) -> tuple[dict[str, Known], Listing, list[LeftOut]]:
-        if snapshot.state is not None:
-            state = StateStoring(sending, self._pieces, self._attempt, snapshot.state)
-            known = state.all_files(self.known)
-            return (known, *state.listing(known))
-        assert snapshot.frozen is not None
-        storing = _Storing(self._node, sending, self._attempt, snapshot, self.known)
-        known = storing.all_files(SENDERS_AT_THE_END if snapshot.taken.final or hurried else SENDERS)
-        return (known, *self._listing(snapshot.frozen, known))
-
     def committed(self, stored: Stored) -> None:
         """Note that the ledger names these files."""
         self.known = stored.known
@@ -113,62 +133,45 @@ class CommitFiles:
     def sweep(self) -> None:
         self._pieces.sweep()
 
-    def _listing(self, frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
-        """Return the list, which names the first of the files that were left out, and next to it all of those."""
-        entries = [each.entry for _, each in sorted(known.items())]
-        links, unkept = self._links(frozen.folder.links)
-        refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
-        unstored = [*(each for each in entries if isinstance(each, LeftOut)), *refused, *unkept]
-        left_out = [self._pieces.left_out(each.path, each.size_bytes, each.reason) for each in unstored]
-        files = tuple(each for each in entries if isinstance(each, OutputFile))
-        gone = tuple(path for path in frozen.folder.gone if not self._pieces.names_secret(path))
-        shown = tuple(left_out[:LEFT_OUT_NAMED_MAX])
-        folders = self._folders(frozen.folder.folders)
-        return Listing(files=files, left_out=shown, removed=gone, folders=folders, links=links), left_out
-
-    def _folders(self, found: Mapping[str, int]) -> tuple[Folder, ...]:
-        """
-        Return the folders to list. Files make their folders anyway, so a report of missing files need not name the
-        others.
-        """
-        named = (path for path in sorted(found) if not self._pieces.names_secret(path))
-        return tuple(Folder(path, found[path]) for path in islice(named, FILES_MAX))
-
-    def _links(self, found: Mapping[str, LinkTo]) -> tuple[tuple[Link, ...], list[LeftOut]]:
-        """Return the links that a list may name, and the others as left out."""
-        secret = {path for path, to in found.items() if any(map(self._pieces.names_secret, (path, to.target)))}
-        kept = sorted(path for path in found if path not in secret)
-        left_out = [LeftOut(path=path, size_bytes=0, reason=SECRET_NAME) for path in sorted(secret)]
-        left_out += [LeftOut(path=path, size_bytes=0, reason=TOO_MANY) for path in kept[FILES_MAX:]]
-        return tuple(Link(path, *found[path]) for path in kept[:FILES_MAX]), left_out
-
 
 class _Storing:
-    """The files of one snapshot."""
+    """The files of one snapshot. A state `is_whole`: none of its files may be left out."""
 
     def __init__(
-        self, node: Node, sending: Sending, attempt: int, snapshot: Snapshot, known: Mapping[str, Known]
+        self,
+        node: Node,
+        pieces: Pieces,
+        sending: Sending,
+        attempt: int,
+        snapshot: Snapshot,
+        known: Mapping[str, Known],
     ) -> None:
         assert snapshot.frozen is not None
         self._node = node
+        self._pieces = pieces
         self._sending = sending
         self._attempt = attempt
         self._frozen = snapshot.frozen
+        self._is_whole = snapshot.state is not None
         self._is_final = snapshot.taken.final
         self._known = known
-        self._max_gb = node.spec.checkpoint.files.max_gb
+        self._files_max = STATE_FILES_MAX if self._is_whole else FILES_MAX
 
-    def all_files(self, senders: int) -> dict[str, Known]:
+    def all_files(self, *, hurried: bool) -> dict[str, Known]:
         """
-        Store the files, and return what is known of each.
+        Store the files that have changed, and return what is known of each file.
 
         Raises:
             FilesTorn: a file was torn; all others were read, so that the next snapshot tears at no second one.
+            StateRefused
+            Abandoned: another state was restored since this one was copied.
         """
         done: dict[str, Known] = {}
         torn: list[str] = []
+        # most states are many small files, and the number of waits for the store counts
+        senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
-            coming = {file.path: pool.submit(act, file) for file, act in self._planned()}
+            coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
             for path, future in coming.items():
                 try:
                     done[path] = future.result()
@@ -178,45 +181,36 @@ class _Storing:
                     pool.shutdown(cancel_futures=True)
                     raise
         if torn:
-            raise FilesTorn(tuple(torn))
+            raise Abandoned if self._is_whole else FilesTorn(tuple(torn))
         return done
 
-    def _planned(self) -> list[tuple[FrozenFile, Callable[[FrozenFile], Known]]]:
-        """Return each file with the function that handles it: the small ones come first, until a limit is reached."""
-        planned: list[tuple[FrozenFile, Callable[[FrozenFile], Known]]] = []
-        left_bytes = self._max_gb * 1e9
-        for count, file in enumerate(self._frozen.folder.files):
-            left_bytes -= file.stamp.size_bytes
-            if count >= FILES_MAX:
-                planned.append((file, lambda file: _left_out(file, TOO_MANY)))
-            elif left_bytes < 0:
-                planned.append((file, self._too_large))
-            elif self._node.console.redaction.is_in(file.path):
-                planned.append((file, lambda file: _left_out(file, SECRET_NAME)))
+    def _changed(self, done: dict[str, Known]) -> list[FrozenFile]:
+        """Return the files to read, and add the others to `done`: the small ones come first, up to a limit."""
+        files, changed = self._frozen.folder.files, []
+        max_gb = math.inf if self._is_whole else self._node.spec.checkpoint.files.max_gb
+        sizes = (file.stamp.size_bytes for file in files)
+        limits = over_limits(sizes, self._files_max, max_gb, "checkpoint.files.max_gb")
+        for file, limit in zip(files, limits, strict=True):
+            known = self._known.get(file.path)
+            if limit is not None:
+                done[file.path] = self._without(file, limit)
+            elif file.held is Held.KNOWN and known is not None and known.seen == file.seen:
+                done[file.path] = known
             else:
-                planned.append((file, self._one))
-        return planned
-
-    def _too_large(self, file: FrozenFile) -> Known:
-        return _left_out(file, f"checkpoint.files.max_gb is {self._max_gb:g}, and the smaller files go first")
+                changed.append(file)
+        return changed
 
     def _one(self, file: FrozenFile) -> Known:
         """
         Raises:
             TornFile
         """
-        seen = Seen(file.place, file.stamp)
-        if file.held is Held.KNOWN:
-            known = self._known.get(file.path)
-            if known is not None and known.seen == seen:
-                return known
-            if not self._is_final:
-                raise TornFile
-            return self._at_rest(file)
+        if self._pieces.names_secret(file.path):
+            return self._without(file, SECRET_NAME)
         try:
-            return Known(seen, self._sent(file))
+            return self._sent(file)
         except TornFile:
-            if not self._is_final:
+            if self._is_whole or not self._is_final:
                 raise
             return self._at_rest(file)
 
@@ -226,30 +220,85 @@ class _Storing:
             try:
                 with opened(self._node.assignment.work, file.place) as fd:
                     stamp = Stamp.of(os.fstat(fd))
-                return Known(Seen(file.place, stamp), self._sent(FrozenFile(file.path, file.place, stamp, Held.PLACE)))
+                return self._sent(FrozenFile(file.path, file.place, stamp, Held.PLACE))
             except TornFile:
                 continue
             except OSError:
                 break
-        return _left_out(file, RESTLESS)
+        return self._without(file, RESTLESS)
 
-    def _sent(self, file: FrozenFile) -> OutputFile | LeftOut:
+    def _sent(self, file: FrozenFile) -> Known:
         try:
             with self._frozen.open(file, self._open_at) as whole:
                 pieces = self._sending.pieces(whole.pieces(PIECE_MAX_BYTES))
         except Refused as refused:
-            return _left_out(file, str(refused)).entry
+            return self._without(file, str(refused))
         except OSError as error:
             if file.held is Held.PLACE and not self._is_final:
                 raise TornFile from error  # it was removed since, and no process held it open
-            return _left_out(file, f"it cannot be read: {error.strerror}").entry
-        return output_file(file.path, file.stamp, self._attempt, pieces)
+            return self._without(file, f"it cannot be read: {error.strerror}")
+        mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
+        return Known(file.seen, output_file(file.path, file.stamp, self._attempt, pieces, mode))
 
     def _open_at(self, place: str) -> int:
         with opened(self._node.assignment.work, place) as fd:
             return os.dup(fd)
 
+    def _without(self, file: FrozenFile, reason: str) -> Known:
+        return Known(file.seen, self._left_out(file.path, reason, file.stamp.size_bytes))
 
-def _left_out(file: FrozenFile, reason: str) -> Known:
-    left = LeftOut(path=file.path, size_bytes=file.stamp.size_bytes, reason=reason)
-    return Known(Seen(file.place, file.stamp), left)
+    def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
+        """
+        Return the record of what is left out.
+
+        Raises:
+            StateRefused: it is a part of a state.
+        """
+        left_out = self._pieces.left_out(path, size_bytes, reason)
+        if self._is_whole:
+            raise StateRefused(f"{left_out.path} cannot be stored: {reason}")
+        return left_out
+
+    def listing(self, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
+        """
+        Return the list, which names the first of the files that were left out, and next to it all of those. What cannot
+        be a file of a list, like a pipe, is left out of a state, too.
+        """
+        folder, names_secret = self._frozen.folder, self._pieces.names_secret
+        entries = [each.entry for _, each in sorted(known.items())]
+        refused = [self._pieces.left_out(path, 0, why) for path, why in sorted(folder.refused.items())]
+        links, unkept = self._links()
+        left_out = [*(each for each in entries if isinstance(each, LeftOut)), *refused, *unkept]
+        listing = Listing(
+            files=tuple(each for each in entries if isinstance(each, OutputFile)),
+            left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]),
+            removed=tuple(path for path in folder.gone if not names_secret(path)),
+            folders=self._folders(),
+            links=links,
+        )
+        return listing, left_out
+
+    def _folders(self) -> tuple[Folder, ...]:
+        """
+        Return the folders to list. Files make their folders anyway, so a report of missing files need not name the
+        others.
+        """
+        folders = self._frozen.folder.folders
+        secret = {path for path in folders if self._pieces.names_secret(path)}
+        for path in secret:
+            self._left_out(path, SECRET_NAME)
+        named = sorted(folders.keys() - secret)
+        return tuple(Folder(path, folders[path]) for path in named[: self._files_max])
+
+    def _links(self) -> tuple[tuple[Link, ...], list[LeftOut]]:
+        """Return the links that a list may name, and the others as left out."""
+        kept: list[Link] = []
+        left_out: list[LeftOut] = []
+        for path, to in sorted(self._frozen.folder.links.items()):
+            if any(map(self._pieces.names_secret, (path, to.target))):
+                left_out.append(self._left_out(path, SECRET_NAME))
+            elif len(kept) == self._files_max:
+                left_out.append(self._left_out(path, TOO_MANY))
+            else:
+                kept.append(Link(path, *to))
+        return tuple(kept), left_out

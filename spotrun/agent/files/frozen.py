@@ -1,6 +1,6 @@
 """
-Reads a frozen work folder that came from the trainer (spotrun/folder/frozen_files.py) while training goes on, or finds
-it torn.
+Reads frozen files (spotrun/folder/frozen_files.py): those that came from the trainer while training goes on, which may
+turn out to be torn, and copies of the state of a command.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import msgspec
 
 from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
-from spotrun.folder.work_files import Stamp
+from spotrun.folder.work_files import Stamp, Survey
 from spotrun.trainer_link import FilesFrozen
 
 
@@ -56,26 +57,40 @@ class Coming:
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
     """Return the frozen folder, which owns the descriptors from now on."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
-    return Frozen(message.number, msgspec.json.decode(index, type=FrozenFolder), descriptors)
+    return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
-    """The work folder at a boundary; `number` is its trainer's."""
+    """Files at one moment, held until `close`. `number` is that of the trainer's boundary."""
 
-    def __init__(self, number: int, folder: FrozenFolder, descriptors: Descriptors) -> None:
+    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int = -1) -> None:
         self.number = number
         self.folder = folder
         self._descriptors = descriptors
 
+    @cached_property
+    def survey(self) -> Survey:
+        """What was there at that moment."""
+        folder = self.folder
+        files = {file.path: file.seen for file in folder.files}
+        return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
+
+    @property
+    def changed_bytes(self) -> int:
+        return sum(file.stamp.size_bytes for file in self.folder.files if file.held is not Held.KNOWN)
+
     @contextlib.contextmanager
     def open(self, file: FrozenFile, at_place: Callable[[str], int]) -> Iterator[Whole]:
         """
-        Yield the bytes of a file that is not KNOWN. `at_place` opens a file that no process holds open.
+        Yield the bytes of a file. `at_place` opens a file that no process holds open.
 
         Raises:
             OSError: it cannot be opened.
-            TornFile: it has to be copied at another boundary. Raised at the end, when all of it was read, too.
+            TornFile: it has to be copied at another boundary, as one that is KNOWN and is not. Raised at the end, when
+                all of it was read, too.
         """
+        if file.held is Held.KNOWN:
+            raise TornFile
         size_bytes = file.stamp.size_bytes
         if file.held is Held.MEMORY:
             yield Whole(self._descriptors[0], file.at, size_bytes)

@@ -24,15 +24,15 @@ from spotrun.agent.files.pieces import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
-    TOO_MANY,
     Pieces,
     Refused,
     Sending,
+    over_limits,
     stand_behind,
 )
 from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
-from spotrun.checkpoint.beneath import open_for_reading
+from spotrun.checkpoint.beneath import folder_at, open_for_reading
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder import work_files
 from spotrun.folder.ledger import EntryRefused
@@ -297,18 +297,20 @@ class _Storing:
         self, files: Mapping[str, Seen], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
     ) -> dict[str, Seen]:
         """Choose files within the limits, the small ones first."""
-        max_gb = self._node.spec.outputs.max_gb
-        left_bytes = max_gb * 1e9 - sum(file.size_bytes for file in carried.values())
-        left = FILES_MAX - len(carried)
+        smallest_first = sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0]))
+        limits = over_limits(
+            (seen.stamp.size_bytes for _, seen in smallest_first),
+            FILES_MAX - len(carried),
+            self._node.spec.outputs.max_gb,
+            "outputs.max_gb",
+            sum(file.size_bytes for file in carried.values()),
+        )
         taken: dict[str, Seen] = {}
-        for path, seen in sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0])):
-            size_bytes = seen.stamp.size_bytes
-            left, left_bytes = left - 1, left_bytes - size_bytes
-            if left < 0 or left_bytes < 0:
-                reason = TOO_MANY if left < 0 else f"outputs.max_gb is {max_gb:g}, and the smaller files go first"
-                refused[path] = (size_bytes, reason)
-            else:
+        for (path, seen), limit in zip(smallest_first, limits, strict=True):
+            if limit is None:
                 taken[path] = seen
+            else:
+                refused[path] = (seen.stamp.size_bytes, limit)
         return taken
 
     def _file(self, sending: Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
@@ -404,7 +406,9 @@ def _is_newest(state: RunState, key: str) -> bool:
     return newest is not None and newest.event.key == key
 
 
-def output_file(path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...]) -> OutputFile:
+def output_file(
+    path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...], mode: int | None = None
+) -> OutputFile:
     return OutputFile(
         path=path,
         size_bytes=stamp.size_bytes,
@@ -412,16 +416,14 @@ def output_file(path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...]
         attempt=attempt,
         pieces=pieces,
         executable=bool(stamp.mode & stat.S_IXUSR),
+        mode=mode,
     )
 
 
 @contextlib.contextmanager
 def opened(work: os.PathLike[str], place: str) -> Iterator[int]:
-    root = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with folder_at(work) as root:
         fd = open_for_reading(root, place)
-    finally:
-        os.close(root)
     try:
         yield fd
     finally:

@@ -7,15 +7,12 @@ file that is written to meanwhile is torn, and copied at the next boundary.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
+from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, copy_bytes, sample_at, unnamed
 from spotrun.folder.work_files import Seen, Stamp, Survey, survey
 from spotrun.trainer_link import FDS_MAX, FilesFrozen, Message, MoreFiles
 from spotrun.training.work_folder.open_files import Opened
@@ -29,9 +26,6 @@ DESCRIPTORS_MAX = 100
 TRIES = 3
 TICK_NS = 20_000_000
 """Nanoseconds within which two writes may leave one time on a file: a tick of the kernel's clock is 4 or 10 ms."""
-FICLONE = 0x40049409
-"""https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html"""
-COPY_BYTES = 1 << 30
 PLACES_MAX = 20_000
 """Maximum number of places; the agent stores fewer, and reports the others as too many."""
 
@@ -197,7 +191,8 @@ class Freezer:
                 return FrozenFile(path, seen.place, stamp, Held.MEMORY, frozen.add(data))
             stamp = Stamp.of(os.fstat(fd))
             if copy:
-                number = frozen.hold(_copy(fd, stamp.size_bytes, os.path.dirname(self._work)))
+                number = frozen.hold(to := unnamed(os.path.dirname(self._work)))
+                copy_bytes(fd, to, 0, stamp.size_bytes)
                 return FrozenFile(path, seen.place, stamp, Held.COPY, number)
             sample = b"".join(os.pread(fd, size, start) for start, size in sample_at(stamp.size_bytes))
             number, fd = frozen.hold(fd), -1
@@ -226,18 +221,3 @@ def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
         if Stamp.of(os.fstat(fd)) == stamp:
             break
     return bytes(data), Stamp(len(data), *stamp[1:])
-
-
-def _copy(fd: int, size_bytes: int, folder: str) -> int:
-    """Return a file without a name that has the first bytes of another, shared if the file system can."""
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(copy.fileno(), FICLONE, fd)
-        cloned = os.fstat(copy.fileno()).st_size > 0
-        done = 0
-        while not cloned and done < size_bytes:
-            count = os.sendfile(copy.fileno(), fd, done, min(COPY_BYTES, size_bytes - done))
-            if not count:
-                break
-            done += count
-        return os.dup(copy.fileno())
