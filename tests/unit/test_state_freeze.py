@@ -55,7 +55,7 @@ def content(frozen: Frozen) -> dict[str, str]:
     found = {}
     for file in frozen.folder.files:
         if file.held is not Held.KNOWN:
-            with frozen.open(file, pytest.fail) as whole:
+            with frozen.open(file, Path("none is read at its place")) as whole:
                 found[file.path] = b"".join(whole.pieces(1000)).decode()
     return found
 

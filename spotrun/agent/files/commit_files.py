@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from spotrun.agent.files.frozen import TornFile
-from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
+from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
 from spotrun.agent.files.pieces import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
@@ -147,7 +147,8 @@ class _Storing:
         known: Mapping[str, Known],
     ) -> None:
         assert snapshot.frozen is not None
-        self._node = node
+        self._work = node.assignment.work
+        self._max_gb = math.inf if snapshot.state is not None else node.spec.checkpoint.files.max_gb
         self._pieces = pieces
         self._sending = sending
         self._attempt = attempt
@@ -187,9 +188,8 @@ class _Storing:
     def _changed(self, done: dict[str, Known]) -> list[FrozenFile]:
         """Return the files to read, and add the others to `done`: the small ones come first, up to a limit."""
         files, changed = self._frozen.folder.files, []
-        max_gb = math.inf if self._is_whole else self._node.spec.checkpoint.files.max_gb
         sizes = (file.stamp.size_bytes for file in files)
-        limits = over_limits(sizes, self._files_max, max_gb, "checkpoint.files.max_gb")
+        limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
         for file, limit in zip(files, limits, strict=True):
             known = self._known.get(file.path)
             if limit is not None:
@@ -218,8 +218,7 @@ class _Storing:
         """Read the file at its own place: no other boundary follows, and training stands still."""
         for _ in range(TRIES_AT_THE_END):
             try:
-                with opened(self._node.assignment.work, file.place) as fd:
-                    stamp = Stamp.of(os.fstat(fd))
+                stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
                 return self._sent(FrozenFile(file.path, file.place, stamp, Held.PLACE))
             except TornFile:
                 continue
@@ -229,7 +228,7 @@ class _Storing:
 
     def _sent(self, file: FrozenFile) -> Known:
         try:
-            with self._frozen.open(file, self._open_at) as whole:
+            with self._frozen.open(file, self._work) as whole:
                 pieces = self._sending.pieces(whole.pieces(PIECE_MAX_BYTES))
         except Refused as refused:
             return self._without(file, str(refused))
@@ -239,10 +238,6 @@ class _Storing:
             return self._without(file, f"it cannot be read: {error.strerror}")
         mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
         return Known(file.seen, output_file(file.path, file.stamp, self._attempt, pieces, mode))
-
-    def _open_at(self, place: str) -> int:
-        with opened(self._node.assignment.work, place) as fd:
-            return os.dup(fd)
 
     def _without(self, file: FrozenFile, reason: str) -> Known:
         return Known(file.seen, self._left_out(file.path, reason, file.stamp.size_bytes))

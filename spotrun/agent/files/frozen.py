@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import msgspec
 
+from spotrun.checkpoint.beneath import open_at
 from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
 from spotrun.folder.work_files import Stamp, Survey
 from spotrun.trainer_link import FilesFrozen
@@ -80,32 +81,29 @@ class Frozen:
         return sum(file.stamp.size_bytes for file in self.folder.files if file.held is not Held.KNOWN)
 
     @contextlib.contextmanager
-    def open(self, file: FrozenFile, at_place: Callable[[str], int]) -> Iterator[Whole]:
+    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
         """
-        Yield the bytes of a file. `at_place` opens a file that no process holds open.
+        Yield the bytes of a file. If no process holds it open, it is read in the `work` folder.
 
         Raises:
             OSError: it cannot be opened.
             TornFile: it has to be copied at another boundary, as one that is KNOWN and is not. Raised at the end, when
                 all of it was read, too.
         """
-        if file.held is Held.KNOWN:
-            raise TornFile
         size_bytes = file.stamp.size_bytes
-        if file.held is Held.MEMORY:
-            yield Whole(self._descriptors[0], file.at, size_bytes)
-            return
-        fd = os.dup(self._descriptors[1 + file.at]) if file.held in (Held.OPEN, Held.COPY) else at_place(file.place)
-        try:
-            whole = Whole(fd, 0, size_bytes)
-            if file.held is Held.COPY:
-                yield whole
-                return
-            _check(fd, file)
-            yield whole
-            _check(fd, file)
-        finally:
-            os.close(fd)
+        match file.held:
+            case Held.KNOWN:
+                raise TornFile
+            case Held.MEMORY:
+                yield Whole(self._descriptors[0], file.at, size_bytes)
+            case Held.COPY:
+                yield Whole(self._descriptors[1 + file.at], 0, size_bytes)
+            case Held.OPEN:
+                with unchanged(self._descriptors[1 + file.at], file) as whole:
+                    yield whole
+            case Held.PLACE:
+                with at_place(work, file) as whole:
+                    yield whole
 
     def close(self) -> None:
         self._descriptors.close()
@@ -137,6 +135,25 @@ class Whole:
                 data += read
             yield bytes(data)
             done += wanted
+
+
+@contextlib.contextmanager
+def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
+    """Yield the bytes of a file where it lies. Raises what `Frozen.open` does."""
+    fd = open_at(work, file.place)
+    try:
+        with unchanged(fd, file) as whole:
+            yield whole
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
+    """Yield the bytes of a file that is open. Raises TornFile unless it is as it was, before and after."""
+    _check(fd, file)
+    yield Whole(fd, 0, file.stamp.size_bytes)
+    _check(fd, file)
 
 
 def _check(fd: int, file: FrozenFile) -> None:

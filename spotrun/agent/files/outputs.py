@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
 
-from spotrun.agent.files.frozen import TornFile, Whole
+from spotrun.agent.files.frozen import TornFile, at_place
 from spotrun.agent.files.pieces import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
@@ -32,9 +32,9 @@ from spotrun.agent.files.pieces import (
 )
 from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
-from spotrun.checkpoint.beneath import folder_at, open_for_reading
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder import work_files
+from spotrun.folder.frozen_files import FrozenFile, Held
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import (
     FILES_MAX,
@@ -236,6 +236,7 @@ class _Storing:
         self._attempt = attempt
         self._chosen = chosen
         self._go_on = go_on
+        self._work = node.assignment.work
         self._before = work_files.remembered(node.assignment.files_before)
         self._known: dict[str, _Known] = {}
 
@@ -247,13 +248,13 @@ class _Storing:
             StoreError: it is not all there; nothing was recorded.
             EntryRefused: this attempt may not write any more.
         """
-        node, looked_at, commit = self._node, self._node.clock.now(), _newest_commit(self._node)
+        looked_at, commit = self._node.clock.now(), _newest_commit(self._node)
         with self._pieces.sending(self._go_on) as sending:
-            seen = work_files.survey(node.assignment.work, self._before, self._chosen)
+            seen = work_files.survey(self._work, self._before, self._chosen)
             resting = None
             if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
                 pause()
-                resting = work_files.survey(node.assignment.work, self._before, self._chosen)
+                resting = work_files.survey(self._work, self._before, self._chosen)
             found = self._found(sending, seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
             if found.listing != (self._pieces.newest() or Listing(files=())):
                 self._write_down(sending, found, looked_at, commit)
@@ -353,13 +354,12 @@ class _Storing:
             Refused: it changes too fast, or has grown.
         """
         for _ in range(TRIES_BETWEEN_WRITES):
-            with opened(self._node.assignment.work, seen.place) as fd:
-                stamp = Stamp.of(os.fstat(fd))
-                if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
-                    break
-                data = os.pread(fd, stamp.size_bytes, 0)
-                if Stamp.of(os.fstat(fd)) == stamp and len(data) == stamp.size_bytes:
-                    return Seen(seen.place, stamp), data
+            stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))
+            if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
+                break
+            now = Seen(seen.place, stamp)
+            with contextlib.suppress(TornFile):
+                return now, b"".join(self._read(now))
         raise Refused(RESTLESS, passing=True)
 
     def _large(self, seen: Seen) -> Iterator[bytes]:
@@ -369,15 +369,14 @@ class _Storing:
         Raises:
             Refused: it is not what it was.
         """
-        with opened(self._node.assignment.work, seen.place) as fd:
-            if Stamp.of(os.fstat(fd)) != seen.stamp:
-                raise Refused(RESTLESS, passing=True)
-            try:
-                yield from Whole(fd, 0, seen.stamp.size_bytes).pieces(PIECE_MAX_BYTES)
-            except TornFile:
-                raise Refused(RESTLESS, passing=True) from None
-            if Stamp.of(os.fstat(fd)) != seen.stamp:
-                raise Refused(RESTLESS, passing=True)
+        try:
+            yield from self._read(seen)
+        except TornFile:
+            raise Refused(RESTLESS, passing=True) from None
+
+    def _read(self, seen: Seen) -> Iterator[bytes]:
+        with at_place(self._work, FrozenFile(seen.place, seen.place, seen.stamp, Held.PLACE)) as whole:
+            yield from whole.pieces(PIECE_MAX_BYTES)
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
@@ -418,13 +417,3 @@ def output_file(
         executable=bool(stamp.mode & stat.S_IXUSR),
         mode=mode,
     )
-
-
-@contextlib.contextmanager
-def opened(work: os.PathLike[str], place: str) -> Iterator[int]:
-    with folder_at(work) as root:
-        fd = open_for_reading(root, place)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -24,11 +24,11 @@ from spotrun.checkpoint.beneath import folder_at, parent_of
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
+from spotrun.folder.frozen_files import copy_bytes
 from spotrun.folder.stored_files import Listing, Outcome, OutputFile
 from spotrun.folder.work_files import LinkTo, Seen
 from spotrun.run.state import Commit
 
-COPY_BYTES = 16 << 20
 OWNERS = 0o700
 """Permissions that a folder's owner needs to change it."""
 
@@ -277,18 +277,9 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
         to = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             with source.open("rb") as file:
-                at = 0
-                while data := file.read(COPY_BYTES):
-                    at += _write(to, data, at)
-            os.ftruncate(to, at)  # last: a mapping of more than there is would end the process
-            facts = source.stat()
+                facts = os.fstat(file.fileno())
+                copy_bytes(file.fileno(), to, 0, facts.st_size)
+            os.ftruncate(to, facts.st_size)  # last: a mapping of more than there is would end the process
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)
-
-
-def _write(fd: int, data: bytes, at: int) -> int:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], at + done)
-    return done
