@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.files.commit_files import Known
+from spotrun.agent.files.commit_files import StoredFile
 from spotrun.agent.files.restore import FilesOfCommit, as_uploaded, restore_state
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.agent.gang_state import AnswersLead
@@ -58,7 +58,7 @@ class Following:
         self._trainer: TrainerProcess | None = None
         self._exited = False
         self._begun = -1
-        self._known: Mapping[str, Known] = {}
+        self._known: Mapping[str, StoredFile] = {}
         self._told_of_files = False
 
     def run(self) -> NoReturn:

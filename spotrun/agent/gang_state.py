@@ -31,7 +31,7 @@ from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.folder.state_files import by_inode
 from spotrun.folder.status_objects import AgentStatus, StateAnswer, StateAsked, agent_key, read_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece
-from spotrun.folder.work_files import LinkTo, Seen, Stamp, Survey
+from spotrun.folder.work_files import FileVersion, LinkTo, Stamp, Survey
 from spotrun.run.events import CommittedFiles
 from spotrun.run.gang import MemberName
 from spotrun.units import count_of
@@ -245,7 +245,7 @@ class AnswersLead:
         self._begun: Begun | None = None
         self._listings: dict[str, Listing] = {}
         self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
-        self._unlike: Mapping[str, Seen | LinkTo] = {}
+        self._unlike: Mapping[str, FileVersion | LinkTo] = {}
         self._changed_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -297,16 +297,16 @@ class AnswersLead:
             self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
-    def _rest(self, unlike: Mapping[str, Seen | LinkTo]) -> bool:
+    def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
         """Return True if these have been unchanged for a rest, and no process has one open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
-        files = {path: seen for path, seen in unlike.items() if isinstance(seen, Seen)}
+        files = {path: seen for path, seen in unlike.items() if isinstance(seen, FileVersion)}
         work, scale = self._node.assignment.work, self._node.clock.scale
         return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
 
-    def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, Seen | LinkTo]:
+    def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
         """Return what the trainer has written of the state, and what is not listed as it is here."""
         now = self._survey()
         files = {file.path: file for file in listing.files}

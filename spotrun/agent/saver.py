@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, Stored
+from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, StoredFiles
 from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,
@@ -291,7 +291,7 @@ class Worker:
             self._status.change(upload=None)
         self._retire(snapshot.attempt, resume_source)
 
-    def _compare_others(self, snapshot: Snapshot, files: Stored | None, control: UploadControl) -> None:
+    def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
         """Raise what `OthersState.compare` raises, if this is the state of a gang's command."""
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
@@ -329,7 +329,7 @@ class Worker:
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
-    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, files: Stored | None, began_s: float) -> None:
+    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, files: StoredFiles | None, began_s: float) -> None:
         taken, uploaded = snapshot.taken, sent.uploaded
         durable_s = self._clock.monotonic() - snapshot.taken_s
         event = CheckpointCommitted(

@@ -156,7 +156,7 @@ class StateWatch:
         writer = writer_of(state_files.by_inode(self._work, now.survey.files))
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)
-        known = {path: known.seen for path, known in self._files.known.items()}
+        known = {path: known.version for path, known in self._files.known.items()}
         folder = self._node.assignment.folder
         return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 

@@ -15,7 +15,7 @@ import tempfile
 from enum import StrEnum
 from typing import NamedTuple
 
-from spotrun.folder.work_files import LinkTo, Seen, Stamp
+from spotrun.folder.work_files import FileVersion, LinkTo, Stamp
 
 SAMPLE_BYTES = 4096
 COPY_BYTES = 1 << 30
@@ -23,7 +23,7 @@ _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EP
 """Errors of copy_file_range(2) between such files, or on such a file system."""
 
 
-class Held(StrEnum):
+class ContentSource(StrEnum):
     """Place of a file's bytes."""
 
     KNOWN = "known"
@@ -47,13 +47,13 @@ class FrozenFile(NamedTuple):
     path: str
     place: str
     stamp: Stamp
-    held: Held
+    source: ContentSource
     at: int = 0
     sample: bytes = b""
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.place, self.stamp)
+    def version(self) -> FileVersion:
+        return FileVersion(self.place, self.stamp)
 
 
 class FrozenFolder(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotrun.folder.stored_files import STATE_FILES_MAX
-from spotrun.folder.work_files import NOWHERE, OUTSIDE, Facts, LinkTo, Seen, Survey, sort_out, tree
+from spotrun.folder.work_files import NOWHERE, OUTSIDE, Facts, FileVersion, LinkTo, Survey, sort_out, tree
 
 TOO_MANY = f"there are more than {STATE_FILES_MAX:,} files"
 NO_STATE = "it is a link to what is not state"
@@ -95,7 +95,7 @@ def _end_of(root: str, path: str) -> str | None:
     return os.path.relpath(target, root)
 
 
-def by_inode(work: Path, files: Mapping[str, Seen]) -> dict[tuple[int, int], str]:
+def by_inode(work: Path, files: Mapping[str, FileVersion]) -> dict[tuple[int, int], str]:
     """Return the files' paths by device and inode. A folder of the state may be a file system of its own."""
     devices: dict[str, int] = {}
     found = {}

@@ -54,8 +54,8 @@ class Stamp(NamedTuple):
         return cls(facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_mode)
 
 
-class Seen(NamedTuple):
-    """A file of a survey. It lies at `place`, which is another path than its own if that is a link."""
+class FileVersion(NamedTuple):
+    """One version of a file. It lies at `place`, which is another path than its own if that is a link."""
 
     place: str
     stamp: Stamp
@@ -82,14 +82,14 @@ class Survey(NamedTuple):
     permissions, and why the rest cannot be stored.
     """
 
-    files: dict[str, Seen]
+    files: dict[str, FileVersion]
     links: dict[str, LinkTo]
     folders: dict[str, int]
     refused: dict[str, str]
     gone: tuple[str, ...] = ()
     """Files that were there before the script began, and are not there now."""
 
-    def at(self, path: str) -> Seen | LinkTo | None:
+    def at(self, path: str) -> FileVersion | LinkTo | None:
         """Return the file or the link at `path`; None without either."""
         return self.files.get(path) or self.links.get(path)
 
@@ -139,7 +139,7 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
         elif isinstance(facts, OSError):
             survey.refused[path] = f"it cannot be read: {facts.strerror}"
         elif stat.S_ISREG(facts.st_mode):
-            survey.files[path] = Seen(path, Stamp.of(facts))
+            survey.files[path] = FileVersion(path, Stamp.of(facts))
         elif stat.S_ISDIR(facts.st_mode):
             survey.folders[path] = stat.S_IMODE(facts.st_mode)
         elif stat.S_ISLNK(facts.st_mode):
@@ -203,7 +203,7 @@ def _is_other(path: str, facts: Facts, before: Stamp) -> bool:
     return not _is_nameable(path) or isinstance(facts, OSError) or before != Stamp.of(facts)
 
 
-def _take_copy(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
+def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """Take a link to a file of the work folder as a copy of it."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:
@@ -221,7 +221,7 @@ def _take_copy(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     elif stat.S_ISREG(facts.st_mode) and not is_text(target):
         refused[path] = UNNAMEABLE
     elif stat.S_ISREG(facts.st_mode):
-        files[path] = Seen("/".join(place), Stamp.of(facts))
+        files[path] = FileVersion("/".join(place), Stamp.of(facts))
     else:
         other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
         refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)

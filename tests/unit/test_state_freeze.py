@@ -15,11 +15,11 @@ from spotrun.agent.files.freeze import Freezing, NotAtRest
 from spotrun.agent.files.frozen import Frozen
 from spotrun.agent.rest import NAME_FEWER, REST_MIN_S, REST_S, Look, Writer, in_words, pause_s, rest_s, why_not_at_rest
 from spotrun.folder import frozen_files, state_files
-from spotrun.folder.frozen_files import Held
+from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.paths import leads_inside
 from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, has_too_many, survey
 from spotrun.folder.stored_files import Link, Listing
-from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, LinkTo, Seen, Survey
+from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, FileVersion, LinkTo, Survey
 from spotrun.spec.patterns import chooser
 
 
@@ -42,7 +42,7 @@ class Work:
     def survey(self) -> Survey:
         return survey(self.folder, StateAt(("out", "model.ckpt", "none")))
 
-    def freeze(self, known: dict[str, Seen] | None = None, at_rest: Survey | None = None) -> Frozen:
+    def freeze(self, known: dict[str, FileVersion] | None = None, at_rest: Survey | None = None) -> Frozen:
         return Freezing(self.folder, self.beside, self.survey, known or {}).freeze(at_rest or self.survey())
 
 
@@ -54,7 +54,7 @@ def work(tmp_path: Path) -> Work:
 def content(frozen: Frozen) -> dict[str, str]:
     found = {}
     for file in frozen.folder.files:
-        if file.held is not Held.KNOWN:
+        if file.source is not ContentSource.KNOWN:
             with frozen.open(file, Path("none is read at its place")) as whole:
                 found[file.path] = b"".join(whole.pieces(1000)).decode()
     return found

@@ -19,7 +19,7 @@ import torch
 from spotrun import trainer_link
 from spotrun.agent.files.frozen import Descriptors, TornFile, Whole, received
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.folder.frozen_files import Held
+from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered
 from spotrun.trainer_link import FilesFrozen
 from spotrun.training.work_folder import freezing
@@ -81,7 +81,7 @@ def contents(got: Any) -> dict[str, bytes | None]:
     """By path: None for what the agent has, an exception's name for what is torn."""
     found: dict[str, bytes | None] = {}
     for file in got.folder.files:
-        if file.held is Held.KNOWN:
+        if file.source is ContentSource.KNOWN:
             found[file.path] = None
             continue
         try:
@@ -363,9 +363,9 @@ def test_more_large_files_than_descriptors_are_read_at_their_place(
     for number in range(25):
         folder.write(f"{number:02}", bytes([number]) * 500)
     got = sent(folder.freeze())
-    held = [file.held for file in got.folder.files]
-    assert held.count(Held.OPEN) == 20
-    assert held.count(Held.PLACE) == 5
+    held = [file.source for file in got.folder.files]
+    assert held.count(ContentSource.OPEN) == 20
+    assert held.count(ContentSource.PLACE) == 5
     for file in got.folder.files:
         with got.open(file, folder.work) as whole:
             assert isinstance(whole, Whole)

@@ -31,7 +31,7 @@ from spotrun.agent.files.pieces import (
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.upload import Abandoned, UploadControl
-from spotrun.folder.frozen_files import FrozenFile, Held
+from spotrun.folder.frozen_files import ContentSource, FrozenFile
 from spotrun.folder.stored_files import (
     FILES_MAX,
     PIECE_MAX_BYTES,
@@ -42,7 +42,7 @@ from spotrun.folder.stored_files import (
     Listing,
     OutputFile,
 )
-from spotrun.folder.work_files import Seen, Stamp
+from spotrun.folder.work_files import FileVersion, Stamp
 from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
@@ -61,19 +61,19 @@ class StateRefused(Exception):
     """A part of the state may not be stored. Without that part it would be no state."""
 
 
-class Known(NamedTuple):
-    """A file as it was in a commit: its entry in the list, and its stamp."""
+class StoredFile(NamedTuple):
+    """A file as a commit has it: its version in the work folder, and its entry in the list."""
 
-    seen: Seen
+    version: FileVersion
     entry: OutputFile | LeftOut
 
 
-class Stored(NamedTuple):
+class StoredFiles(NamedTuple):
     """The files of a snapshot that are all in the store; `name` is not in the ledger yet."""
 
     name: CommittedFiles
     listing: Listing
-    known: dict[str, Known]
+    known: dict[str, StoredFile]
 
 
 class CommitFiles:
@@ -83,14 +83,14 @@ class CommitFiles:
         self._node = node
         self._pieces = pieces
         self._attempt = -1
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, StoredFile] = {}
 
-    def begin(self, attempt: int, known: dict[str, Known]) -> None:
+    def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
         """Note that the folder of the new trainer has the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
-    def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[Stored | None]:
+    def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[StoredFiles | None]:
         """
         Yield the files of the snapshot, which are all in the store; None if none belong to it. The ledger has to name
         them inside of this block: what it does not name may be deleted from the block's end on.
@@ -123,9 +123,9 @@ class CommitFiles:
                 stored_bytes=stored.stored_bytes,
                 left_out=len(left_out),
             )
-            yield Stored(name, listing, known)
+            yield StoredFiles(name, listing, known)
 
-    def committed(self, stored: Stored) -> None:
+    def committed(self, stored: StoredFiles) -> None:
         """Note that the ledger names these files."""
         self.known = stored.known
         self._pieces.named(stored.name.key, stored.listing)
@@ -144,7 +144,7 @@ class _Storing:
         sending: Sending,
         attempt: int,
         snapshot: Snapshot,
-        known: Mapping[str, Known],
+        known: Mapping[str, StoredFile],
     ) -> None:
         assert snapshot.frozen is not None
         self._work = node.assignment.work
@@ -158,7 +158,7 @@ class _Storing:
         self._known = known
         self._files_max = STATE_FILES_MAX if self._is_whole else FILES_MAX
 
-    def all_files(self, *, hurried: bool) -> dict[str, Known]:
+    def all_files(self, *, hurried: bool) -> dict[str, StoredFile]:
         """
         Store the files that have changed, and return what is known of each file.
 
@@ -167,7 +167,7 @@ class _Storing:
             StateRefused
             Abandoned: another state was restored since this one was copied.
         """
-        done: dict[str, Known] = {}
+        done: dict[str, StoredFile] = {}
         torn: list[str] = []
         # most states are many small files, and the number of waits for the store counts
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
@@ -185,7 +185,7 @@ class _Storing:
             raise Abandoned if self._is_whole else FilesTorn(tuple(torn))
         return done
 
-    def _changed(self, done: dict[str, Known]) -> list[FrozenFile]:
+    def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """Return the files to read, and add the others to `done`: the small ones come first, up to a limit."""
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
@@ -194,13 +194,13 @@ class _Storing:
             known = self._known.get(file.path)
             if limit is not None:
                 done[file.path] = self._without(file, limit)
-            elif file.held is Held.KNOWN and known is not None and known.seen == file.seen:
+            elif file.source is ContentSource.KNOWN and known is not None and known.version == file.version:
                 done[file.path] = known
             else:
                 changed.append(file)
         return changed
 
-    def _one(self, file: FrozenFile) -> Known:
+    def _one(self, file: FrozenFile) -> StoredFile:
         """
         Raises:
             TornFile
@@ -214,33 +214,33 @@ class _Storing:
                 raise
             return self._at_rest(file)
 
-    def _at_rest(self, file: FrozenFile) -> Known:
+    def _at_rest(self, file: FrozenFile) -> StoredFile:
         """Read the file at its own place: no other boundary follows, and training stands still."""
         for _ in range(TRIES_AT_THE_END):
             try:
                 stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
-                return self._sent(FrozenFile(file.path, file.place, stamp, Held.PLACE))
+                return self._sent(FrozenFile(file.path, file.place, stamp, ContentSource.PLACE))
             except TornFile:
                 continue
             except OSError:
                 break
         return self._without(file, RESTLESS)
 
-    def _sent(self, file: FrozenFile) -> Known:
+    def _sent(self, file: FrozenFile) -> StoredFile:
         try:
             with self._frozen.open(file, self._work) as whole:
                 pieces = self._sending.pieces(whole.pieces(PIECE_MAX_BYTES))
         except Refused as refused:
             return self._without(file, str(refused))
         except OSError as error:
-            if file.held is Held.PLACE and not self._is_final:
+            if file.source is ContentSource.PLACE and not self._is_final:
                 raise TornFile from error  # it was removed since, and no process held it open
             return self._without(file, f"it cannot be read: {error.strerror}")
         mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
-        return Known(file.seen, output_file(file.path, file.stamp, self._attempt, pieces, mode))
+        return StoredFile(file.version, output_file(file.path, file.stamp, self._attempt, pieces, mode))
 
-    def _without(self, file: FrozenFile, reason: str) -> Known:
-        return Known(file.seen, self._left_out(file.path, reason, file.stamp.size_bytes))
+    def _without(self, file: FrozenFile, reason: str) -> StoredFile:
+        return StoredFile(file.version, self._left_out(file.path, reason, file.stamp.size_bytes))
 
     def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
         """
@@ -254,7 +254,7 @@ class _Storing:
             raise StateRefused(f"{left_out.path} cannot be stored: {reason}")
         return left_out
 
-    def listing(self, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
+    def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
         Return the list, which names the first of the files that were left out, and next to it all of those. What cannot
         be a file of a list, like a pipe, is left out of a state, too.

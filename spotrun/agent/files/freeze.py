@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from spotrun.agent.files.frozen import Descriptors, Frozen
 from spotrun.checkpoint.beneath import folder_at, open_for_reading
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, copy_bytes, unnamed
-from spotrun.folder.work_files import Seen, Stamp, Survey
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, unnamed
+from spotrun.folder.work_files import FileVersion, Stamp, Survey
 
 ALIGNMENT = 4096
 """Bytes to which copies are aligned: a file system shares whole blocks."""
@@ -32,7 +32,7 @@ class Freezing(NamedTuple):
     work: Path
     folder: Path
     look: Callable[[], Survey]
-    known: Mapping[str, Seen]
+    known: Mapping[str, FileVersion]
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """
@@ -56,10 +56,10 @@ class Freezing(NamedTuple):
         with folder_at(self.work) as root:
             for path, seen in sorted(at_rest.files.items()):
                 if self.known.get(path) == seen:
-                    files.append(FrozenFile(path, path, seen.stamp, Held.KNOWN))
+                    files.append(FrozenFile(path, path, seen.stamp, ContentSource.KNOWN))
                     continue
                 _copy(root, path, seen.stamp, to, end)
-                files.append(FrozenFile(path, path, seen.stamp, Held.MEMORY, end))
+                files.append(FrozenFile(path, path, seen.stamp, ContentSource.MEMORY, end))
                 end += -(-seen.stamp.size_bytes // ALIGNMENT) * ALIGNMENT
         return tuple(files)
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from spotrun.checkpoint.beneath import open_at
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, sample_at
 from spotrun.folder.work_files import Stamp, Survey
 from spotrun.trainer_link import FilesFrozen
 
@@ -73,12 +73,12 @@ class Frozen:
     def survey(self) -> Survey:
         """What was there at that moment."""
         folder = self.folder
-        files = {file.path: file.seen for file in folder.files}
+        files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
 
     @property
     def changed_bytes(self) -> int:
-        return sum(file.stamp.size_bytes for file in self.folder.files if file.held is not Held.KNOWN)
+        return sum(file.stamp.size_bytes for file in self.folder.files if file.source is not ContentSource.KNOWN)
 
     @contextlib.contextmanager
     def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
@@ -91,17 +91,17 @@ class Frozen:
                 all of it was read, too.
         """
         size_bytes = file.stamp.size_bytes
-        match file.held:
-            case Held.KNOWN:
+        match file.source:
+            case ContentSource.KNOWN:
                 raise TornFile
-            case Held.MEMORY:
+            case ContentSource.MEMORY:
                 yield Whole(self._descriptors[0], file.at, size_bytes)
-            case Held.COPY:
+            case ContentSource.COPY:
                 yield Whole(self._descriptors[1 + file.at], 0, size_bytes)
-            case Held.OPEN:
+            case ContentSource.OPEN:
                 with unchanged(self._descriptors[1 + file.at], file) as whole:
                     yield whole
-            case Held.PLACE:
+            case ContentSource.PLACE:
                 with at_place(work, file) as whole:
                     yield whole
 
@@ -162,7 +162,7 @@ def _check(fd: int, file: FrozenFile) -> None:
     neither.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
-    if file.held is Held.PLACE:
+    if file.source is ContentSource.PLACE:
         if now != then:
             raise TornFile
         return

@@ -34,7 +34,7 @@ from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder import work_files
-from spotrun.folder.frozen_files import FrozenFile, Held
+from spotrun.folder.frozen_files import ContentSource, FrozenFile
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import (
     FILES_MAX,
@@ -43,7 +43,7 @@ from spotrun.folder.stored_files import (
     OutputFile,
     Piece,
 )
-from spotrun.folder.work_files import Seen, Stamp, Survey
+from spotrun.folder.work_files import FileVersion, Stamp, Survey
 from spotrun.intervals import COMMIT_GAP
 from spotrun.run.events import OutputsStored
 from spotrun.run.state import RunState
@@ -72,10 +72,10 @@ class Abandoned(Exception):
     """The sending was called off."""
 
 
-class _Known(NamedTuple):
+class _StoredOutput(NamedTuple):
     """The newest stored version of a file."""
 
-    seen: Seen
+    version: FileVersion
     file: OutputFile
 
 
@@ -218,7 +218,7 @@ def _newest_commit(node: Node) -> int | None:
     return None if newest is None else newest.number
 
 
-class _Found(NamedTuple):
+class _FileList(NamedTuple):
     """The list of the files as they are now, and the number of files that are not in it."""
 
     listing: Listing
@@ -238,7 +238,7 @@ class _Storing:
         self._go_on = go_on
         self._work = node.assignment.work
         self._before = work_files.remembered(node.assignment.files_before)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _StoredOutput] = {}
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
@@ -252,7 +252,7 @@ class _Storing:
         with self._pieces.sending(self._go_on) as sending:
             seen = work_files.survey(self._work, self._before, self._chosen)
             resting = None
-            if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
+            if not ending and seen.files != {path: known.version for path, known in self._known.items()}:
                 pause()
                 resting = work_files.survey(self._work, self._before, self._chosen)
             found = self._found(sending, seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
@@ -262,7 +262,7 @@ class _Storing:
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _Found:
+    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
         Return the list of all files. A file that an earlier attempt has stored and this one does not have stays in it.
         """
@@ -286,17 +286,17 @@ class _Storing:
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise
-        self._known = {path: _Known(taken[path], file) for path, file in done.items()}
+        self._known = {path: _StoredOutput(taken[path], file) for path, file in done.items()}
         left_out = [self._pieces.left_out(path, size, why) for path, (size, why) in sorted(refused.items())]
         self._pieces.tell(left_out)
         removed = tuple(path for path in seen.gone if path not in files and not self._pieces.names_secret(path))
         listed = tuple(files[path] for path in sorted(files))
         listing = Listing(files=listed, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=removed)
-        return _Found(listing, len(left_out))
+        return _FileList(listing, len(left_out))
 
     def _within_limits(
-        self, files: Mapping[str, Seen], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
-    ) -> dict[str, Seen]:
+        self, files: Mapping[str, FileVersion], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
+    ) -> dict[str, FileVersion]:
         """Choose files within the limits, the small ones first."""
         smallest_first = sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0]))
         limits = over_limits(
@@ -306,7 +306,7 @@ class _Storing:
             "outputs.max_gb",
             sum(file.size_bytes for file in carried.values()),
         )
-        taken: dict[str, Seen] = {}
+        taken: dict[str, FileVersion] = {}
         for (path, seen), limit in zip(smallest_first, limits, strict=True):
             if limit is None:
                 taken[path] = seen
@@ -314,7 +314,7 @@ class _Storing:
                 refused[path] = (seen.stamp.size_bytes, limit)
         return taken
 
-    def _file(self, sending: Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
+    def _file(self, sending: Sending, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
         """
         Store one file.
 
@@ -324,18 +324,18 @@ class _Storing:
         if self._pieces.names_secret(path):
             raise Refused(SECRET_NAME)
         known = self._known.get(path)
-        if known is not None and known.seen == seen:
+        if known is not None and known.version == seen:
             return known.file
         return self._new(sending, path, self._as_it_rests(path, seen, resting))
 
-    def _as_it_rests(self, path: str, seen: Seen, resting: Survey | None) -> Seen:
+    def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """Return the file as it rests. A small file that is always being written, like a log, is taken as it stands."""
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
             raise Refused(RESTLESS, passing=True)
         return now
 
-    def _new(self, sending: Sending, path: str, seen: Seen) -> OutputFile:
+    def _new(self, sending: Sending, path: str, seen: FileVersion) -> OutputFile:
         try:
             if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
                 seen, data = self._small(seen)
@@ -346,7 +346,7 @@ class _Storing:
             raise Refused(f"it cannot be read: {error.strerror}") from error
         return output_file(path, seen.stamp, self._attempt, pieces)
 
-    def _small(self, seen: Seen) -> tuple[Seen, bytes]:
+    def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
         Return a file of one piece or none, as it is now: it is read between two writes.
 
@@ -357,12 +357,12 @@ class _Storing:
             stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))
             if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
                 break
-            now = Seen(seen.place, stamp)
+            now = FileVersion(seen.place, stamp)
             with contextlib.suppress(TornFile):
                 return now, b"".join(self._read(now))
         raise Refused(RESTLESS, passing=True)
 
-    def _large(self, seen: Seen) -> Iterator[bytes]:
+    def _large(self, seen: FileVersion) -> Iterator[bytes]:
         """
         Yield a large file in pieces.
 
@@ -374,13 +374,13 @@ class _Storing:
         except TornFile:
             raise Refused(RESTLESS, passing=True) from None
 
-    def _read(self, seen: Seen) -> Iterator[bytes]:
-        with at_place(self._work, FrozenFile(seen.place, seen.place, seen.stamp, Held.PLACE)) as whole:
+    def _read(self, seen: FileVersion) -> Iterator[bytes]:
+        with at_place(self._work, FrozenFile(seen.place, seen.place, seen.stamp, ContentSource.PLACE)) as whole:
             yield from whole.pieces(PIECE_MAX_BYTES)
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _write_down(self, sending: Sending, found: _Found, looked_at: datetime, commit: int | None) -> None:
+    def _write_down(self, sending: Sending, found: _FileList, looked_at: datetime, commit: int | None) -> None:
         stored = self._pieces.put_list(sending, found.listing)
         event = OutputsStored(
             attempt=self._attempt,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from spotrun.agent.files.commit_files import CommitFiles, Known
+from spotrun.agent.files.commit_files import CommitFiles, StoredFile
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.agent.node import Node
 from spotrun.checkpoint import fetching
@@ -26,7 +26,7 @@ from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
 from spotrun.folder.frozen_files import copy_bytes
 from spotrun.folder.stored_files import Listing, Outcome, OutputFile
-from spotrun.folder.work_files import LinkTo, Seen
+from spotrun.folder.work_files import FileVersion, LinkTo
 from spotrun.run.state import Commit
 
 OWNERS = 0o700
@@ -43,7 +43,7 @@ class FilesOfCommit:
         self,
         node: Node,
         commit: Commit | None,
-        known: Mapping[str, Known],
+        known: Mapping[str, StoredFile],
         rules: TrainingFiles | StateFiles | None = None,
         beside: str = "files-coming",
     ) -> None:
@@ -54,7 +54,7 @@ class FilesOfCommit:
         self._work = node.assignment.work
         self._beside = node.assignment.folder / beside
         self._listing = Listing(files=())
-        self._right: dict[str, Seen] = {}
+        self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
         """Folders that were there before the current trainer. Those that it makes are its own."""
 
@@ -80,12 +80,12 @@ class FilesOfCommit:
         """Return the files of the work folder that are new, or other than before the training."""
         return sorted(self._rules.survey().files)
 
-    def _is_here(self, file: OutputFile, found: Mapping[str, Seen]) -> bool:
+    def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
         seen = found.get(file.path)
         if seen is None or seen.place != file.path or seen.stamp.size_bytes != file.size_bytes:
             return False
         known = self._known.get(file.path)
-        if known is not None and known.seen == seen and isinstance(known.entry, OutputFile):
+        if known is not None and known.version == seen and isinstance(known.entry, OutputFile):
             return _digests(known.entry) == _digests(file)
         return fetching.is_at(self._work, file)
 
@@ -108,7 +108,7 @@ class FilesOfCommit:
 
     # -- into its places -------------------------------------------------------------------------------------------
 
-    def put(self, opened: Collection[str], attempt: int) -> dict[str, Known]:
+    def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
         Put the files into their places. Files that are `opened` for writing are written to in place, and stay if they
         are of this process alone. Return what is known of the folder now.
@@ -125,7 +125,7 @@ class FilesOfCommit:
             shutil.rmtree(self._beside, ignore_errors=True)
         listed = {file.path: replace(file, attempt=attempt) for file in self._listing.files}
         seen = self._rules.survey().files
-        return {path: Known(seen[path], file) for path, file in listed.items() if path in seen}
+        return {path: StoredFile(seen[path], file) for path, file in listed.items() if path in seen}
 
     def _put(self, root: int, opened: set[str]) -> None:
         listing, before = self._listing, self._rules.before
@@ -199,7 +199,7 @@ class FilesOfCommit:
                 self._node.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
 
 
-def restore_state(node: Node, commit: Commit, known: Mapping[str, Known], attempt: int) -> dict[str, Known]:
+def restore_state(node: Node, commit: Commit, known: Mapping[str, StoredFile], attempt: int) -> dict[str, StoredFile]:
     """
     Put the state of a command into the work folder, before the command starts. Return what is known of its files now.
 
