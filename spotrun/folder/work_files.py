@@ -95,13 +95,15 @@ class Survey(NamedTuple):
 
     def first_change(self, other: Survey) -> str | None:
         """Return a path of what can be stored that is not as it is in `other`; None if all of it is."""
-        return next(
-            (path for mine, others in zip(self[:3], other[:3], strict=True) for path in _unlike(mine, others)), None
+        pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
+            (self.files, other.files),
+            (self.links, other.links),
+            (self.folders, other.folders),
         )
-
-
-def _unlike(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
-    return [] if one == other else sorted(path for path in {*one, *other} if one.get(path) != other.get(path))
+        for mine, others in pairs:
+            if mine != others:
+                return min(path for path in {*mine, *others} if mine.get(path) != others.get(path))
+        return None
 
 
 def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[tuple[str, Facts]]:
