@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.files.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
 from spotrun.agent.grace_period import LAST_WORD_MIN_S, LAST_WORD_S, Drain
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
 from spotrun.agent.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
 from spotrun.run.gang import MemberName

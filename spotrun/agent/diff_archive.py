@@ -5,28 +5,20 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import msgspec
 
 from spotrun.errors import SpotrunError
 from spotrun.folder.setup_cache import SetupUnusable
+from spotrun.folder.work_files import Stamp, tree
 from spotrun.run.bounds import OutOfBounds, decode
 
 FACTS = "pack.json"
 _FACTS_MAX_BYTES = 16 << 20
-
-
-class Stamp(NamedTuple):
-    """State of a file; it differs for two states between which the file was written to or its rights were changed."""
-
-    mode: int
-    size_bytes: int
-    inode: int
-    changed_ns: int
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,20 +34,15 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
     """Return everything below `folders` of `root`, by its name relative to `root`."""
-    return {os.path.relpath(path, root): stamp for name in folders for path, stamp in _walk(root / name)}
-
-
-def _walk(folder: Path) -> Iterator[tuple[str, Stamp]]:
-    with os.scandir(folder) as found:
-        for entry in found:
-            facts = entry.stat(follow_symlinks=False)
-            directory = entry.is_dir(follow_symlinks=False)
-            if directory or entry.is_symlink() or entry.is_file(follow_symlinks=False):
-                # a folder's own times and size change with what is in it, which is listed by itself
-                told = (0, 0, 0) if directory else (facts.st_size, facts.st_ino, facts.st_ctime_ns)
-                yield entry.path, Stamp(facts.st_mode, *told)
-            if directory:
-                yield from _walk(Path(entry.path))
+    found = {}
+    for path, facts in (each for name in folders for each in tree(str(root), name)):
+        if isinstance(facts, OSError):
+            raise facts
+        if stat.S_ISDIR(facts.st_mode):  # its own times and size change with what is in it, which is listed by itself
+            found[path] = Stamp(0, 0, 0, 0, facts.st_mode)
+        elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
+            found[path] = Stamp.of(facts)
+    return found
 
 
 def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Diff:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.restore import FilesOfCommit
 from spotrun.agent.node import Node
-from spotrun.agent.put_back import FilesOfCommit
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.run.state import Commit

@@ -15,15 +15,15 @@ from typing import NoReturn
 
 from spotrun.agent import decisions, groups
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.files.commit_files import StoredFile
+from spotrun.agent.files.restore import FilesOfCommit, as_uploaded, restore_state
+from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.place_in_gang import PlaceInGang
-from spotrun.agent.put_back import FilesOfCommit, as_uploaded
 from spotrun.agent.reach import Reach, doors_of_others
 from spotrun.agent.resumption import NothingToResumeFrom, reasons
-from spotrun.agent.state_commit import Known
-from spotrun.agent.state_put_back import StateOfCommit, state_of
 from spotrun.agent.trainer import KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.folder.status_objects import MembersTrainer
@@ -58,7 +58,7 @@ class Following:
         self._trainer: TrainerProcess | None = None
         self._exited = False
         self._begun = -1
-        self._known: Mapping[str, Known] = {}
+        self._known: Mapping[str, StoredFile] = {}
         self._told_of_files = False
 
     def run(self) -> NoReturn:
@@ -130,10 +130,10 @@ class Following:
         if commit is None or commit.event.has_image:
             as_uploaded(self._node, self._number)
             return ""
-        as_uploaded(self._node, self._number, stays=state_of(self._node).covers)
+        as_uploaded(self._node, self._number, stays=StateFiles(self._node).covers)
         try:
             with reasons():
-                self._known = StateOfCommit(self._node, commit, self._known).put(self._number)
+                self._known = restore_state(self._node, commit, self._known, self._number)
         except NothingToResumeFrom as reason:
             if reason.is_damage:
                 return reason.detail
@@ -147,8 +147,8 @@ class Following:
             return
         newest = self._node.recorder.state.latest_commit()
         has_image = newest is not None and newest.event.has_image
-        stays = (lambda _: False) if has_image else state_of(self._node).covers
-        written = FilesOfCommit(self._node, None, {}, stays=stays).written()
+        stays = (lambda _: False) if has_image else StateFiles(self._node).covers
+        written = FilesOfCommit(self._node, None, {}, TrainingFiles(self._node, stays)).written()
         if written:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""

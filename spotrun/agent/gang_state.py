@@ -9,7 +9,6 @@ its status object and the others answer in theirs.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 import time
@@ -18,22 +17,21 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from spotrun.agent.decisions import is_fenced
+from spotrun.agent.files.frozen import Frozen
+from spotrun.agent.files.pieces import stand_behind
+from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.gang_decisions import SILENT_MIN_S, SILENT_S
 from spotrun.agent.node import Node
-from spotrun.agent.pieces import stand_behind
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.state_freeze import FrozenState
-from spotrun.agent.state_put_back import state_of
 from spotrun.agent.trainees.quiescence import REST_MIN_S, REST_S, writer_of
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import listing_at
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.errors import CheckpointDamaged, StoreError
-from spotrun.folder import state_files
-from spotrun.folder.state_files import StateSurvey, by_inode
+from spotrun.folder.state_files import by_inode
 from spotrun.folder.status_objects import AgentStatus, StateAnswer, StateAsked, agent_key, read_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece
-from spotrun.folder.work_files import Stamp
+from spotrun.folder.work_files import FileVersion, LinkTo, Stamp, Survey
 from spotrun.run.events import CommittedFiles
 from spotrun.run.gang import MemberName
 from spotrun.units import count_of
@@ -133,10 +131,9 @@ class OthersState:
         self._node = node
         self._others = others
         self._runs = runs
-        self._work = node.assignment.work
-        self._state = state_of(node)
+        self._state = StateFiles(node)
 
-    def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: FrozenState, control: UploadControl) -> None:
+    def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
         Return once each other member has said that it has written nothing else than what `files` and `frozen` have.
 
@@ -160,7 +157,7 @@ class OthersState:
         for heard in self._heard(asked, final=final):
             if control.cancelled or is_fenced(self._node.recorder.state, attempt):
                 raise Abandoned
-            now, now_s = state_files.survey(self._work, self._state), clock.monotonic()
+            now, now_s = self._state.survey(), clock.monotonic()
             if now.first_change(before) is not None:
                 before, changed_s = now, now_s
             named = [path for each in heard.values() if each.answer is not None for path in each.answer.unlike]
@@ -204,7 +201,7 @@ class OthersState:
         finally:
             status.facts["state_asked"] = None
 
-    def _told(self, heard: Mapping[MemberName, Heard], frozen: FrozenState) -> str:
+    def _told(self, heard: Mapping[MemberName, Heard], frozen: Frozen) -> str:
         answers = ((name, each.answer) for name, each in heard.items() if not each.agrees)
         name, answer = next((name, answer) for name, answer in answers if answer is not None)
         path = answer.unlike[0]
@@ -235,7 +232,7 @@ class Begun(NamedTuple):
     """The trainer that this member has begun last, and the state that it began with."""
 
     incarnation: int
-    survey: StateSurvey
+    survey: Survey
 
 
 class AnswersLead:
@@ -248,7 +245,7 @@ class AnswersLead:
         self._begun: Begun | None = None
         self._listings: dict[str, Listing] = {}
         self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
-        self._unlike: Mapping[str, Stamp | str] = {}
+        self._unlike: Mapping[str, FileVersion | LinkTo] = {}
         self._changed_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
@@ -300,23 +297,23 @@ class AnswersLead:
             self._listings = {asked.key: listing_at(self._node.store, asked.key, asked.blake3, READS_WITHIN_S)}
         return self._listings[asked.key]
 
-    def _rest(self, unlike: Mapping[str, Stamp | str]) -> bool:
+    def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
         """Return True if these have been unchanged for a rest, and no process has one open for writing."""
         now_s = time.monotonic()
         if unlike != self._unlike:
             self._unlike, self._changed_s = unlike, now_s
-        files = {path: stamp for path, stamp in unlike.items() if isinstance(stamp, Stamp)}
+        files = {path: seen for path, seen in unlike.items() if isinstance(seen, FileVersion)}
         work, scale = self._node.assignment.work, self._node.clock.scale
         return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
 
-    def _unlike_listed(self, listing: Listing, before: StateSurvey) -> Mapping[str, Stamp | str]:
+    def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
         """Return what the trainer has written of the state, and what is not listed as it is here."""
         now = self._survey()
         files = {file.path: file for file in listing.files}
-        links = {link.path: link.target for link in listing.links}
-        written = {path: stamp for path, stamp in now.files.items() if before.files.get(path) != stamp}
+        links = {link.path: LinkTo(link.target) for link in listing.links}
+        written = {path: seen for path, seen in now.files.items() if before.files.get(path) != seen}
         linked = {path: to for path, to in now.links.items() if to not in (before.links.get(path), links.get(path))}
-        unlike = {path: stamp for path, stamp in written.items() if not self._fits(path, stamp, files.get(path))}
+        unlike = {path: seen for path, seen in written.items() if not self._fits(path, seen.stamp, files.get(path))}
         return {**unlike, **linked}
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
@@ -325,21 +322,11 @@ class AnswersLead:
             return False
         known = self._compared.get(path)
         if known is None or known[:2] != (stamp, listed.pieces):
-            known = self._compared[path] = stamp, listed.pieces, self._holds(listed)
+            known = self._compared[path] = stamp, listed.pieces, fetching.is_at(self._node.assignment.work, listed)
         return known[2]
 
-    def _holds(self, listed: OutputFile) -> bool:
-        try:
-            root = os.open(self._node.assignment.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                return fetching.holds(root, listed)
-            finally:
-                os.close(root)
-        except OSError:
-            return False
-
-    def _survey(self) -> StateSurvey:
-        return state_files.survey(self._node.assignment.work, state_of(self._node))
+    def _survey(self) -> Survey:
+        return StateFiles(self._node).survey()
 
 
 def pause_s(scale: float) -> float:

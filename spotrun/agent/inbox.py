@@ -6,8 +6,7 @@ import queue
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spotrun.agent.frozen import Descriptors
-from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.files.frozen import Descriptors, Frozen
 from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
@@ -162,7 +161,7 @@ class StateFrozen:
     """
 
     incarnation: int
-    state: FrozenState | None
+    state: Frozen | None
     at: datetime
     at_s: float
     is_last: bool

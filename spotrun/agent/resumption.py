@@ -11,13 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from spotrun.agent import fits, groups
-from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.decisions import StateChoice
+from spotrun.agent.files.commit_files import CommitFiles, StoredFile
+from spotrun.agent.files.restore import FilesOfCommit, restore_state
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
-from spotrun.agent.put_back import FilesOfCommit
-from spotrun.agent.state_commit import Known
-from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
@@ -72,7 +70,7 @@ class Forwarding:
         self._trainer.arrived(size_bytes)
 
 
-def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: Mapping[str, Known]) -> Beginning:
+def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]) -> Beginning:
     """
     Return the newest checkpoint that is whole, with its files; none if there never was one. A `ready` image need not be
     fetched. Fetched parts are handed on to the trainer at once. The work folder has the files that are `known`.
@@ -148,7 +146,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
         while True:
             commit = candidates.pop(0)
             try:
-                files.begin(attempt, StateOfCommit(node, commit, files.known).put(attempt))
+                files.begin(attempt, restore_state(node, commit, files.known, attempt))
                 return StateFound(commit, tuple(skipped))
             except CheckpointDamaged as damage:
                 if not candidates:
@@ -158,7 +156,7 @@ def put_state_back(node: Node, attempt: int, files: CommitFiles, choice: StateCh
 
 
 def _newest_with_files(
-    node: Node, candidates: Sequence[Commit], ready: Image | None, recipient: Recipient, known: Mapping[str, Known]
+    node: Node, candidates: Sequence[Commit], ready: Image | None, recipient: Recipient, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """Return the newest checkpoint whose files are whole, too; they are fetched along with the image."""
     skipped: list[int] = []

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
+from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, StoredFiles
 from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
 from spotrun.agent.inbox import (
     CommonPartSent,
@@ -32,7 +32,6 @@ from spotrun.agent.inbox import (
 )
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
-from spotrun.agent.state_commit import StateRefused
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.manifest import FORMAT, Manifest
@@ -292,7 +291,7 @@ class Worker:
             self._status.change(upload=None)
         self._retire(snapshot.attempt, resume_source)
 
-    def _compare_others(self, snapshot: Snapshot, files: Stored | None, control: UploadControl) -> None:
+    def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
         """Raise what `OthersState.compare` raises, if this is the state of a gang's command."""
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
@@ -330,7 +329,7 @@ class Worker:
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
-    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, files: Stored | None, began_s: float) -> None:
+    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, files: StoredFiles | None, began_s: float) -> None:
         taken, uploaded = snapshot.taken, sent.uploaded
         durable_s = self._clock.monotonic() - snapshot.taken_s
         event = CheckpointCommitted(

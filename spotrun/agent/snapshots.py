@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spotrun.agent.arenas import Arena
-from spotrun.agent.frozen import Frozen
-from spotrun.agent.state_freeze import FrozenState
+from spotrun.agent.files.frozen import Frozen
 from spotrun.checkpoint import retention
 from spotrun.trainer_link import SnapshotTaken
 
@@ -17,7 +16,7 @@ class Snapshot:
     """
     A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time for which this trainer has
     stood still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it. A
-    snapshot of a command has no arena, and `state` in its place.
+    snapshot of a command has no arena: these files are its state.
     """
 
     attempt: int
@@ -30,7 +29,11 @@ class Snapshot:
     stalled_s: float
     why: str
     frozen: Frozen | None = None
-    state: FrozenState | None = None
+
+    @property
+    def state(self) -> Frozen | None:
+        """The state, if this is a snapshot of a command."""
+        return self.frozen if self.arena is None else None
 
     @property
     def unsent_bytes(self) -> int:
@@ -39,9 +42,8 @@ class Snapshot:
 
     def close_files(self) -> None:
         """Close the files: they are stored, or never will be."""
-        for files in (self.frozen, self.state):
-            if files is not None:
-                files.close()
+        if self.frozen is not None:
+            self.frozen.close()
 
     @property
     def prefix(self) -> str:

@@ -14,8 +14,8 @@ from spotrun import trainer_link
 from spotrun.agent import decisions, fits
 from spotrun.agent.arenas import Arena, Arenas
 from spotrun.agent.entrance import ONE_TRAINING
+from spotrun.agent.files.frozen import Coming, Descriptors, Frozen
 from spotrun.agent.fits import Start
-from spotrun.agent.frozen import Coming, Descriptors, Frozen
 from spotrun.agent.inbox import CameTooLate, Exited, Said, forget
 from spotrun.agent.liveness import Liveness, Signs
 from spotrun.agent.node import Node

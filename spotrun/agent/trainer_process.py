@@ -17,7 +17,7 @@ from spotrun import proc
 from spotrun.agent import environment, groups, seeding
 from spotrun.agent.container import python_in, variables
 from spotrun.agent.entrance import Entrance
-from spotrun.agent.frozen import Descriptors
+from spotrun.agent.files.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Assignment, Node
 from spotrun.agent.place_in_gang import alone, listens_on

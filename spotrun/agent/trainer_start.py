@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.decisions import StateChoice
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.restore import tidy
 from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.gang_watch import GangWatch
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
-from spotrun.agent.put_back import tidy
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, put_state_back, starts
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.state_watch import StateWatch

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from spotrun.checkpoint.beneath import open_for_reading, parent_of
+from spotrun.checkpoint.beneath import open_at, open_for_reading, parent_of
 from spotrun.checkpoint.restore import read_verified
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.fetched_names import unfetched
@@ -116,18 +116,16 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
         os.close(root)
 
 
-def holds(root: int, file: OutputFile) -> bool:
-    """
-    Return whether the file at its path below `root`, which has its size, has its bytes too.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return _holds(root, file.path, [piece.content for piece in file.pieces])
+def is_at(folder: Path, file: OutputFile) -> bool:
+    """Return whether the file at its path in the folder, which has its size, can be read and has its bytes too."""
+    try:
+        return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
+    except OSError:
+        return False
 
 
-def _holds(root: int, path: str, contents: Sequence[Content]) -> bool:
-    with open(open_for_reading(root, path), "rb") as here:
+def _holds(fd: int, contents: Sequence[Content]) -> bool:
+    with open(fd, "rb") as here:
         return all(blake3(here.read(size)).hexdigest() == digest for digest, size in contents)
 
 
@@ -271,7 +269,7 @@ class _ToUser(_Writer):
         return None if is_ours else Outcome.CHANGED_HERE
 
     def _holds(self, path: str, size_bytes: int, contents: Sequence[Content]) -> bool:
-        return size_bytes == sum(size for _, size in contents) and _holds(self._root, path, contents)
+        return size_bytes == sum(size for _, size in contents) and _holds(open_for_reading(self._root, path), contents)
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         return "" if self._force else _kept_if_longer(parent, name, file.size_bytes)

@@ -1,6 +1,8 @@
 """
-Finds the files of the work folder that the script has written: what is there now, against what was there before it
-began.
+Surveys of the work folder: what is at its paths at one moment, and why some of it cannot be stored.
+
+The files of a script are what is there now, against what was there before it began. Those of a command's state are in
+state_files.py.
 """
 
 from __future__ import annotations
@@ -8,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text, leads_inside
@@ -31,6 +33,8 @@ TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its 
 TO_NEVER = "it is a link to what is never stored"
 NO_FILE = "it is neither a file nor a link"
 UNNAMEABLE = "its name cannot be written down as text"
+Facts: TypeAlias = os.stat_result | OSError
+"""What stat(2) says of a path, or why a folder cannot be read."""
 
 
 _is_nameable = lru_cache(PATHS_MAX)(is_nameable)
@@ -50,8 +54,8 @@ class Stamp(NamedTuple):
         return cls(facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, facts.st_mode)
 
 
-class Seen(NamedTuple):
-    """A file of the script. It lies at `place`, which is another path than its own if that is a link."""
+class FileVersion(NamedTuple):
+    """One version of a file. It lies at `place`, which is another path than its own if that is a link."""
 
     place: str
     stamp: Stamp
@@ -74,17 +78,78 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    One survey of a work folder, by path: what can be stored, and why the rest cannot. `links` can be kept as they are;
-    what they lead to is judged in `files` and `refused` all the same, for users who want no links.
+    One survey, by path: the files, the links that can be kept as they are, the folders (empty ones too) with their
+    permissions, and why the rest cannot be stored.
     """
 
-    files: dict[str, Seen]
-    refused: dict[str, str]
-    gone: tuple[str, ...]
-    """Files that were there before the script began, and are not there now."""
+    files: dict[str, FileVersion]
     links: dict[str, LinkTo]
     folders: dict[str, int]
-    """Folders that were not there before the script began, empty ones too, with their permissions."""
+    refused: dict[str, str]
+    gone: tuple[str, ...] = ()
+    """Files that were there before the script began, and are not there now."""
+
+    def at(self, path: str) -> FileVersion | LinkTo | None:
+        """Return the file or the link at `path`; None without either."""
+        return self.files.get(path) or self.links.get(path)
+
+    def first_change(self, other: Survey) -> str | None:
+        """Return a path of what can be stored that is not as it is in `other`; None if all of it is."""
+        pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
+            (self.files, other.files),
+            (self.links, other.links),
+            (self.folders, other.folders),
+        )
+        for mine, others in pairs:
+            if mine != others:
+                return min(path for path in {*mine, *others} if mine.get(path) != others.get(path))
+        return None
+
+
+def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[tuple[str, Facts]]:
+    """
+    Yield all paths below a folder of `root`, a folder before what is in it. No link is followed; a name of `never` is
+    left out with all below it.
+    """
+    try:
+        with os.scandir(os.path.join(root, folder)) as found:
+            entries = list(found)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield folder or ".", error
+        return
+    for entry in entries:
+        if entry.name in never:
+            continue
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        try:
+            facts = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        yield path, facts
+        if stat.S_ISDIR(facts.st_mode):
+            yield from tree(root, path, never)
+
+
+def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
+    """Return the survey of these paths. Once all else is sorted out, `link_at` judges each link: None drops it."""
+    survey = Survey({}, {}, {}, {})
+    for path, facts in found:
+        if not _is_nameable(path):
+            survey.refused[os.fsencode(path).decode(errors="backslashreplace")] = UNNAMEABLE
+        elif isinstance(facts, OSError):
+            survey.refused[path] = f"it cannot be read: {facts.strerror}"
+        elif stat.S_ISREG(facts.st_mode):
+            survey.files[path] = FileVersion(path, Stamp.of(facts))
+        elif stat.S_ISDIR(facts.st_mode):
+            survey.folders[path] = stat.S_IMODE(facts.st_mode)
+        elif stat.S_ISLNK(facts.st_mode):
+            survey.links[path] = LinkTo("")
+        else:
+            survey.refused[path] = NO_FILE
+    links = ((path, link_at(path, survey)) for path in survey.links)
+    return survey._replace(links={path: link for path, link in links if link is not None})
 
 
 def remember(work: Path, path: Path) -> None:
@@ -94,7 +159,8 @@ def remember(work: Path, path: Path) -> None:
     """
     if path.exists():
         return
-    found = {name: list(Stamp.of(facts)) for name, facts in _files(work) if not isinstance(facts, str)}
+    there = tree(str(work), never=NEVER)
+    found = {_name(each, facts): list(Stamp.of(facts)) for each, facts in there if not isinstance(facts, OSError)}
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(found))
     temporary.replace(path)
@@ -104,41 +170,42 @@ def remembered(path: Path) -> Mapping[str, Stamp]:
     return {name: Stamp(*stamp) for name, stamp in json.loads(path.read_text()).items()}
 
 
+def _name(path: str, facts: Facts) -> str:
+    return path if isinstance(facts, OSError) or not stat.S_ISDIR(facts.st_mode) else f"{path}/"
+
+
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
-    """Return the chosen files that were not there `before`, or have changed since."""
-    files: dict[str, Seen] = {}
-    refused: dict[str, str] = {}
-    links: dict[str, LinkTo] = {}
-    folders: dict[str, int] = {}
-    missing = {path for path in before if path[-1:] != "/" and chosen(path)}
+    """
+    Return the chosen files that were not there `before`, or have changed since, and the folders that were not there.
+    What a link leads to is judged in `files` and `refused` all the same, for users who want no links.
+    """
     root = os.path.realpath(work)
-    for path, facts in _files(work):
-        missing.discard(path)
-        if path[-1:] == "/":
-            if path not in before and not isinstance(facts, str) and _is_nameable(path[:-1]) and chosen(path[:-1]):
-                folders[path[:-1]] = stat.S_IMODE(facts.st_mode)
-            continue
-        if not chosen(path):
-            continue
-        if not _is_nameable(path):
-            refused[os.fsencode(path).decode(errors="backslashreplace")] = UNNAMEABLE
-        elif isinstance(facts, str):
-            refused[path] = facts
-        elif before.get(path) == (stamp := Stamp.of(facts)):
-            continue
-        elif stat.S_ISLNK(facts.st_mode):
-            _take_link(root, path, files, refused)
-            if refused.get(path) in (None, NOWHERE, TO_FOLDER) and (link := _kept(root, path)) is not None:
-                links[path] = link
-        elif stat.S_ISREG(facts.st_mode):
-            files[path] = Seen(path, stamp)
-        else:
-            refused[path] = NO_FILE
-    gone = sorted(filter(_is_nameable, missing))
-    return Survey(files, refused, tuple(gone), links, folders)
+    missing = {path for path in before if path[-1:] != "/" and chosen(path)}
+
+    def link_at(path: str, found: Survey) -> LinkTo | None:
+        _take_copy(root, path, found.files, found.refused)
+        return _kept(root, path) if found.refused.get(path) in (None, NOWHERE, TO_FOLDER) else None
+
+    found = sort_out(_new(root, before, chosen, missing), link_at)
+    return found._replace(gone=tuple(sorted(filter(_is_nameable, missing))))
 
 
-def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
+def _new(
+    root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
+) -> Iterator[tuple[str, Facts]]:
+    """Yield what was not there `before`, or is another file now, and remove what is there from `missing`."""
+    for path, facts in tree(root, never=NEVER):
+        name = _name(path, facts)
+        missing.discard(name)
+        if chosen(path) and (name not in before or (name == path and _is_other(path, facts, before[name]))):
+            yield path, facts
+
+
+def _is_other(path: str, facts: Facts, before: Stamp) -> bool:
+    return not _is_nameable(path) or isinstance(facts, OSError) or before != Stamp.of(facts)
+
+
+def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """Take a link to a file of the work folder as a copy of it."""
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:
@@ -156,7 +223,7 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     elif stat.S_ISREG(facts.st_mode) and not is_text(target):
         refused[path] = UNNAMEABLE
     elif stat.S_ISREG(facts.st_mode):
-        files[path] = Seen("/".join(place), Stamp.of(facts))
+        files[path] = FileVersion("/".join(place), Stamp.of(facts))
     else:
         other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
         refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)
@@ -171,29 +238,3 @@ def _kept(root: str, path: str) -> LinkTo | None:
     absolute = text.startswith(root + os.sep)
     target = os.path.relpath(text, os.path.join(root, os.path.dirname(path))) if absolute else text
     return LinkTo(target, absolute) if is_text(target) and leads_inside(path, target) else None
-
-
-def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:
-    """
-    Yield all paths with their facts, and folders that cannot be read with the reason. A folder comes before what is in
-    it, and its name ends with a slash. No link is followed.
-    """
-    try:
-        with os.scandir(folder) as found:
-            entries = list(found)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        yield above.rstrip("/") or ".", f"it cannot be read: {error.strerror}"
-        return
-    for entry in entries:
-        if entry.name in NEVER:
-            continue
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                yield f"{above}{entry.name}/", entry.stat(follow_symlinks=False)
-                yield from _files(entry.path, f"{above}{entry.name}/")
-            else:
-                yield above + entry.name, entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from spotrun.agent.arenas import overlapping
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.pieces import Pieces
 from spotrun.agent.inbox import Inbox
-from spotrun.agent.pieces import Pieces
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.saver import Worker
 from spotrun.agent.snapshots import Snapshot

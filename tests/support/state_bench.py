@@ -14,11 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.pieces import Pieces
+from spotrun.agent.files.restore import restore_state
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.output_redaction import OutputRedaction
-from spotrun.agent.pieces import Pieces
-from spotrun.agent.state_put_back import StateOfCommit
 from spotrun.agent.trainees.state_watch import StateWatch, Wish
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.run import events as ev
@@ -77,7 +77,7 @@ class StateInstance:
 
     def put_back(self, commit: Commit) -> None:
         attempt = self.run.history.attempt
-        self.files.begin(attempt, StateOfCommit(self.node, commit, self.files.known).put(attempt))
+        self.files.begin(attempt, restore_state(self.node, commit, self.files.known, attempt))
         self.watch.stored = self.watch.look().survey
 
     def start(self, command: Sequence[str]) -> None:
@@ -112,7 +112,8 @@ class StateInstance:
     def commit(self, frozen: StateFrozen) -> ev.CommittedFiles | None:
         if frozen.state is None:
             return None
-        snapshot: Any = SimpleNamespace(frozen=None, state=frozen.state, taken=SimpleNamespace(final=frozen.is_last))
+        taken = SimpleNamespace(final=frozen.is_last)
+        snapshot: Any = SimpleNamespace(frozen=frozen.state, state=frozen.state, taken=taken)
         with self.files.stored(snapshot, UploadControl()) as stored:
             assert stored is not None
             self.run.history.commit(files=stored.name, size_bytes=0, step=0, final=frozen.is_last)

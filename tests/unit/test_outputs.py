@@ -16,13 +16,13 @@ import pytest
 from blake3 import blake3
 from msgspec.structs import replace
 
-from spotrun.agent import outputs as agent_outputs
-from spotrun.agent import pieces as agent_pieces
 from spotrun.agent.attempt_end import Ending
+from spotrun.agent.files import outputs as agent_outputs
+from spotrun.agent.files import pieces as agent_pieces
+from spotrun.agent.files.outputs import OutputKeeper, _Storing
+from spotrun.agent.files.pieces import Pieces
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
-from spotrun.agent.outputs import OutputKeeper, _Storing
-from spotrun.agent.pieces import Pieces
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.checkpoint import layout
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder
 from spotrun.folder.work_files import LinkTo, Stamp
 from spotrun.wire import plain
 
@@ -39,7 +39,7 @@ def test_the_header_of_an_image_and_the_index_of_a_folder_are_the_same() -> None
     import msgspec
 
     tensors = layout.place([("float32", (2, 3)), ("bool", ())])
-    files = (FrozenFile("a", "b", Stamp(1, 2, 3, 4, 5), Held.OPEN, 7, b"\0\xff"),)
+    files = (FrozenFile("a", "b", Stamp(1, 2, 3, 4, 5), ContentSource.OPEN, 7, b"\0\xff"),)
     folder = FrozenFolder(files, {"c": "why"}, ("d",), {"e": LinkTo("a")}, {"f": 0o755})
     with pytest.MonkeyPatch.context() as patch:
         once = layout.encode_header(tensors, {"a": 1.5}, {"name": "\udc80"}), plain.encode(folder)

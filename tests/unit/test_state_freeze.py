@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spotrun.agent import state_freeze
-from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
+from spotrun.agent.files.freeze import Freezing, NotAtRest
+from spotrun.agent.files.frozen import Frozen
 from spotrun.agent.trainees.quiescence import (
     NAME_FEWER,
     REST_MIN_S,
@@ -24,11 +24,12 @@ from spotrun.agent.trainees.quiescence import (
     rest_s,
     why_not_at_rest,
 )
-from spotrun.folder import state_files
+from spotrun.folder import frozen_files, state_files
+from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.paths import leads_inside
-from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, StateSurvey, survey
+from spotrun.folder.state_files import NO_STATE, TOO_MANY, StateAt, has_too_many, survey
 from spotrun.folder.stored_files import Link, Listing
-from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, Seen
+from spotrun.folder.work_files import NO_FILE, NOWHERE, OUTSIDE, FileVersion, LinkTo, Survey
 from spotrun.spec.patterns import chooser
 
 
@@ -48,10 +49,10 @@ class Work:
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / path).write_text(text)
 
-    def survey(self) -> StateSurvey:
+    def survey(self) -> Survey:
         return survey(self.folder, StateAt(("out", "model.ckpt", "none")))
 
-    def freeze(self, known: dict[str, Seen] | None = None, at_rest: StateSurvey | None = None) -> FrozenState:
+    def freeze(self, known: dict[str, FileVersion] | None = None, at_rest: Survey | None = None) -> Frozen:
         return Freezing(self.folder, self.beside, self.survey, known or {}).freeze(at_rest or self.survey())
 
 
@@ -60,8 +61,13 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
-def content(frozen: FrozenState) -> dict[str, str]:
-    return {path: b"".join(frozen.whole(path).pieces(1000)).decode() for path in frozen.changed}
+def content(frozen: Frozen) -> dict[str, str]:
+    found = {}
+    for file in frozen.folder.files:
+        if file.source is not ContentSource.KNOWN:
+            with frozen.open(file, Path("none is read at its place")) as whole:
+                found[file.path] = b"".join(whole.pieces(1000)).decode()
+    return found
 
 
 # -- surveys ------------------------------------------------------------------------------------------------------
@@ -106,7 +112,8 @@ def test_a_link_within_state_stays_one_and_any_other_is_named(work: Work) -> Non
     ):
         (work.folder / "out" / name).symlink_to(target)
     found = work.survey()
-    assert found.links == {"out/newest": "deep", "out/deep/up": "../a.txt", "out/whole": "../model.ckpt"}
+    links = {"out/newest": "deep", "out/deep/up": "../a.txt", "out/whole": "../model.ckpt"}
+    assert found.links == {path: LinkTo(target) for path, target in links.items()}
     assert found.refused == {
         "out/beyond": NO_STATE,
         "out/outside": OUTSIDE,
@@ -118,7 +125,7 @@ def test_a_link_within_state_stays_one_and_any_other_is_named(work: Work) -> Non
 def test_a_state_folder_that_is_a_link_means_what_it_leads_to(work: Work) -> None:
     (work.folder / "state").symlink_to("out")
     found = survey(work.folder, StateAt(("state",)))
-    assert found.links == {"state": "out"}
+    assert found.links == {"state": LinkTo("out")}
     assert set(found.files) == {"out/a.txt", "out/deep/b.bin"}
 
 
@@ -127,7 +134,7 @@ def test_too_many_files_end_the_survey(work: Work, monkeypatch: pytest.MonkeyPat
     for number in range(50):
         work.write(f"out/{number}", "x")
     found = work.survey()
-    assert found.has_too_many
+    assert has_too_many(found)
     assert len(found.files) < 15
     assert why_not_at_rest(Look(found, 0), Look(found, 0), None) == TOO_MANY
     assert in_words(TOO_MANY) == (TOO_MANY, NAME_FEWER), "however long it rests"
@@ -177,7 +184,7 @@ def test_any_change_between_two_looks_is_none(work: Work, change: str) -> None:
             (work.folder / "out/link").symlink_to("a.txt")
         case "same size":
             target.write_text("eno")
-            os.utime(target, ns=(before.survey.files["out/a.txt"].modified_ns,) * 2)
+            os.utime(target, ns=(before.survey.files["out/a.txt"].stamp.modified_ns,) * 2)
     assert "is still being written" in str(why_not_at_rest(before, Look(work.survey(), 0), None))
 
 
@@ -195,7 +202,7 @@ def test_a_pause_is_long_enough_for_programs_and_for_the_machine(work: Work) -> 
 
 def test_a_freeze_copies_what_has_changed(work: Work) -> None:
     found = work.survey()
-    known = {"model.ckpt": Seen("model.ckpt", found.files["model.ckpt"])}
+    known = {"model.ckpt": found.files["model.ckpt"]}
     frozen = work.freeze(known)
     work.write("out/a.txt", "later")
     assert content(frozen) == {"out/a.txt": "one", "out/deep/b.bin": "two" * 5000}
@@ -289,6 +296,6 @@ def test_a_file_that_is_gone_or_shorter_drops_the_freeze(work: Work, monkeypatch
     with pytest.raises(NotAtRest, match="is gone"):
         work.freeze(at_rest=at_rest)
     work.write("out/a.txt", "one")
-    monkeypatch.setattr(state_freeze, "_copy_some", lambda *_: 0)
+    monkeypatch.setattr(frozen_files, "_copy_some", lambda *_: 0)
     with pytest.raises(NotAtRest, match="is shorter now"):
         work.freeze()

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from spotrun import trainer_link
-from spotrun.agent.frozen import Descriptors, TornFile, Whole, received
+from spotrun.agent.files.frozen import Descriptors, TornFile, Whole, received
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.folder.frozen_files import Held
+from spotrun.folder.frozen_files import ContentSource
 from spotrun.folder.work_files import OUTSIDE, TO_NEVER, LinkTo, Stamp, remember, remembered
 from spotrun.trainer_link import FilesFrozen
 from spotrun.training.work_folder import freezing
@@ -81,11 +81,11 @@ def contents(got: Any) -> dict[str, bytes | None]:
     """By path: None for what the agent has, an exception's name for what is torn."""
     found: dict[str, bytes | None] = {}
     for file in got.folder.files:
-        if file.held is Held.KNOWN:
+        if file.source is ContentSource.KNOWN:
             found[file.path] = None
             continue
         try:
-            with got.open(file, lambda place: pytest.fail(place)) as whole:
+            with got.open(file, Path("none is read at its place")) as whole:
                 found[file.path] = b"".join(whole.pieces(1000))
         except TornFile:
             found[file.path] = b"TORN"
@@ -363,11 +363,11 @@ def test_more_large_files_than_descriptors_are_read_at_their_place(
     for number in range(25):
         folder.write(f"{number:02}", bytes([number]) * 500)
     got = sent(folder.freeze())
-    held = [file.held for file in got.folder.files]
-    assert held.count(Held.OPEN) == 20
-    assert held.count(Held.PLACE) == 5
+    held = [file.source for file in got.folder.files]
+    assert held.count(ContentSource.OPEN) == 20
+    assert held.count(ContentSource.PLACE) == 5
     for file in got.folder.files:
-        with got.open(file, lambda place: os.open(folder.work / place, os.O_RDONLY)) as whole:
+        with got.open(file, folder.work) as whole:
             assert isinstance(whole, Whole)
             assert b"".join(whole.pieces(100)) == bytes([int(file.path)]) * 500
     got.close()

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.folder.state_files import TOO_MANY, StateSurvey
+from spotrun.folder.state_files import TOO_MANY, has_too_many
+from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
 """Minimum run seconds of a rest."""
@@ -50,7 +51,7 @@ class Writer(NamedTuple):
 class Look(NamedTuple):
     """The state at one moment; the survey took `took_s` of system time."""
 
-    survey: StateSurvey
+    survey: Survey
     took_s: float
 
 
@@ -69,7 +70,7 @@ def why_not_at_rest(before: Look, now: Look, writer: Writer | None) -> str | Non
     Return why the state is not at rest; None if it is. Takes two surveys at least `rest_s` apart, and the process that
     had a file open after the second.
     """
-    if now.survey.has_too_many:
+    if has_too_many(now.survey):
         return TOO_MANY
     changed = now.survey.first_change(before.survey)
     if changed is not None:

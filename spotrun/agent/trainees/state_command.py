@@ -133,7 +133,7 @@ class StateCommand(Command):
             taken_s=letter.at_s,
             stalled_s=stalled_s,
             why=self._drain.reason or ("end of the command" if letter.is_last else "interval"),
-            state=letter.state,
+            frozen=letter.state,
         )
 
     # -- what a notice means

@@ -10,15 +10,16 @@ import threading
 import time
 from typing import NamedTuple
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles
+from spotrun.agent.files.freeze import Freezing, NotAtRest
+from spotrun.agent.files.frozen import Frozen
+from spotrun.agent.files.pieces import stand_behind
+from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.inbox import StateFrozen
 from spotrun.agent.node import Node
-from spotrun.agent.pieces import stand_behind
-from spotrun.agent.state_freeze import Freezing, FrozenState, NotAtRest
-from spotrun.agent.state_put_back import state_of
 from spotrun.agent.trainees.quiescence import Look, pause_s, rest_s, why_not_at_rest, writer_of
 from spotrun.folder import state_files
-from spotrun.folder.state_files import StateSurvey
+from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
 """
@@ -40,7 +41,7 @@ class StateWatch:
         self._node = node
         self._files = files
         self._work = node.assignment.work
-        self._state = state_of(node)
+        self._state = StateFiles(node)
         self._wish: Wish | None = None
         self._closed = False
         self._changed = threading.Condition()
@@ -48,7 +49,7 @@ class StateWatch:
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
         """The reason why the last survey has found no rest; None if it has."""
-        self.stored: StateSurvey | None = None
+        self.stored: Survey | None = None
         """The state as the newest checkpoint has it."""
 
     def want(self, wish: Wish) -> None:
@@ -79,7 +80,7 @@ class StateWatch:
 
     def look(self) -> Look:
         began_s = time.monotonic()
-        survey = state_files.survey(self._work, self._state)
+        survey = self._state.survey()
         return Look(survey, time.monotonic() - began_s)
 
     def _set(self, wish: Wish | None) -> None:
@@ -130,7 +131,7 @@ class StateWatch:
                 state = self._copied(before, look)
         self._answer(wish, state)
 
-    def _is_new(self, survey: StateSurvey) -> bool:
+    def _is_new(self, survey: Survey) -> bool:
         """
         Return True if a survey differs from that of the newest checkpoint; without one, if it is more than empty
         folders.
@@ -139,7 +140,7 @@ class StateWatch:
             return bool(survey.files or survey.links)
         return survey.first_change(self.stored) is not None
 
-    def _copied(self, before: Look, now: Look) -> FrozenState | None:
+    def _copied(self, before: Look, now: Look) -> Frozen | None:
         """
         Return a copy; None if nothing is new, or the state is not at rest. The main loop reads `trouble` at any moment,
         so that is set once, and at the end.
@@ -155,15 +156,15 @@ class StateWatch:
         self.trouble = trouble
         return state
 
-    def _copy(self, before: Look, now: Look) -> FrozenState:
+    def _copy(self, before: Look, now: Look) -> Frozen:
         writer = writer_of(state_files.by_inode(self._work, now.survey.files))
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)
-        known = {path: known.seen for path, known in self._files.known.items()}
+        known = {path: known.version for path, known in self._files.known.items()}
         folder = self._node.assignment.folder
         return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 
-    def _answer(self, wish: Wish, state: FrozenState | None) -> None:
+    def _answer(self, wish: Wish, state: Frozen | None) -> None:
         now, now_s = self._node.clock.now(), self._node.clock.monotonic()
         with self._changed:
             if self._wish == wish:

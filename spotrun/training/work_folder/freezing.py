@@ -7,16 +7,13 @@ file that is written to meanwhile is torn, and copied at the next boundary.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
-from spotrun.folder.work_files import Seen, Stamp, Survey, survey
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, sample_at, unnamed
+from spotrun.folder.work_files import FileVersion, Stamp, Survey, survey
 from spotrun.trainer_link import FDS_MAX, FilesFrozen, Message, MoreFiles
 from spotrun.training.work_folder.open_files import Opened
 from spotrun.wire import plain
@@ -29,9 +26,6 @@ DESCRIPTORS_MAX = 100
 TRIES = 3
 TICK_NS = 20_000_000
 """Nanoseconds within which two writes may leave one time on a file: a tick of the kernel's clock is 4 or 10 ms."""
-FICLONE = 0x40049409
-"""https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html"""
-COPY_BYTES = 1 << 30
 PLACES_MAX = 20_000
 """Maximum number of places; the agent stores fewer, and reports the others as too many."""
 
@@ -41,7 +35,7 @@ class Frozen:
 
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
-        self.stamps: dict[str, Seen] = {}
+        self.stamps: dict[str, FileVersion] = {}
         """The files by which a later boundary can tell what has changed."""
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
@@ -113,8 +107,8 @@ class Freezer:
         self._before = before
         self._chosen = chosen
         self._number = 0
-        self._known: dict[str, Seen] = {}
-        self._unsettled: dict[int, dict[str, Seen]] = {}
+        self._known: dict[str, FileVersion] = {}
+        self._unsettled: dict[int, dict[str, FileVersion]] = {}
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """A folder of which the agent had all, and its index."""
@@ -166,7 +160,7 @@ class Freezer:
             if path in seen.links:
                 continue
             if self._known.get(path) == each:
-                files.append(FrozenFile(path, each.place, each.stamp, Held.KNOWN))
+                files.append(FrozenFile(path, each.place, each.stamp, ContentSource.KNOWN))
                 continue
             try:
                 file = self._hold(frozen, path, each, copy=path in copied or each.place in copied)
@@ -176,7 +170,7 @@ class Freezer:
                 refused[path] = f"it cannot be read: {error.strerror}"
                 continue
             files.append(file)
-        frozen.stamps = _lasting({f.path: Seen(f.place, f.stamp) for f in files}, time.time_ns(), updated)
+        frozen.stamps = _lasting({f.path: FileVersion(f.place, f.stamp) for f in files}, time.time_ns(), updated)
         self._unsettled[frozen.number] = frozen.stamps
         names = dict(sorted(refused.items())[:PLACES_MAX])
         links = dict(sorted(seen.links.items())[:PLACES_MAX])
@@ -185,29 +179,30 @@ class Freezer:
         self._resting = (seen, index) if is_known else None
         frozen.write_index(index)
 
-    def _hold(self, frozen: Frozen, path: str, seen: Seen, *, copy: bool) -> FrozenFile:
+    def _hold(self, frozen: Frozen, path: str, seen: FileVersion, *, copy: bool) -> FrozenFile:
         size_bytes = seen.stamp.size_bytes
         small = size_bytes <= SMALL_BYTES and frozen.size_bytes + size_bytes <= SMALL_TOGETHER_BYTES
         if not small and frozen.is_full:
-            return FrozenFile(path, seen.place, seen.stamp, Held.PLACE)
+            return FrozenFile(path, seen.place, seen.stamp, ContentSource.PLACE)
         fd = os.open(os.path.join(self._work, seen.place), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if small:
                 data, stamp = _read_between_writes(fd)
-                return FrozenFile(path, seen.place, stamp, Held.MEMORY, frozen.add(data))
+                return FrozenFile(path, seen.place, stamp, ContentSource.MEMORY, frozen.add(data))
             stamp = Stamp.of(os.fstat(fd))
             if copy:
-                number = frozen.hold(_copy(fd, stamp.size_bytes, os.path.dirname(self._work)))
-                return FrozenFile(path, seen.place, stamp, Held.COPY, number)
+                number = frozen.hold(to := unnamed(os.path.dirname(self._work)))
+                copy_bytes(fd, to, 0, stamp.size_bytes)
+                return FrozenFile(path, seen.place, stamp, ContentSource.COPY, number)
             sample = b"".join(os.pread(fd, size, start) for start, size in sample_at(stamp.size_bytes))
             number, fd = frozen.hold(fd), -1
-            return FrozenFile(path, seen.place, stamp, Held.OPEN, number, sample)
+            return FrozenFile(path, seen.place, stamp, ContentSource.OPEN, number, sample)
         finally:
             if fd >= 0:
                 os.close(fd)
 
 
-def _lasting(files: Mapping[str, Seen], now_ns: int, updated: Collection[str]) -> dict[str, Seen]:
+def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """Return those whose later writes will show. A write within a tick, or by a mapping, may not."""
     return {
         path: seen
@@ -226,18 +221,3 @@ def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
         if Stamp.of(os.fstat(fd)) == stamp:
             break
     return bytes(data), Stamp(len(data), *stamp[1:])
-
-
-def _copy(fd: int, size_bytes: int, folder: str) -> int:
-    """Return a file without a name that has the first bytes of another, shared if the file system can."""
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(copy.fileno(), FICLONE, fd)
-        cloned = os.fstat(copy.fileno()).st_size > 0
-        done = 0
-        while not cloned and done < size_bytes:
-            count = os.sendfile(copy.fileno(), fd, done, min(COPY_BYTES, size_bytes - done))
-            if not count:
-                break
-            done += count
-        return os.dup(copy.fileno())

@@ -1,18 +1,20 @@
 """
-Reads a frozen work folder that came from the trainer (spotrun/folder/frozen_files.py) while training goes on, or finds
-it torn.
+Reads frozen files (spotrun/folder/frozen_files.py): those that came from the trainer while training goes on, which may
+turn out to be torn, and copies of the state of a command.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 
 import msgspec
 
-from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
-from spotrun.folder.work_files import Stamp
+from spotrun.checkpoint.beneath import open_at
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, sample_at
+from spotrun.folder.work_files import Stamp, Survey
 from spotrun.trainer_link import FilesFrozen
 
 
@@ -56,41 +58,52 @@ class Coming:
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
     """Return the frozen folder, which owns the descriptors from now on."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
-    return Frozen(message.number, msgspec.json.decode(index, type=FrozenFolder), descriptors)
+    return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
-    """The work folder at a boundary; `number` is its trainer's."""
+    """Files at one moment, held until `close`. `number` is that of the trainer's boundary."""
 
-    def __init__(self, number: int, folder: FrozenFolder, descriptors: Descriptors) -> None:
+    def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int = -1) -> None:
         self.number = number
         self.folder = folder
         self._descriptors = descriptors
 
+    @cached_property
+    def survey(self) -> Survey:
+        """What was there at that moment."""
+        folder = self.folder
+        files = {file.path: file.version for file in folder.files}
+        return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
+
+    @property
+    def changed_bytes(self) -> int:
+        return sum(file.stamp.size_bytes for file in self.folder.files if file.source is not ContentSource.KNOWN)
+
     @contextlib.contextmanager
-    def open(self, file: FrozenFile, at_place: Callable[[str], int]) -> Iterator[Whole]:
+    def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[Whole]:
         """
-        Yield the bytes of a file that is not KNOWN. `at_place` opens a file that no process holds open.
+        Yield the bytes of a file. If no process holds it open, it is read in the `work` folder.
 
         Raises:
             OSError: it cannot be opened.
-            TornFile: it has to be copied at another boundary. Raised at the end, when all of it was read, too.
+            TornFile: it has to be copied at another boundary, as one that is KNOWN and is not. Raised at the end, when
+                all of it was read, too.
         """
         size_bytes = file.stamp.size_bytes
-        if file.held is Held.MEMORY:
-            yield Whole(self._descriptors[0], file.at, size_bytes)
-            return
-        fd = os.dup(self._descriptors[1 + file.at]) if file.held in (Held.OPEN, Held.COPY) else at_place(file.place)
-        try:
-            whole = Whole(fd, 0, size_bytes)
-            if file.held is Held.COPY:
-                yield whole
-                return
-            _check(fd, file)
-            yield whole
-            _check(fd, file)
-        finally:
-            os.close(fd)
+        match file.source:
+            case ContentSource.KNOWN:
+                raise TornFile
+            case ContentSource.MEMORY:
+                yield Whole(self._descriptors[0], file.at, size_bytes)
+            case ContentSource.COPY:
+                yield Whole(self._descriptors[1 + file.at], 0, size_bytes)
+            case ContentSource.OPEN:
+                with unchanged(self._descriptors[1 + file.at], file) as whole:
+                    yield whole
+            case ContentSource.PLACE:
+                with at_place(work, file) as whole:
+                    yield whole
 
     def close(self) -> None:
         self._descriptors.close()
@@ -124,13 +137,32 @@ class Whole:
             done += wanted
 
 
+@contextlib.contextmanager
+def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[Whole]:
+    """Yield the bytes of a file where it lies. Raises what `Frozen.open` does."""
+    fd = open_at(work, file.place)
+    try:
+        with unchanged(fd, file) as whole:
+            yield whole
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def unchanged(fd: int, file: FrozenFile) -> Iterator[Whole]:
+    """Yield the bytes of a file that is open. Raises TornFile unless it is as it was, before and after."""
+    _check(fd, file)
+    yield Whole(fd, 0, file.stamp.size_bytes)
+    _check(fd, file)
+
+
 def _check(fd: int, file: FrozenFile) -> None:
     """
     Raise TornFile unless a file's time and size are as they were, or it has only grown. Removing or renaming it changes
     neither.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
-    if file.held is Held.PLACE:
+    if file.source is ContentSource.PLACE:
         if now != then:
             raise TornFile
         return

@@ -200,6 +200,17 @@ class Sending:
         return piece
 
 
+def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
+    """Yield for each file, the smallest first, why it is left out; None if `files` and `gb`, of that key, allow it."""
+    left_bytes = gb * 1e9 - taken_bytes
+    for size_bytes in sizes:
+        files, left_bytes = files - 1, left_bytes - size_bytes
+        if files < 0:
+            yield TOO_MANY
+        else:
+            yield f"{key} is {gb:g}, and the smaller files go first" if left_bytes < 0 else None
+
+
 def stand_behind() -> None:
     """
     Lower the priority of this thread, so that training goes first: to Linux each thread has a priority of its own.

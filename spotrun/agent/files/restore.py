@@ -1,9 +1,9 @@
 """
-Makes a work folder that of a checkpoint: its files, these and no others, each one verified.
+Makes files of the work folder those of a checkpoint: these and no others, each one verified.
 
-Missing files are fetched into a folder next to the work folder while the trainer does its imports. They are put into
-their places when the trainer asks for them: the part of a script before the training runs in every process, and writes
-too.
+Missing files are fetched into a folder next to the work folder, for a training while the trainer does its imports. They
+are renamed into their places when the trainer asks for them, as the part of a script before the training runs in every
+process, and writes too; the state of a command before the command starts.
 """
 
 from __future__ import annotations
@@ -11,51 +11,50 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.files.commit_files import CommitFiles, StoredFile
+from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.agent.node import Node
-from spotrun.agent.state_commit import Known
 from spotrun.checkpoint import fetching
-from spotrun.checkpoint.beneath import parent_of
-from spotrun.checkpoint.chosen_files import all_but
+from spotrun.checkpoint.beneath import folder_at, parent_of
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder import work_files, workdir
-from spotrun.folder.stored_files import Folder, Listing, Outcome, OutputFile
-from spotrun.folder.work_files import LinkTo, Seen, Survey
+from spotrun.folder.frozen_files import copy_bytes
+from spotrun.folder.stored_files import Listing, Outcome, OutputFile
+from spotrun.folder.work_files import FileVersion, LinkTo
 from spotrun.run.state import Commit
 
-COPY_BYTES = 16 << 20
+OWNERS = 0o700
+"""Permissions that a folder's owner needs to change it."""
 
 
 class FilesOfCommit:
     """
     The files of `commit`; without one, the work folder as it was uploaded. `known` are files of this folder whose
-    content this agent knows. Files that `stays` names are not touched.
+    content this agent knows. `rules` say which files these are: by default, those of a training.
     """
 
     def __init__(
         self,
         node: Node,
         commit: Commit | None,
-        known: Mapping[str, Known],
+        known: Mapping[str, StoredFile],
+        rules: TrainingFiles | StateFiles | None = None,
         beside: str = "files-coming",
-        stays: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._node = node
         self._commit = commit
         self._known = known
+        self._rules = rules or TrainingFiles(node)
         self._work = node.assignment.work
         self._beside = node.assignment.folder / beside
-        self._before = work_files.remembered(node.assignment.files_before)
-        chosen = all_but(node.spec.checkpoint.files.exclude)
-        self._chosen = lambda path: chosen(path) and not stays(path)
         self._listing = Listing(files=())
-        self._right: dict[str, Seen] = {}
+        self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
         """Folders that were there before the current trainer. Those that it makes are its own."""
 
@@ -67,7 +66,7 @@ class FilesOfCommit:
             CheckpointDamaged: the store has not what was committed.
             StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
         """
-        there = self._survey()
+        there = self._rules.survey()
         found, self._folders = there.files, there.folders
         outputs = None if self._commit is None else self._commit.outputs
         if outputs is None:
@@ -79,28 +78,21 @@ class FilesOfCommit:
 
     def written(self) -> list[str]:
         """Return the files of the work folder that are new, or other than before the training."""
-        return sorted(self._survey().files)
+        return sorted(self._rules.survey().files)
 
-    def _survey(self) -> Survey:
-        return work_files.survey(self._work, self._before, self._chosen)
-
-    def _is_here(self, file: OutputFile, found: Mapping[str, Seen]) -> bool:
+    def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
         seen = found.get(file.path)
         if seen is None or seen.place != file.path or seen.stamp.size_bytes != file.size_bytes:
             return False
         known = self._known.get(file.path)
-        if known is not None and known.seen == seen and isinstance(known.entry, OutputFile):
+        if known is not None and known.version == seen and isinstance(known.entry, OutputFile):
             return _digests(known.entry) == _digests(file)
-        try:
-            with _folder(self._work) as root:
-                return fetching.holds(root, file)
-        except OSError:
-            return False
+        return fetching.is_at(self._work, file)
 
     def _bring(self, files: list[OutputFile]) -> None:
         for each in fetching.bring(self._node.store, files, self._beside):
             if each.outcome is Outcome.FAILED:
-                raise CheckpointDamaged(f"{each.file.path} of the checkpoint's files: {each.problem}")
+                raise CheckpointDamaged(f"{each.file.path} of {self._rules.WHAT}: {each.problem}")
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """Return `put`, which also records in `files` what the folder has then. It returns why it has failed, or ""."""
@@ -116,7 +108,7 @@ class FilesOfCommit:
 
     # -- into its places -------------------------------------------------------------------------------------------
 
-    def put(self, opened: Collection[str], attempt: int) -> dict[str, Known]:
+    def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
         Put the files into their places. Files that are `opened` for writing are written to in place, and stay if they
         are of this process alone. Return what is known of the folder now.
@@ -125,49 +117,63 @@ class FilesOfCommit:
             SpotrunError: something is in the way, or cannot be fetched.
         """
         try:
-            with _folder(self._work) as root:
+            with folder_at(self._work) as root:
                 self._put(root, set(opened))
         except OSError as error:
             raise SpotrunError(f"{error.filename or self._work}: {error.strerror}") from error
         finally:
             shutil.rmtree(self._beside, ignore_errors=True)
         listed = {file.path: replace(file, attempt=attempt) for file in self._listing.files}
-        seen = self._survey().files
-        return {path: Known(seen[path], file) for path, file in listed.items() if path in seen}
+        seen = self._rules.survey().files
+        return {path: StoredFile(seen[path], file) for path, file in listed.items() if path in seen}
 
     def _put(self, root: int, opened: set[str]) -> None:
-        links = {link.path: LinkTo(link.target, link.absolute) for link in self._listing.links}
-        listed = {file.path for file in self._listing.files} | links.keys()
-        now = self._survey()
-        there = {**now.files, **now.links}
-        new = [path for path in there if path not in self._before]
-        self._remove(root, [path for path in new if path not in listed or _is_other(path, links, now.links)], opened)
-        self._remove(root, [path for path in self._listing.removed if path in self._before], opened)
+        listing, before = self._listing, self._rules.before
+        links = {link.path: LinkTo(link.target, link.absolute) for link in listing.links}
+        listed = {file.path for file in listing.files} | links.keys()
+        now = self._rules.survey()
+        there: dict[str, object] = {**now.files, **now.links}
+        if self._rules.IS_WHOLE:
+            there |= now.refused
+            _set_modes(root, {path: mode | OWNERS for path, mode in now.folders.items()})
+        new = [path for path in there if path not in before]
+        other = [path for path in new if path not in listed or links.get(path) != now.links.get(path)]
+        self._remove(root, other, opened)
+        self._remove(root, [path for path in listing.removed if path in before], opened)
         self._remove_folders(root)
-        changed = [path for path in (*there, *now.gone) if path in self._before]
-        self._put_uploaded(root, [p for p in changed if p not in listed and p not in self._listing.removed], opened)
-        wrong = [file for file in self._listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
+        changed = [path for path in (*there, *now.gone) if path in before]
+        self._put_uploaded(root, [p for p in changed if p not in listed and p not in listing.removed], opened)
+        wrong = [file for file in listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
         self._bring([file for file in wrong if not (self._beside / file.path).exists()])
         for file in wrong:
             _place(root, self._beside / file.path, file.path, in_place=file.path in opened)
-        for folder in self._listing.folders:
-            _make_folder(root, folder)
+        for folder in listing.folders:
+            _make_folder(root, folder.path, OWNERS if self._rules.IS_WHOLE else folder.mode)
         for path, to in links.items():
             if now.links.get(path) != to:
                 _link(root, path, to.text(os.path.realpath(self._work), path))
+        if self._rules.IS_WHOLE:
+            _set_modes(root, {file.path: file.mode for file in listing.files if file.mode is not None})
+            _set_modes(root, {folder.path: folder.mode for folder in listing.folders})
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove files. An open file belongs to the process that runs; a file that was left out is not known to differ.
+        Remove files. An open file belongs to the process that runs; a file of a training that was left out is not known
+        to differ. Of a state nothing else stays, but for a folder that cannot be read.
         """
-        outputs = None if self._commit is None else self._commit.outputs
-        if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
-            self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
-            return
-        left_out, hide_in = {left.path for left in self._listing.left_out}, self._node.console.redaction.hide_in
+        outputs, left_out = None if self._commit is None else self._commit.outputs, set()
+        if not self._rules.IS_WHOLE:
+            if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
+                self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
+                return
+            left_out = {left.path for left in self._listing.left_out}
+        hide_in = self._node.console.redaction.hide_in
         for path in paths:
             if path not in opened and hide_in(path) not in left_out:
-                with contextlib.suppress(FileNotFoundError), parent_of(root, path) as (parent, name):
+                with (
+                    contextlib.suppress(FileNotFoundError, IsADirectoryError),
+                    parent_of(root, path) as (parent, name),
+                ):
                     os.unlink(name, dir_fd=parent)
 
     def _remove_folders(self, root: int) -> None:
@@ -193,6 +199,20 @@ class FilesOfCommit:
                 self._node.note(f"{path} was changed after the checkpoint, and only the set-up can make it again")
 
 
+def restore_state(node: Node, commit: Commit, known: Mapping[str, StoredFile], attempt: int) -> dict[str, StoredFile]:
+    """
+    Put the state of a command into the work folder, before the command starts. Return what is known of its files now.
+
+    Raises:
+        CheckpointDamaged: the store has not what was committed.
+        StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+    """
+    assert commit.outputs is not None
+    files = FilesOfCommit(node, commit, known, StateFiles(node))
+    files.fetch()
+    return files.put((), attempt)
+
+
 def tidy(node: Node, attempt: int) -> None:
     """Restore the uploaded work folder for a training that begins from the start where another one has begun."""
     if node.recorder.state.latest_commit() is None:
@@ -203,7 +223,7 @@ def as_uploaded(node: Node, attempt: int, stays: Callable[[str], bool] = lambda 
     """Remove the files of earlier trainers from the work folder, if there were any, except what `stays`."""
     if not node.assignment.training_mark.exists():
         return
-    files = FilesOfCommit(node, None, {}, stays=stays)
+    files = FilesOfCommit(node, None, {}, TrainingFiles(node, stays))
     try:
         files.fetch()
         files.put((), attempt)
@@ -225,23 +245,16 @@ def _digests(file: OutputFile) -> list[str]:
     return [piece.blake3 for piece in file.pieces]
 
 
-@contextlib.contextmanager
-def _folder(path: Path) -> Iterator[int]:
-    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield root
-    finally:
-        os.close(root)
+def _make_folder(root: int, path: str, mode: int) -> None:
+    with contextlib.suppress(FileExistsError), parent_of(root, path, make=True) as (parent, name):
+        os.mkdir(name, mode, dir_fd=parent)
 
 
-def _is_other(path: str, links: Mapping[str, LinkTo], now: Mapping[str, LinkTo]) -> bool:
-    """Return True if a link leads elsewhere, or is missing, or has to be removed."""
-    return links.get(path) != now.get(path)
-
-
-def _make_folder(root: int, folder: Folder) -> None:
-    with contextlib.suppress(FileExistsError), parent_of(root, folder.path, make=True) as (parent, name):
-        os.mkdir(name, folder.mode, dir_fd=parent)
+def _set_modes(root: int, modes: Mapping[str, int]) -> None:
+    """Set the modes of a state, the innermost first: a folder may be closed to its own owner."""
+    for path in sorted(modes, reverse=True):
+        with parent_of(root, path) as (parent, name):
+            os.chmod(name, modes[path], dir_fd=parent)  # no link is there, and nothing of the command runs to make one
 
 
 def _link(root: int, path: str, text: str) -> None:
@@ -264,18 +277,9 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
         to = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             with source.open("rb") as file:
-                at = 0
-                while data := file.read(COPY_BYTES):
-                    at += _write(to, data, at)
-            os.ftruncate(to, at)  # last: a mapping of more than there is would end the process
-            facts = source.stat()
+                facts = os.fstat(file.fileno())
+                copy_bytes(file.fileno(), to, 0, facts.st_size)
+            os.ftruncate(to, facts.st_size)  # last: a mapping of more than there is would end the process
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)
-
-
-def _write(fd: int, data: bytes, at: int) -> int:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], at + done)
-    return done

@@ -19,22 +19,22 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
 
-from spotrun.agent.frozen import TornFile, Whole
-from spotrun.agent.node import Node
-from spotrun.agent.pieces import (
+from spotrun.agent.files.frozen import TornFile, at_place
+from spotrun.agent.files.pieces import (
     LEFT_OUT_NAMED_MAX,
     RESTLESS,
     SECRET_NAME,
-    TOO_MANY,
     Pieces,
     Refused,
     Sending,
+    over_limits,
     stand_behind,
 )
+from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
-from spotrun.checkpoint.beneath import open_for_reading
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder import work_files
+from spotrun.folder.frozen_files import ContentSource, FrozenFile
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import (
     FILES_MAX,
@@ -43,7 +43,7 @@ from spotrun.folder.stored_files import (
     OutputFile,
     Piece,
 )
-from spotrun.folder.work_files import Seen, Stamp, Survey
+from spotrun.folder.work_files import FileVersion, Stamp, Survey
 from spotrun.intervals import COMMIT_GAP
 from spotrun.run.events import OutputsStored
 from spotrun.run.state import RunState
@@ -72,10 +72,10 @@ class Abandoned(Exception):
     """The sending was called off."""
 
 
-class _Known(NamedTuple):
+class _StoredOutput(NamedTuple):
     """The newest stored version of a file."""
 
-    seen: Seen
+    version: FileVersion
     file: OutputFile
 
 
@@ -218,7 +218,7 @@ def _newest_commit(node: Node) -> int | None:
     return None if newest is None else newest.number
 
 
-class _Found(NamedTuple):
+class _FileList(NamedTuple):
     """The list of the files as they are now, and the number of files that are not in it."""
 
     listing: Listing
@@ -236,8 +236,9 @@ class _Storing:
         self._attempt = attempt
         self._chosen = chosen
         self._go_on = go_on
+        self._work = node.assignment.work
         self._before = work_files.remembered(node.assignment.files_before)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _StoredOutput] = {}
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
@@ -247,13 +248,13 @@ class _Storing:
             StoreError: it is not all there; nothing was recorded.
             EntryRefused: this attempt may not write any more.
         """
-        node, looked_at, commit = self._node, self._node.clock.now(), _newest_commit(self._node)
+        looked_at, commit = self._node.clock.now(), _newest_commit(self._node)
         with self._pieces.sending(self._go_on) as sending:
-            seen = work_files.survey(node.assignment.work, self._before, self._chosen)
+            seen = work_files.survey(self._work, self._before, self._chosen)
             resting = None
-            if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
+            if not ending and seen.files != {path: known.version for path, known in self._known.items()}:
                 pause()
-                resting = work_files.survey(node.assignment.work, self._before, self._chosen)
+                resting = work_files.survey(self._work, self._before, self._chosen)
             found = self._found(sending, seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
             if found.listing != (self._pieces.newest() or Listing(files=())):
                 self._write_down(sending, found, looked_at, commit)
@@ -261,7 +262,7 @@ class _Storing:
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _Found:
+    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
         Return the list of all files. A file that an earlier attempt has stored and this one does not have stays in it.
         """
@@ -285,33 +286,35 @@ class _Storing:
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise
-        self._known = {path: _Known(taken[path], file) for path, file in done.items()}
+        self._known = {path: _StoredOutput(taken[path], file) for path, file in done.items()}
         left_out = [self._pieces.left_out(path, size, why) for path, (size, why) in sorted(refused.items())]
         self._pieces.tell(left_out)
         removed = tuple(path for path in seen.gone if path not in files and not self._pieces.names_secret(path))
         listed = tuple(files[path] for path in sorted(files))
         listing = Listing(files=listed, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=removed)
-        return _Found(listing, len(left_out))
+        return _FileList(listing, len(left_out))
 
     def _within_limits(
-        self, files: Mapping[str, Seen], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
-    ) -> dict[str, Seen]:
+        self, files: Mapping[str, FileVersion], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
+    ) -> dict[str, FileVersion]:
         """Choose files within the limits, the small ones first."""
-        max_gb = self._node.spec.outputs.max_gb
-        left_bytes = max_gb * 1e9 - sum(file.size_bytes for file in carried.values())
-        left = FILES_MAX - len(carried)
-        taken: dict[str, Seen] = {}
-        for path, seen in sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0])):
-            size_bytes = seen.stamp.size_bytes
-            left, left_bytes = left - 1, left_bytes - size_bytes
-            if left < 0 or left_bytes < 0:
-                reason = TOO_MANY if left < 0 else f"outputs.max_gb is {max_gb:g}, and the smaller files go first"
-                refused[path] = (size_bytes, reason)
-            else:
+        smallest_first = sorted(files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0]))
+        limits = over_limits(
+            (seen.stamp.size_bytes for _, seen in smallest_first),
+            FILES_MAX - len(carried),
+            self._node.spec.outputs.max_gb,
+            "outputs.max_gb",
+            sum(file.size_bytes for file in carried.values()),
+        )
+        taken: dict[str, FileVersion] = {}
+        for (path, seen), limit in zip(smallest_first, limits, strict=True):
+            if limit is None:
                 taken[path] = seen
+            else:
+                refused[path] = (seen.stamp.size_bytes, limit)
         return taken
 
-    def _file(self, sending: Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
+    def _file(self, sending: Sending, path: str, seen: FileVersion, resting: Survey | None) -> OutputFile:
         """
         Store one file.
 
@@ -321,18 +324,18 @@ class _Storing:
         if self._pieces.names_secret(path):
             raise Refused(SECRET_NAME)
         known = self._known.get(path)
-        if known is not None and known.seen == seen:
+        if known is not None and known.version == seen:
             return known.file
         return self._new(sending, path, self._as_it_rests(path, seen, resting))
 
-    def _as_it_rests(self, path: str, seen: Seen, resting: Survey | None) -> Seen:
+    def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """Return the file as it rests. A small file that is always being written, like a log, is taken as it stands."""
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
             raise Refused(RESTLESS, passing=True)
         return now
 
-    def _new(self, sending: Sending, path: str, seen: Seen) -> OutputFile:
+    def _new(self, sending: Sending, path: str, seen: FileVersion) -> OutputFile:
         try:
             if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
                 seen, data = self._small(seen)
@@ -343,7 +346,7 @@ class _Storing:
             raise Refused(f"it cannot be read: {error.strerror}") from error
         return output_file(path, seen.stamp, self._attempt, pieces)
 
-    def _small(self, seen: Seen) -> tuple[Seen, bytes]:
+    def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
         Return a file of one piece or none, as it is now: it is read between two writes.
 
@@ -351,35 +354,33 @@ class _Storing:
             Refused: it changes too fast, or has grown.
         """
         for _ in range(TRIES_BETWEEN_WRITES):
-            with opened(self._node.assignment.work, seen.place) as fd:
-                stamp = Stamp.of(os.fstat(fd))
-                if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
-                    break
-                data = os.pread(fd, stamp.size_bytes, 0)
-                if Stamp.of(os.fstat(fd)) == stamp and len(data) == stamp.size_bytes:
-                    return Seen(seen.place, stamp), data
+            stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))
+            if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
+                break
+            now = FileVersion(seen.place, stamp)
+            with contextlib.suppress(TornFile):
+                return now, b"".join(self._read(now))
         raise Refused(RESTLESS, passing=True)
 
-    def _large(self, seen: Seen) -> Iterator[bytes]:
+    def _large(self, seen: FileVersion) -> Iterator[bytes]:
         """
         Yield a large file in pieces.
 
         Raises:
             Refused: it is not what it was.
         """
-        with opened(self._node.assignment.work, seen.place) as fd:
-            if Stamp.of(os.fstat(fd)) != seen.stamp:
-                raise Refused(RESTLESS, passing=True)
-            try:
-                yield from Whole(fd, 0, seen.stamp.size_bytes).pieces(PIECE_MAX_BYTES)
-            except TornFile:
-                raise Refused(RESTLESS, passing=True) from None
-            if Stamp.of(os.fstat(fd)) != seen.stamp:
-                raise Refused(RESTLESS, passing=True)
+        try:
+            yield from self._read(seen)
+        except TornFile:
+            raise Refused(RESTLESS, passing=True) from None
+
+    def _read(self, seen: FileVersion) -> Iterator[bytes]:
+        with at_place(self._work, FrozenFile(seen.place, seen.place, seen.stamp, ContentSource.PLACE)) as whole:
+            yield from whole.pieces(PIECE_MAX_BYTES)
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _write_down(self, sending: Sending, found: _Found, looked_at: datetime, commit: int | None) -> None:
+    def _write_down(self, sending: Sending, found: _FileList, looked_at: datetime, commit: int | None) -> None:
         stored = self._pieces.put_list(sending, found.listing)
         event = OutputsStored(
             attempt=self._attempt,
@@ -404,7 +405,9 @@ def _is_newest(state: RunState, key: str) -> bool:
     return newest is not None and newest.event.key == key
 
 
-def output_file(path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...]) -> OutputFile:
+def output_file(
+    path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...], mode: int | None = None
+) -> OutputFile:
     return OutputFile(
         path=path,
         size_bytes=stamp.size_bytes,
@@ -412,17 +415,5 @@ def output_file(path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...]
         attempt=attempt,
         pieces=pieces,
         executable=bool(stamp.mode & stat.S_IXUSR),
+        mode=mode,
     )
-
-
-@contextlib.contextmanager
-def opened(work: os.PathLike[str], place: str) -> Iterator[int]:
-    root = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fd = open_for_reading(root, place)
-    finally:
-        os.close(root)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

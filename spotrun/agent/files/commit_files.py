@@ -1,0 +1,299 @@
+"""
+Stores the files of a checkpoint: what was frozen for it is stored before the ledger's entry names it.
+
+What has not changed since the last one that became a commit is neither read nor sent. A file of a training that was
+written to before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the
+next boundary. The state of a command is stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from spotrun.agent.files.frozen import TornFile
+from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
+from spotrun.agent.files.pieces import (
+    LEFT_OUT_NAMED_MAX,
+    RESTLESS,
+    SECRET_NAME,
+    TOO_MANY,
+    Pieces,
+    Refused,
+    Sending,
+    over_limits,
+)
+from spotrun.agent.node import Node
+from spotrun.agent.snapshots import Snapshot
+from spotrun.checkpoint.upload import Abandoned, UploadControl
+from spotrun.folder.frozen_files import ContentSource, FrozenFile
+from spotrun.folder.stored_files import (
+    FILES_MAX,
+    PIECE_MAX_BYTES,
+    STATE_FILES_MAX,
+    Folder,
+    LeftOut,
+    Link,
+    Listing,
+    OutputFile,
+)
+from spotrun.folder.work_files import FileVersion, Stamp
+from spotrun.run.events import CommittedFiles
+
+TRIES_AT_THE_END = 5
+"""Maximum reads of a file at the end. A training that does no step any more hardly writes any more."""
+
+
+class FilesTorn(Exception):
+    """The snapshot must not become a commit: these paths need copies, made at another boundary."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        super().__init__(", ".join(paths[:5]))
+        self.paths = paths
+
+
+class StateRefused(Exception):
+    """A part of the state may not be stored. Without that part it would be no state."""
+
+
+class StoredFile(NamedTuple):
+    """A file as a commit has it: its version in the work folder, and its entry in the list."""
+
+    version: FileVersion
+    entry: OutputFile | LeftOut
+
+
+class StoredFiles(NamedTuple):
+    """The files of a snapshot that are all in the store; `name` is not in the ledger yet."""
+
+    name: CommittedFiles
+    listing: Listing
+    known: dict[str, StoredFile]
+
+
+class CommitFiles:
+    """Stores the files of snapshots, in the thread that saves. `begin` comes before each trainer's first snapshot."""
+
+    def __init__(self, node: Node, pieces: Pieces) -> None:
+        self._node = node
+        self._pieces = pieces
+        self._attempt = -1
+        self.known: dict[str, StoredFile] = {}
+
+    def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
+        """Note that the folder of the new trainer has the `known` files, and no others."""
+        self._attempt, self.known = attempt, known
+
+    @contextlib.contextmanager
+    def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[StoredFiles | None]:
+        """
+        Yield the files of the snapshot, which are all in the store; None if none belong to it. The ledger has to name
+        them inside of this block: what it does not name may be deleted from the block's end on.
+
+        Raises:
+            FilesTorn, StateRefused, Abandoned
+            StoreError: not all of it could be stored.
+        """
+        if snapshot.frozen is None:
+            yield None
+            return
+
+        def go_on() -> None:
+            if control.cancelled:
+                raise Abandoned
+
+        with self._pieces.sending(go_on) as sending:
+            storing = _Storing(self._node, self._pieces, sending, self._attempt, snapshot, self.known)
+            known = storing.all_files(hurried=control.hurried)
+            listing, left_out = storing.listing(known)
+            self._pieces.tell(left_out)
+            stored = self._pieces.put_list(sending, listing)
+            name = CommittedFiles(
+                key=stored.key,
+                blake3=stored.blake3,
+                files=len(listing.files) + len(listing.links),
+                size_bytes=sum(file.size_bytes for file in listing.files),
+                objects=len(stored.sent),
+                sent_bytes=sum(stored.sent.values()),
+                stored_bytes=stored.stored_bytes,
+                left_out=len(left_out),
+            )
+            yield StoredFiles(name, listing, known)
+
+    def committed(self, stored: StoredFiles) -> None:
+        """Note that the ledger names these files."""
+        self.known = stored.known
+        self._pieces.named(stored.name.key, stored.listing)
+
+    def sweep(self) -> None:
+        self._pieces.sweep()
+
+
+class _Storing:
+    """The files of one snapshot. A state `is_whole`: none of its files may be left out."""
+
+    def __init__(
+        self,
+        node: Node,
+        pieces: Pieces,
+        sending: Sending,
+        attempt: int,
+        snapshot: Snapshot,
+        known: Mapping[str, StoredFile],
+    ) -> None:
+        assert snapshot.frozen is not None
+        self._work = node.assignment.work
+        self._max_gb = math.inf if snapshot.state is not None else node.spec.checkpoint.files.max_gb
+        self._pieces = pieces
+        self._sending = sending
+        self._attempt = attempt
+        self._frozen = snapshot.frozen
+        self._is_whole = snapshot.state is not None
+        self._is_final = snapshot.taken.final
+        self._known = known
+        self._files_max = STATE_FILES_MAX if self._is_whole else FILES_MAX
+
+    def all_files(self, *, hurried: bool) -> dict[str, StoredFile]:
+        """
+        Store the files that have changed, and return what is known of each file.
+
+        Raises:
+            FilesTorn: a file was torn; all others were read, so that the next snapshot tears at no second one.
+            StateRefused
+            Abandoned: another state was restored since this one was copied.
+        """
+        done: dict[str, StoredFile] = {}
+        torn: list[str] = []
+        # most states are many small files, and the number of waits for the store counts
+        senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
+        with ThreadPoolExecutor(senders, "files") as pool:
+            coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
+            for path, future in coming.items():
+                try:
+                    done[path] = future.result()
+                except TornFile:
+                    torn.append(path)
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        if torn:
+            raise Abandoned if self._is_whole else FilesTorn(tuple(torn))
+        return done
+
+    def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
+        """Return the files to read, and add the others to `done`: the small ones come first, up to a limit."""
+        files, changed = self._frozen.folder.files, []
+        sizes = (file.stamp.size_bytes for file in files)
+        limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
+        for file, limit in zip(files, limits, strict=True):
+            known = self._known.get(file.path)
+            if limit is not None:
+                done[file.path] = self._without(file, limit)
+            elif file.source is ContentSource.KNOWN and known is not None and known.version == file.version:
+                done[file.path] = known
+            else:
+                changed.append(file)
+        return changed
+
+    def _one(self, file: FrozenFile) -> StoredFile:
+        """
+        Raises:
+            TornFile
+        """
+        if self._pieces.names_secret(file.path):
+            return self._without(file, SECRET_NAME)
+        try:
+            return self._sent(file)
+        except TornFile:
+            if self._is_whole or not self._is_final:
+                raise
+            return self._at_rest(file)
+
+    def _at_rest(self, file: FrozenFile) -> StoredFile:
+        """Read the file at its own place: no other boundary follows, and training stands still."""
+        for _ in range(TRIES_AT_THE_END):
+            try:
+                stamp = Stamp.of(os.stat(self._work / file.place, follow_symlinks=False))
+                return self._sent(FrozenFile(file.path, file.place, stamp, ContentSource.PLACE))
+            except TornFile:
+                continue
+            except OSError:
+                break
+        return self._without(file, RESTLESS)
+
+    def _sent(self, file: FrozenFile) -> StoredFile:
+        try:
+            with self._frozen.open(file, self._work) as whole:
+                pieces = self._sending.pieces(whole.pieces(PIECE_MAX_BYTES))
+        except Refused as refused:
+            return self._without(file, str(refused))
+        except OSError as error:
+            if file.source is ContentSource.PLACE and not self._is_final:
+                raise TornFile from error  # it was removed since, and no process held it open
+            return self._without(file, f"it cannot be read: {error.strerror}")
+        mode = stat.S_IMODE(file.stamp.mode) if self._is_whole else None
+        return StoredFile(file.version, output_file(file.path, file.stamp, self._attempt, pieces, mode))
+
+    def _without(self, file: FrozenFile, reason: str) -> StoredFile:
+        return StoredFile(file.version, self._left_out(file.path, reason, file.stamp.size_bytes))
+
+    def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
+        """
+        Return the record of what is left out.
+
+        Raises:
+            StateRefused: it is a part of a state.
+        """
+        left_out = self._pieces.left_out(path, size_bytes, reason)
+        if self._is_whole:
+            raise StateRefused(f"{left_out.path} cannot be stored: {reason}")
+        return left_out
+
+    def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
+        """
+        Return the list, which names the first of the files that were left out, and next to it all of those. What cannot
+        be a file of a list, like a pipe, is left out of a state, too.
+        """
+        folder, names_secret = self._frozen.folder, self._pieces.names_secret
+        entries = [each.entry for _, each in sorted(known.items())]
+        refused = [self._pieces.left_out(path, 0, why) for path, why in sorted(folder.refused.items())]
+        links, unkept = self._links()
+        left_out = [*(each for each in entries if isinstance(each, LeftOut)), *refused, *unkept]
+        listing = Listing(
+            files=tuple(each for each in entries if isinstance(each, OutputFile)),
+            left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]),
+            removed=tuple(path for path in folder.gone if not names_secret(path)),
+            folders=self._folders(),
+            links=links,
+        )
+        return listing, left_out
+
+    def _folders(self) -> tuple[Folder, ...]:
+        """
+        Return the folders to list. Files make their folders anyway, so a report of missing files need not name the
+        others.
+        """
+        folders = self._frozen.folder.folders
+        secret = {path for path in folders if self._pieces.names_secret(path)}
+        for path in secret:
+            self._left_out(path, SECRET_NAME)
+        named = sorted(folders.keys() - secret)
+        return tuple(Folder(path, folders[path]) for path in named[: self._files_max])
+
+    def _links(self) -> tuple[tuple[Link, ...], list[LeftOut]]:
+        """Return the links that a list may name, and the others as left out."""
+        kept: list[Link] = []
+        left_out: list[LeftOut] = []
+        for path, to in sorted(self._frozen.folder.links.items()):
+            if any(map(self._pieces.names_secret, (path, to.target))):
+                left_out.append(self._left_out(path, SECRET_NAME))
+            elif len(kept) == self._files_max:
+                left_out.append(self._left_out(path, TOO_MANY))
+            else:
+                kept.append(Link(path, *to))
+        return tuple(kept), left_out

@@ -1,0 +1,78 @@
+"""
+Copies a command's state at rest: all of it, or nothing.
+
+What has changed since the last checkpoint is copied into one file without a name, if the file system shares blocks
+without a wait. Then everything is surveyed again: if anything differs, the copy may hold two moments, and is dropped.
+The trainer freezes the files of a training at a boundary of its own (spotrun/training/work_folder/freezing.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun.agent.files.frozen import Descriptors, Frozen
+from spotrun.checkpoint.beneath import folder_at, open_for_reading
+from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, unnamed
+from spotrun.folder.work_files import FileVersion, Stamp, Survey
+
+ALIGNMENT = 4096
+"""Bytes to which copies are aligned: a file system shares whole blocks."""
+
+
+class NotAtRest(Exception):
+    """A file was written to meanwhile; or `OSError`, it cannot be copied."""
+
+
+class Freezing(NamedTuple):
+    """Copies a state: `look` surveys it, and what is `known` is stored already. Copies go below `folder`."""
+
+    work: Path
+    folder: Path
+    look: Callable[[], Survey]
+    known: Mapping[str, FileVersion]
+
+    def freeze(self, at_rest: Survey) -> Frozen:
+        """
+        Return the state, if it is still as it was when it was `at_rest`.
+
+        Raises:
+            NotAtRest, OSError
+        """
+        copies = Descriptors([unnamed(self.folder)])
+        try:
+            files = self._copied(at_rest, copies[0])
+            if (path := self.look().first_change(at_rest)) is not None:
+                raise NotAtRest(f"{path} was written to meanwhile")
+        except BaseException:
+            copies.close()
+            raise
+        return Frozen(FrozenFolder(files, at_rest.refused, (), at_rest.links, at_rest.folders), copies)
+
+    def _copied(self, at_rest: Survey, to: int) -> tuple[FrozenFile, ...]:
+        files, end = [], 0
+        with folder_at(self.work) as root:
+            for path, seen in sorted(at_rest.files.items()):
+                if self.known.get(path) == seen:
+                    files.append(FrozenFile(path, path, seen.stamp, ContentSource.KNOWN))
+                    continue
+                _copy(root, path, seen.stamp, to, end)
+                files.append(FrozenFile(path, path, seen.stamp, ContentSource.MEMORY, end))
+                end += -(-seen.stamp.size_bytes // ALIGNMENT) * ALIGNMENT
+        return tuple(files)
+
+
+def _copy(root: int, path: str, stamp: Stamp, to: int, start: int) -> None:
+    try:
+        fd = open_for_reading(root, path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotAtRest(f"{path} is gone") from error
+    try:
+        if Stamp.of(os.fstat(fd)) != stamp:
+            raise NotAtRest(f"{path} was written to meanwhile")
+        if copy_bytes(fd, to, start, stamp.size_bytes) < stamp.size_bytes:
+            raise NotAtRest(f"{path} is shorter now")
+    finally:
+        os.close(fd)

@@ -1,0 +1,56 @@
+"""The rules by which files of the work folder are kept together: those of a training, and the state of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+from spotrun.agent.node import Node
+from spotrun.checkpoint.chosen_files import all_but
+from spotrun.folder import state_files, work_files
+from spotrun.folder.state_files import StateAt
+from spotrun.folder.work_files import Stamp, Survey
+from spotrun.spec.patterns import chooser
+
+
+class TrainingFiles:
+    """
+    What a script has written into the work folder, except what the job excludes and what `stays`. A file that cannot be
+    stored is left out, and a restore does not touch it.
+    """
+
+    WHAT = "the checkpoint's files"
+    IS_WHOLE = False
+
+    def __init__(self, node: Node, stays: Callable[[str], bool] = lambda _: False) -> None:
+        self._assignment = node.assignment
+        chosen = all_but(node.spec.checkpoint.files.exclude)
+        self._chosen = lambda path: chosen(path) and not stays(path)
+
+    @cached_property
+    def before(self) -> Mapping[str, Stamp]:
+        """The work folder before the script began."""
+        return work_files.remembered(self._assignment.files_before)
+
+    def survey(self) -> Survey:
+        return work_files.survey(self._assignment.work, self.before, self._chosen)
+
+
+class StateFiles:
+    """
+    What lies at the paths at which the job's command keeps its state: all of it or nothing, with its permissions, and
+    nothing else.
+    """
+
+    WHAT = "the command's state"
+    IS_WHOLE = True
+
+    def __init__(self, node: Node) -> None:
+        train = node.spec.train
+        self._work = node.assignment.work
+        self._at = StateAt(train.state_paths, chooser(train.no_state))
+        self.covers = self._at.covers
+        self.before: Mapping[str, Stamp] = {}
+
+    def survey(self) -> Survey:
+        return state_files.survey(self._work, self._at)
