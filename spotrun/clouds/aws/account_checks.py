@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from botocore.exceptions import ClientError
 
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.clock_skew import told_at
-from spotrun.clouds.aws.error_codes import NoSuchInstance, NotThere
+from spotrun.clouds.aws.clock_skew import answered_at
+from spotrun.clouds.aws.error_codes import NoSuchInstance
 from spotrun.clouds.aws.request import RUN
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 
 NO_INSTANCE = "i-00000000000000000"
@@ -40,7 +41,7 @@ def caller(region: Region) -> Caller:
         CloudError: there are no credentials, or AWS does not accept them.
     """
     answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
-    return Caller(answer["Arn"], answer["Account"], told_at(answer))
+    return Caller(answer["Arn"], answer["Account"], answered_at(answer))
 
 
 def account_number(regions: Sequence[Region]) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, IAM, RESOURCES, STORAGE, Call, Google
 from spotrun.clouds.gcp.config import OWN_ACCOUNT
 from spotrun.clouds.gcp.description import last_part
-from spotrun.clouds.gcp.error_codes import NotThere
 from spotrun.clouds.gcp.instances import look
 from spotrun.clouds.gcp.names import read_name
 from spotrun.errors import CloudError, IdentityUnknown

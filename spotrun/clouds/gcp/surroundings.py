@@ -5,8 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from spotrun.clouds.error_kinds import BadImage, BadSurroundings, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
-from spotrun.clouds.gcp.error_codes import BadImage, BadSurroundings, NotThere
 
 _NAME_IMAGE = "name another image by gcp.image: gcloud compute images list"
 
