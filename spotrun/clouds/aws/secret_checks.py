@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
-from spotrun.errors import AccessDenied, SpotrunError
+from spotrun.doctor.finding import Finding, Refusal, findings_of, ok, warned
+from spotrun.errors import SpotrunError
 from spotrun.secrets.reference import PARAMETERS, SECURE, Reference, encrypt_command, put_command
+
+_DENIED = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
 
 
 def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
-    if not secrets:
-        return
-    try:
-        kinds = account_checks.parameter_kinds(region, sorted({each.name for each in secrets.values()}))
-    except AccessDenied as error:
-        hint = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
-        yield unknown("secrets", error.message, hint)
-        return
+    return findings_of("secrets", partial(_of_each, region, secrets), Refusal(hint=_DENIED))
+
+
+def _of_each(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
+    paths = sorted({each.name for each in secrets.values()})
+    kinds = account_checks.parameter_kinds(region, paths) if paths else {}
     for name, reference in secrets.items():
-        yield _finding(region.name, f"secret {name}", reference.name, kinds.get(reference.name))
+        title, path, kind = f"secret {name}", reference.name, kinds.get(reference.name)
+        yield from findings_of(title, partial(_judged, region.name, title, path, kind))
 
 
-def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
+def _judged(region: str, title: str, path: str, kind: str | None) -> Iterator[Finding]:
     if kind is None:
-        return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region)))
+        raise SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region))
     if kind != SECURE:
-        return failed(
-            name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
-        )
-    if not path.startswith(PARAMETERS):
-        return warned(name, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
-    return ok(name, f"{path}, a {SECURE}")
+        raise SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
+    if path.startswith(PARAMETERS):
+        yield ok(title, f"{path}, a {SECURE}")
+    else:
+        yield warned(title, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
