@@ -1,13 +1,18 @@
-"""Limits how long a call to a cloud may take, and how often it is tried."""
+"""Limits how long a call to a cloud may take, how often it is tried, and how often its client reads the login."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from math import inf
+from typing import NamedTuple, NoReturn, TypeVar
 
 from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from spotrun.clock import Clock
+from spotrun.clouds.error_kinds import CredentialsExpired, CredentialsRefused, Unexplained, passes
+from spotrun.errors import CloudError
 
 T = TypeVar("T")
 
@@ -15,6 +20,8 @@ ATTEMPTS_MAX = 4
 CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then ask again"
 """Advice if no answer came at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
+RENEWED_EVERY_S = 60.0
+"""Minimum seconds between two readings of the login, which may call a program or a server of the user's."""
 
 
 class Patience(NamedTuple):
@@ -30,14 +37,52 @@ ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
 """For calls besides the main work: a notice leaves little time, and a service that hangs must not take it."""
 
 
-def patiently(call: Callable[[], T], passes: Callable[[BaseException], bool], patience: Patience, clock: Clock) -> T:
-    """Return the answer of `call`, which is tried again, with jitter, after an error that `passes`."""
-    ends_s = clock.monotonic() + patience.tries_for_s
-    retrying = Retrying(
-        retry=retry_if_exception(passes),
-        wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        stop=lambda state: state.attempt_number >= ATTEMPTS_MAX or clock.monotonic() >= ends_s,
-        sleep=clock.sleep,
-        reraise=True,
-    )
-    return retrying(call)
+class PatientClient(ABC):
+    """A client of a cloud: it repeats a call, with jitter, after trouble that passes, and counts unexplained errors."""
+
+    def __init__(self, clock: Clock, patience: Patience) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._renewed_s = -inf
+        self._unexplained: Counter[str] = Counter()
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Return the answer of `call`, which raises errors of the CloudDriver port."""
+
+        def once() -> T:
+            try:
+                return call()
+            except (CredentialsExpired, CredentialsRefused) as error:
+                self._renew()
+                raise self._reason_of(error) from error.__cause__
+            except Unexplained as error:
+                self._count(error)
+
+        ends_s = self._clock.monotonic() + self._patience.tries_for_s
+        retrying = Retrying(
+            retry=retry_if_exception(passes),
+            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+            stop=lambda state: state.attempt_number >= ATTEMPTS_MAX or self._clock.monotonic() >= ends_s,
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        return retrying(once)
+
+    def _renew(self) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._renewed_s >= RENEWED_EVERY_S:
+            self._renewed_s = now_s
+            self._drop_login()
+
+    @abstractmethod
+    def _drop_login(self) -> None:
+        """Forget the login that this client was made with: its user may have logged in again."""
+
+    def _reason_of(self, error: CloudError) -> CloudError:
+        """Return the error to raise for refused credentials."""
+        return error
+
+    def _count(self, error: Unexplained) -> NoReturn:
+        kind = type(error.__cause__).__name__
+        self._unexplained[kind] += 1
+        raise Unexplained(f"{error.message} (number {self._unexplained[kind]:,} of its kind)") from error.__cause__

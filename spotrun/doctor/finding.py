@@ -1,13 +1,14 @@
-"""The findings of checks, with their verdicts."""
+"""The findings of checks, with their verdicts, and the engine that runs a table of checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from spotrun.errors import CloudUnavailable, SpotrunError, StoreUnavailable
+from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUnavailable
 
 
 class Verdict(StrEnum):
@@ -62,19 +63,74 @@ def waits(name: str, what: str) -> Finding:
 
 
 def failed(name: str, error: SpotrunError) -> Finding:
-    hint = advice_of(error, "")
-    return Finding(name=name, verdict=Verdict.FAILED, detail=error.message, hint=hint, exit_code=error.exit_code)
+    return _FAILURE.finding(name, error)
 
 
-def advice_of(error: SpotrunError, otherwise: str) -> str:
+def _advice_of(error: SpotrunError, otherwise: str) -> str:
     """Return an error's hint, else `otherwise`: but a fault that passes by itself needs no other rights or settings."""
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("look again in some minutes: it may pass by itself" if passes else otherwise)
 
 
-def findings_of(name: str, check: Check) -> Iterator[Finding]:
-    """Yield the findings of a check. If an error ends the check, it is the last finding, under `name`."""
+class Refusal(NamedTuple):
+    """
+    What an error of a check means; by default, that what a caller may not read is unknown. `words` go before the
+    error's own, `hint` replaces its hint, and `advice` is for an error that has none.
+    """
+
+    words: str = ""
+    hint: str = ""
+    advice: str = ""
+    error: type[SpotrunError] = AccessDenied
+    verdict: Verdict = Verdict.UNKNOWN
+
+    def finding(self, name: str, error: SpotrunError) -> Finding:
+        return Finding(
+            name=name,
+            verdict=self.verdict,
+            detail=f"{self.words}: {error.message}" if self.words else error.message,
+            hint=self.hint or _advice_of(error, self.advice),
+            exit_code=error.exit_code if self.verdict is Verdict.FAILED else 0,
+        )
+
+
+_FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
+
+
+def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
+    """Yield the findings of a check. An error ends it as the first refusal of its class says, else as a failure."""
     try:
         yield from check()
     except SpotrunError as error:
-        yield failed(name, error)
+        meant = next((each for each in refusals if isinstance(error, each.error)), _FAILURE)
+        yield meant.finding(name, error)
+
+
+class Step(NamedTuple):
+    """
+    One check, by the name of what it checks. It needs other steps, without which `otherwise` replaces it. If a vital
+    step fails, no further one is done.
+    """
+
+    name: str
+    check: Check
+    refusal: Refusal = _FAILURE
+    needs: tuple[str, ...] = ()
+    otherwise: Check = tuple
+    is_vital: bool = False
+
+
+def findings_of_steps(steps: Iterable[Step]) -> Iterator[Finding]:
+    """Yield the findings of each step. A step that fails, or lacks a step that it needs, is lacking for later ones."""
+    lacking: set[str] = set()
+    for step in steps:
+        if not lacking.isdisjoint(step.needs):
+            lacking.add(step.name)
+            yield from findings_of(step.name, step.otherwise, step.refusal)
+            continue
+        for finding in findings_of(step.name, step.check, step.refusal):
+            if finding.verdict is Verdict.FAILED:
+                lacking.add(step.name)
+            yield finding
+        if step.is_vital and step.name in lacking:
+            return

@@ -15,7 +15,7 @@ from spotrun.container.engine import find_engine
 from spotrun.container.facts import INSTALL, facts_of
 from spotrun.doctor import machine
 from spotrun.doctor.facts import fact_findings
-from spotrun.doctor.finding import Finding, Verdict, failed, findings_of, ok, unknown
+from spotrun.doctor.finding import Finding, Step, failed, findings_of, findings_of_steps, ok, unknown
 from spotrun.doctor.trial import Trial
 from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
 from spotrun.runs.container_image import NOT_LOOKED_AT, with_image
@@ -67,12 +67,10 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, uri: str) -> Iterator[Fi
 
 def _container(spec: RunSpec) -> Iterator[Finding]:
     """Yield findings on the image of a job: the engine, if this machine trains, and the image."""
-    if cloud_of(spec).here or spec.resources.home is not None:
-        engine = list(findings_of("container engine", _engine))
-        yield from engine
-        if any(each.verdict is Verdict.FAILED for each in engine):
-            return
-    yield from findings_of("container image", lambda: _image(spec))
+    trains_here = cloud_of(spec).here or spec.resources.home is not None
+    engine = [Step("container engine", _engine)] if trains_here else []
+    image = Step("container image", lambda: _image(spec), needs=("container engine",))
+    return findings_of_steps([*engine, image])
 
 
 def _engine() -> Iterator[Finding]:

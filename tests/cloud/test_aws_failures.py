@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsDriver
-from spotrun.clouds.aws.error_codes import BadImage, CredentialsExpired, TokenReused
+from spotrun.clouds.aws.error_codes import TokenReused
+from spotrun.clouds.error_kinds import BadImage, CredentialsExpired
 from spotrun.clouds.patience import ATTEMPTS_MAX, PATIENT, PAUSE_MAX_S
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, LaunchTokenSpent, LoginExpired, QuotaExceeded
 from spotrun.instance import EndedBy, InstanceState

@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from spotrun.clouds.aws.driver import AwsDriver
-from spotrun.clouds.aws.error_codes import BadSurroundings
+from spotrun.clouds.error_kinds import BadSurroundings
 from spotrun.errors import InsufficientCapacity, QuotaExceeded
 from spotrun.run import events as ev
 from tests.support.aws_launches import CONFIG, launches, request

@@ -21,10 +21,11 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.disk_key import OF_AWS
-from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
+from spotrun.clouds.aws.doctor import AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.identity_trial import LOOK_AGAIN_S
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown, SpecInvalid, StoreError
 from spotrun.offering import CapacityType

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from spotrun.clouds.gcp.account_trial import LOOK_AGAIN_S
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.doctor import GcpDoctor
+from spotrun.clouds.identity_trial import LOOK_AGAIN_S
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, QuotaExceeded, StoreError

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from spotrun.clock import system_clock
 from spotrun.clouds.aws import guard
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
-from spotrun.clouds.aws.doctor import DENIED_WITHIN, LOOK_AGAIN_S, AwsDoctor
+from spotrun.clouds.aws.doctor import AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.identity_trial import DENIED_WITHIN, LOOK_AGAIN_S
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import Trial

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from spotrun.clouds.error_kinds import BadImage, BadSurroundings, CredentialsExpired, Unsupported
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
-from spotrun.clouds.gcp.error_codes import BadImage, BadSurroundings, CredentialsExpired, StockedOut, Unsupported
+from spotrun.clouds.gcp.error_codes import StockedOut
 from spotrun.errors import (
     AccessDenied,
     CloudError,

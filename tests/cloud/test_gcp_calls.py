@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spotrun.clouds.gcp.calls import BILLING, COMPUTE, OVERRIDES, RENEWED_EVERY_S, Call, Google
-from spotrun.clouds.gcp.error_codes import ClockWrong, CredentialsExpired, CredentialsRefused, NotThere
-from spotrun.clouds.patience import ATTEMPTS_MAX, PAUSE_MAX_S, Patience
+from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, NotThere
+from spotrun.clouds.gcp.calls import BILLING, COMPUTE, OVERRIDES, Call, Google
+from spotrun.clouds.patience import ATTEMPTS_MAX, PAUSE_MAX_S, RENEWED_EVERY_S, Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 from tests.support.answering_server import TOKENS, Answer, AnsweringServer, Cut, Hang, How
 from tests.support.google_login import PROJECT, log_in, log_out

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from spotrun.clouds.error_kinds import BadImage, NotThere
 from spotrun.clouds.gcp.calls import Google
-from spotrun.clouds.gcp.error_codes import BadImage, NotThere, PolicyForbids, refused
+from spotrun.clouds.gcp.error_codes import PolicyForbids, refused
 from spotrun.clouds.gcp.run_accounts import ADDRESS_MAX_BYTES, MADE, TRIES_MAX, RunAccounts
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, QuotaExceeded

@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 
 from spotrun.clock import Clock
+from spotrun.clouds.error_kinds import AlreadyThere
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
-from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE, AlreadyThere
+from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.guards import NoGuards
 from spotrun.run.billing import gcp_rule

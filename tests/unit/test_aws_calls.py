@@ -16,15 +16,10 @@ from botocore.loaders import Loader
 
 from spotrun.clouds.aws import calls, clock_skew
 from spotrun.clouds.aws.account_checks import account_number
-from spotrun.clouds.aws.calls import RENEWED_EVERY_S, Region
-from spotrun.clouds.aws.error_codes import (
-    ClockWrong,
-    CredentialsExpired,
-    CredentialsRefused,
-    Unexplained,
-    error_of,
-)
-from spotrun.clouds.patience import ASIDE, ATTEMPTS_MAX
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.error_codes import error_of
+from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained
+from spotrun.clouds.patience import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S
 from spotrun.errors import CloudError, CloudUnavailable
 from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock

@@ -10,20 +10,22 @@ from typing import Any
 
 import pytest
 
-from spotrun.clouds.gcp.error_codes import (
-    ERRORS_BY_CODE,
-    AddressesExhausted,
+from spotrun.clouds.error_kinds import (
     AlreadyThere,
     BadImage,
     BadSurroundings,
-    BillingOff,
     CredentialsExpired,
-    NoticeRefused,
     NotThere,
+    Unsupported,
+)
+from spotrun.clouds.gcp.error_codes import (
+    ERRORS_BY_CODE,
+    AddressesExhausted,
+    BillingOff,
+    NoticeRefused,
     PolicyForbids,
     ServiceOff,
     StockedOut,
-    Unsupported,
     failed,
     lacking_identity,
     refused,

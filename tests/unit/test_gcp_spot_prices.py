@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotrun.clouds.error_kinds import CredentialsExpired, Unsupported
 from spotrun.clouds.gcp.calls import Call
-from spotrun.clouds.gcp.error_codes import CredentialsExpired, Unsupported
 from spotrun.clouds.gcp.preemption_shares import DAYS_MIN, band_of, bands_in, preemption_shares
 from spotrun.clouds.gcp.spot_prices import SpotPrices, spot_prices
 from spotrun.errors import AccessDenied, CloudUnavailable

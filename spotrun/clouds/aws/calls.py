@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cached_property
-from math import inf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from botocore.config import Config
 from botocore.loaders import Loader
@@ -15,25 +13,13 @@ from botocore.session import Session
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.clock_skew import keep_right, wrong_clock
-from spotrun.clouds.aws.error_codes import (
-    ClockWrong,
-    CredentialsExpired,
-    CredentialsRefused,
-    NoAnswer,
-    Unexplained,
-    translated,
-)
-from spotrun.clouds.patience import ASIDE, PATIENT, Patience, patiently
-from spotrun.errors import CloudError, CloudUnavailable, SpecInvalid
+from spotrun.clouds.aws.error_codes import NoAnswer, translated
+from spotrun.clouds.patience import ASIDE, PATIENT, Patience, PatientClient
+from spotrun.errors import CloudError, SpecInvalid
 from spotrun.units import shown
 
 T = TypeVar("T")
 
-RENEWED_EVERY_S = 60.0
-"""
-Minimum seconds between renewals of the clients: new ones read the credentials again, which may call a program or a
-server of the user's.
-"""
 PRICING_REGION = "us-east-1"
 """The price list is served from a few regions only; this one knows all the others' prices."""
 
@@ -97,11 +83,6 @@ def _like(name: str, known: Iterable[str]) -> str | None:
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
 
-def _passes(error: BaseException) -> bool:
-    """Return whether the trouble ends by itself, and soon. Expired credentials do not: the user has to renew them."""
-    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
-
-
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
     """A page of a captive portal comes with status 200, and has nothing of what AWS tells."""
     shape = model.output_shape
@@ -109,19 +90,31 @@ def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **
         raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
 
 
-class Region:
+def _client_of(service: str) -> property:
+    return property(lambda region: region._client(service, region.name))
+
+
+class Region(PatientClient):
     """
     The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
     is that of each client. Each answer puts `clock` right.
     """
 
+    ec2 = _client_of("ec2")
+    ssm = _client_of("ssm")
+    sts = _client_of("sts")
+    quotas = _client_of("service-quotas")
+    iam = _client_of("iam")
+    kms = _client_of("kms")
+    scheduler = _client_of("scheduler")
+    events = _client_of("events")
+    functions = _client_of("lambda")
+    stacks = _client_of("cloudformation")
+
     def __init__(self, name: str, clock: Clock, patience: Patience = PATIENT) -> None:
+        super().__init__(clock, patience)
         self.name = name
-        self._clock = clock
-        self._patience = patience
         self._clients: dict[str, Any] = {}
-        self._renewed_s = -inf
-        self._unexplained: Counter[str] = Counter()
 
     @cached_property
     def aside(self) -> Region:
@@ -130,46 +123,6 @@ class Region:
         again later.
         """
         return Region(self.name, self._clock, ASIDE)
-
-    @property
-    def ec2(self) -> Any:
-        return self._client("ec2", self.name)
-
-    @property
-    def ssm(self) -> Any:
-        return self._client("ssm", self.name)
-
-    @property
-    def sts(self) -> Any:
-        return self._client("sts", self.name)
-
-    @property
-    def quotas(self) -> Any:
-        return self._client("service-quotas", self.name)
-
-    @property
-    def iam(self) -> Any:
-        return self._client("iam", self.name)
-
-    @property
-    def kms(self) -> Any:
-        return self._client("kms", self.name)
-
-    @property
-    def scheduler(self) -> Any:
-        return self._client("scheduler", self.name)
-
-    @property
-    def events(self) -> Any:
-        return self._client("events", self.name)
-
-    @property
-    def functions(self) -> Any:
-        return self._client("lambda", self.name)
-
-    @property
-    def stacks(self) -> Any:
-        return self._client("cloudformation", self.name)
 
     @cached_property
     def partition(self) -> str:
@@ -200,28 +153,16 @@ class Region:
         """
 
         def once() -> T:
-            try:
-                with translated(action):
-                    return call()
-            except (CredentialsExpired, CredentialsRefused) as error:
-                self._renew_clients()
-                raise wrong_clock(error) or error from error.__cause__
-            except Unexplained as error:
-                self._count(error)
+            with translated(action):
+                return call()
 
-        return patiently(once, _passes, self._patience, self._clock)
+        return self._patiently(once)
 
-    def _renew_clients(self) -> None:
-        """Drop the clients: each keeps the credentials that it was made with, and its user may have logged in again."""
-        now_s = self._clock.monotonic()
-        if now_s - self._renewed_s >= RENEWED_EVERY_S:
-            self._renewed_s = now_s
-            self._clients.clear()
+    def _drop_login(self) -> None:
+        self._clients.clear()
 
-    def _count(self, error: Unexplained) -> NoReturn:
-        kind = type(error.__cause__).__name__
-        self._unexplained[kind] += 1
-        raise Unexplained(f"{error.message} (number {self._unexplained[kind]:,} of its kind)") from error.__cause__
+    def _reason_of(self, error: CloudError) -> CloudError:
+        return wrong_clock(error) or error
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
         """All items under `of` on all pages of an operation."""

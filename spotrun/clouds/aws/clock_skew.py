@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from spotrun.clock import Clock, system_clock
-from spotrun.clouds.aws.error_codes import ClockWrong
-from spotrun.clouds.clock_skew import SET_CLOCK, in_words, skew_of
+from spotrun.clouds.clock_skew import SET_CLOCK, in_words, skew_of, told_at
+from spotrun.clouds.error_kinds import ClockWrong
 from spotrun.errors import CloudError
 
 SKEW_MAX = timedelta(minutes=5)
@@ -24,14 +23,9 @@ SKEW_MAX = timedelta(minutes=5)
 _ASKED_AT = "spotrun_asked_at"
 
 
-def told_at(answer: Mapping[str, Any]) -> datetime | None:
+def answered_at(answer: Mapping[str, Any]) -> datetime | None:
     """Return AWS's own time when it answered, to the second; None if the answer has no readable date."""
-    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else None
+    return told_at(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
 
 
 def keep_right(clock: Clock, client: Any) -> None:
@@ -41,7 +35,7 @@ def keep_right(clock: Clock, client: Any) -> None:
         context[_ASKED_AT] = clock.now()
 
     def answered(http_response: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        told = told_at(parsed) if http_response.status_code < 300 else None
+        told = answered_at(parsed) if http_response.status_code < 300 else None
         if told is not None:
             clock.put_back(skew_of(context[_ASKED_AT], clock.now(), told))
 
@@ -55,7 +49,7 @@ def wrong_clock(error: CloudError) -> ClockWrong | None:
     signs by the system's clock.
     """
     cause = error.__cause__
-    told, now = told_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()
+    told, now = answered_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()
     if told is None or abs(skew := skew_of(now, now, told)) <= SKEW_MAX:
         return None
     return ClockWrong(f"{in_words(skew, 'AWS')}, so AWS refuses its signatures", hint=SET_CLOCK)

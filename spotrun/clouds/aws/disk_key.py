@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, warned
+from spotrun.errors import CloudError
 
 OF_AWS = "alias/aws/ebs"
 """The key that AWS makes for EBS in each account: every login that may launch may use it."""
@@ -28,6 +29,8 @@ _OPERATIONS = (
     *("ReEncryptFrom", "ReEncryptTo"),
 )
 _READ = "allow kms:DescribeKey, kms:GetKeyPolicy and kms:ListGrants on it (infra/aws/README.md), or make the grant: "
+
+KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml again"
 
 
 def default_key(region: Region) -> str:
@@ -57,12 +60,13 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
-    """Check whether EBS's default key lets EC2 start instances."""
-    try:
-        key = default_key(region)
-    except AccessDenied as error:
-        yield unknown("disk key", error.message, "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml again")
-        return
+    """
+    Check whether EBS's default key lets EC2 start instances.
+
+    Raises:
+        AccessDenied: the caller may not read which key it is.
+    """
+    key = default_key(region)
     if key == OF_AWS:
         yield ok("disk key", f"EBS encrypts by default with AWS's own key, {OF_AWS}")
         return
@@ -73,10 +77,9 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
         f"--operations {' '.join(_OPERATIONS)}"
     )
     what = f"{key}, the default key of EBS in {region.name},"
-    try:
-        yield from _judged(region, key, what, role if uses_spot else "", command)
-    except AccessDenied as error:
-        yield unknown("disk key", f"whether {SPOT_ROLE} may use {what} is not known: {error.message}", _READ + command)
+    unknown_use = f"whether {SPOT_ROLE} may use {what} is not known"
+    judged = partial(_judged, region, key, what, role if uses_spot else "", command)
+    yield from findings_of("disk key", judged, Refusal(unknown_use, _READ + command))
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:

@@ -7,8 +7,7 @@ role of a run and the guard of an instance that do not exist, and remove both. E
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -18,30 +17,37 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.disk_key import key_findings
+from spotrun.clouds.aws.disk_key import KEY_UNREAD, key_findings
 from spotrun.clouds.aws.network import Network, Subnet, describe_image
 from spotrun.clouds.aws.request import run_instances
-from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_findings
+from spotrun.clouds.aws.right_checks import (
+    ATTACH,
+    NEEDS_POLICY,
+    price_findings,
+    spot_request_findings,
+    spot_role_findings,
+)
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
-from spotrun.clouds.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
-from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
-from spotrun.doctor.finding import Finding, Verdict, advice_of, findings_of, ok, unknown, waits, warned
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.clouds.clock_skew import clock_finding, skew_of
+from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.clouds.identity_trial import Settling, trial_identity
+from spotrun.doctor.finding import Finding, Refusal, Step, Verdict, findings_of, findings_of_steps, ok, unknown, warned
+from spotrun.errors import CloudError, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
-from spotrun.units import count_of, to_the_second
+from spotrun.units import count_of
 
-LOOK_AGAIN_S = 5.0
-DENIED_WITHIN = timedelta(seconds=20)
-"""
-Maximum time that the doctor repeats what AWS denies after it made a role: mostly the denial is permanent. A run waits
-longer: no user watches it.
-"""
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
+_LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
+_UNDATED = Refusal(
+    "where EC2 does not say when it took an instance, it counts from when a runner saw it",
+    ATTACH,
+    verdict=Verdict.WARNED,
+)
 _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
 
 
@@ -67,31 +73,33 @@ class AwsDoctor:
         self._config = config
         self._wanted = wanted
         self._clock = clock
+        self._settling = Settling("AWS to know the new role", clock)
         self._catalog = Catalog(region, config, clock)
         self._capacity = Capacity(region, self._catalog, wanted)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings. A failure is reported once: each check that needs what has failed is left out."""
-        if not (yield from _told(findings_of("identity", self._identity))):
-            return
-        has_image = yield from _told(findings_of("image", self._image))
-        has_network = yield from _told(findings_of("network", self._network))
-        has_template = yield from _told(findings_of("launch template", self._launch_template))
-        has_place = has_network and (yield from _told(findings_of("capacity", self._capacity.zone_findings)))
-        if has_place:
-            yield from findings_of("spot prices", self._prices)
-            yield from findings_of("quota", self._capacity.quota_findings)
-        complete = has_place and has_image and has_template
-        if not complete:
-            yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
-        yield from findings_of("role", partial(self._launches, rehearse=complete))
-        uses_spot = self._wanted.spot_policy != "on-demand"
+        return findings_of_steps(self._steps())
+
+    def _steps(self) -> Iterator[Step]:
+        region, uses_spot = self._region, self._wanted.spot_policy != "on-demand"
+        yield Step("identity", self._identity, is_vital=True)
+        yield Step("image", self._image)
+        yield Step("network", self._network)
+        yield Step("launch template", self._launch_template)
+        yield Step("capacity", self._capacity.zone_findings, needs=("network",))
+        yield Step("spot prices", self._prices, NEEDS_POLICY, needs=("capacity",))
+        yield Step("quota", self._capacity.quota_findings, needs=("capacity",))
+        launches = partial(self._launches, rehearse=True)
+        of_launch = ("image", "launch template", "capacity")
+        yield Step("role", launches, needs=of_launch, otherwise=self._unrehearsed)
         if uses_spot:
-            yield from findings_of("spot role", partial(spot_findings, self._region))
-        yield from findings_of("disk key", partial(key_findings, self._region, uses_spot=uses_spot))
-        yield from findings_of("terminate", self._may_terminate)
-        yield from findings_of("secrets", partial(secret_findings, self._region, self._secrets))
-        yield self._guard()
+            yield Step("spot role", partial(spot_role_findings, region), Refusal(hint=ATTACH))
+            requests = partial(spot_request_findings, region)
+            yield Step("spot requests", requests, _UNDATED, needs=("spot role",))
+        yield Step("disk key", partial(key_findings, region, uses_spot=uses_spot), Refusal(hint=KEY_UNREAD))
+        yield Step("terminate", self._may_terminate, NEEDS_POLICY)
+        yield Step("secrets", partial(secret_findings, region, self._secrets))
+        yield Step("guard", self._guard)
 
     # -- who asks, and when --------------------------------------------------------------------------------------
 
@@ -104,7 +112,10 @@ class AwsDoctor:
             )
         else:
             yield ok("identity", where)
-        yield from _clock_findings(skew)
+        if skew is None:
+            yield unknown("aws clock", "AWS's answer had no date that can be read")
+        else:
+            yield clock_finding("aws clock", skew, "AWS")
 
     def _with_skew(self, ask: Callable[[], account_checks.Caller]) -> tuple[account_checks.Caller, timedelta | None]:
         before = self._machine_time
@@ -152,23 +163,30 @@ class AwsDoctor:
     # -- what the caller may do ----------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
-        """Launches are rehearsed as those of a run: with a role of its own, or with the profile that the job names."""
+        """Rehearse launches as those of a run: with a role of its own, or with the profile that the job names."""
         if self._config.instance_profile is not None:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
         roles = RunRoles(self._region, self._clock, secrets=self._secrets.values(), repository=self._repository)
-        with _trial_role(roles, self._clock) as uid:
-            yield from self._made(roles, uid)
+        with trial_identity(roles, self._clock) as uid:
+            for _ in range(2):  # as one runner does, and as a second one, which checks the role that is there
+                make = partial(roles.make, uid, _NOWHERE)
+                yield from self._settling.findings("role", make, self._clock.now() + SETTLES_WITHIN)
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
+
+    def _unrehearsed(self) -> Iterator[Finding]:
+        yield unknown("launches", "are not rehearsed without what failed above", "mend that, then look again")
+        yield from self._launches(rehearse=False)
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
         until = self._clock.now() + patience
         for capacity_type, offering in self._capacity.one_of_each().items():
             name = _TOLD_BY[capacity_type]
-            yield from findings_of(name, partial(self._may_launch, name, offering, uid, until))
+            check = partial(self._may_launch, name, offering, uid, until)
+            yield from findings_of(name, check, NEEDS_POLICY, _LAUNCH_REFUSED)
 
     def _may_launch(self, name: str, offering: Offering, uid: str, until: datetime) -> Iterator[Finding]:
         network = self._catalog.network
@@ -182,43 +200,17 @@ class AwsDoctor:
         )
         image = describe_image(self._region, request.offering.image)
         parameters = run_instances(request, self._config, image, network.group)
-        try:
-            with needs_policy():
-                rehearse = partial(account_checks.rehearse_launch, self._region, parameters)
-                yield from self._settled(name, rehearse, IdentityUnknown, until)
-        except CloudError as error:
-            raise type(error)(error.message, hint=advice_of(error, _DEPLOY)) from error
+        rehearse = partial(
+            account_checks.rehearse,
+            self._region,
+            "launch",
+            lambda: self._region.ec2.run_instances(**parameters, DryRun=True),
+        )
+        yield from self._settling.findings(name, rehearse, until, IdentityUnknown)
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
-    def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:
-        """Make the role as one runner does, and again as a second runner, which checks the one that is there."""
-        make = partial(roles.make, uid, _NOWHERE)
-        for _ in range(2):
-            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + SETTLES_WITHIN)
-
-    def _settled(
-        self, name: str, ask: Callable[[], object], unsettled: type[CloudError], until: datetime
-    ) -> Iterator[Finding]:
-        """Call `ask` until AWS knows the new role everywhere. Yield once what the user has to wait for."""
-        told, denied_until = False, self._clock.now() + DENIED_WITHIN
-        while True:
-            try:
-                ask()
-            except unsettled as error:
-                ends_at = min(until, denied_until) if isinstance(error.__cause__, AccessDenied) else until
-                if self._clock.now() >= ends_at:
-                    raise
-                if not told:
-                    at_most = to_the_second(ends_at - self._clock.now())
-                    yield waits(name, f"for AWS to know the new role everywhere, {at_most} at most ({error.message})")
-                told = True
-            else:
-                return
-            self._clock.sleep(LOOK_AGAIN_S)
-
     def _may_terminate(self) -> Iterator[Finding]:
-        with needs_policy():
-            ended = account_checks.rehearse_termination(self._region)
+        ended = account_checks.rehearse_termination(self._region)
         if ended is None:
             what = (
                 "no instance of spotrun's runs here, so the right to end one cannot be checked: ec2:TerminateInstances"
@@ -227,12 +219,13 @@ class AwsDoctor:
         else:
             yield ok("terminate", f"EC2 would end {ended}")
 
-    def _guard(self) -> Finding:
+    def _guard(self) -> Iterator[Finding]:
         why = guard.missing(self._region, self._clock)
         if why is None:
-            return ok("guard", "a schedule ends each instance that outlives its time-to-live")
-        what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
-        return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
+            yield ok("guard", "a schedule ends each instance that outlives its time-to-live")
+        else:
+            what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
+            yield warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
@@ -261,34 +254,3 @@ def _a_way_out(subnets: Sequence[Subnet], region: str) -> str:
         f"send its 0.0.0.0/0 to a NAT gateway: aws ec2 create-route --region {region} --route-table-id rtb-… "
         "--destination-cidr-block 0.0.0.0/0 --nat-gateway-id nat-…; or name another zone under resources"
     )
-
-
-def _told(found: Iterable[Finding]) -> Generator[Finding, None, bool]:
-    """Yield what a check has found; return whether all of it is well enough for what needs it."""
-    failed = False
-    for finding in found:
-        yield finding
-        failed = failed or finding.verdict is Verdict.FAILED
-    return not failed
-
-
-@contextlib.contextmanager
-def _trial_role(roles: RunRoles, clock: Clock) -> Iterator[str]:
-    """The uid of a run that does not exist. After the block it has no role."""
-    uid = trial_uid(clock.now())
-    try:
-        yield uid
-    except BaseException:
-        with contextlib.suppress(CloudError):  # the first reason is the one to report
-            roles.remove(uid)
-        raise
-    roles.remove(uid)
-
-
-def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:
-    if skew is None:
-        yield unknown("aws clock", "AWS's answer had no date that can be read")
-    elif abs(skew) > SKEW_WARNED:
-        yield warned("aws clock", in_words(skew, "AWS"), SET_CLOCK)
-    else:
-        yield ok("aws clock", "this machine's clock agrees with AWS's")

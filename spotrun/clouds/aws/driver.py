@@ -15,15 +15,7 @@ from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import cannot_start, instance_of, odd_tags
 from spotrun.clouds.aws.disk_key import default_key
-from spotrun.clouds.aws.error_codes import (
-    BadImage,
-    BadLaunchTemplate,
-    BadSurroundings,
-    NoSuchInstance,
-    TokenReused,
-    Unsupported,
-    VcpusInUse,
-)
+from spotrun.clouds.aws.error_codes import BadLaunchTemplate, NoSuchInstance, TokenReused, VcpusInUse
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.quota_headroom import quota_in_use
@@ -32,6 +24,7 @@ from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.driver import require_one
+from spotrun.clouds.error_kinds import BadImage, BadSurroundings, Unsupported
 from spotrun.clouds.kept import Kept
 from spotrun.clouds.regions import Regions, regions_of
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded

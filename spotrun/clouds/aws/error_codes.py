@@ -9,12 +9,24 @@ https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
+from spotrun.clouds import error_kinds
+from spotrun.clouds.error_kinds import (
+    OTHER_OFFERING,
+    AlreadyThere,
+    BadImage,
+    BadSurroundings,
+    CredentialsExpired,
+    CredentialsRefused,
+    NotThere,
+    Unexplained,
+    Unsupported,
+    by_code,
+)
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.errors import (
     AccessDenied,
@@ -23,14 +35,8 @@ from spotrun.errors import (
     IdentityUnknown,
     InsufficientCapacity,
     LaunchTokenSpent,
-    LoginNeeded,
     QuotaExceeded,
-    SpotrunError,
 )
-
-
-class Unsupported(InsufficientCapacity):
-    """This zone does not have this type: asking again soon cannot help (P2)."""
 
 
 class VcpusInUse(QuotaExceeded):
@@ -41,51 +47,18 @@ class TokenReused(CloudError):
     """The launch token was used before with other parameters (P11)."""
 
 
-class AlreadyThere(CloudError):
-    """A resource of that name exists."""
-
-
-class NotThere(CloudError):
-    """No resource of that name exists."""
-
-
 class NoSuchInstance(CloudError):
     """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
-
-
-class BadImage(CloudError):
-    """The image is gone, or this account may not use it. A newer one may have taken its place (P21)."""
-
-
-class BadSurroundings(CloudError):
-    """A subnet or a security group is gone, or something else does not fit: others may have taken their place (P3)."""
 
 
 class BadLaunchTemplate(CloudError):
     """The launch template is gone, or cannot be used. Its default version may have changed."""
 
 
-class CredentialsExpired(LoginNeeded):
-    """The credentials have expired. The user can renew them while the run goes on (P26)."""
-
-
-class CredentialsRefused(AccessDenied):
-    """There are no credentials, or AWS does not know them. Others may take their place."""
-
-
-class ClockWrong(CloudUnavailable):
-    """AWS accepts no signature of this machine until its clock is set."""
-
-
 class NoAnswer(Exception):
     """A proxy or captive portal answered instead of AWS."""
 
 
-class Unexplained(CloudUnavailable):
-    """The SDK failed in a way that has no name here. It is assumed to pass, and counted."""
-
-
-_OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
 _DISKS = "ask for more in the Service Quotas console (EBS), delete volumes, or make aws.volume_gb smaller"
 _INTERFACES = "ask for more in the Service Quotas console (VPC: network interfaces), or name another region"
@@ -100,81 +73,62 @@ _PROTECTED = "take its termination protection away: aws ec2 modify-instance-attr
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """The code and the words of EC2 if it does not know a profile or its role yet: it has no code of its own for that."""
 
-ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
-    **dict.fromkeys(
-        (
-            *("InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity"),
-            *("InsufficientReservedInstanceCapacity", "UnfulfillableCapacity", "SpotMaxPriceTooLow"),
-            *("InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity", "InsufficientVolumeCapacity"),
-        ),
-        (InsufficientCapacity, _OTHER_OFFERING),
+ERRORS_BY_CODE = by_code(
+    (
+        InsufficientCapacity,
+        OTHER_OFFERING,
+        "InsufficientInstanceCapacity InsufficientCapacity InsufficientHostCapacity UnfulfillableCapacity",
+        "InsufficientReservedInstanceCapacity InsufficientVolumeCapacity SpotMaxPriceTooLow",
+        "InsufficientFreeAddressesInSubnet InsufficientAddressCapacity",
     ),
-    **dict.fromkeys(
-        ("Unsupported", "InvalidAvailabilityZone", "VolumeTypeNotAvailableInZone"),
-        (Unsupported, _OTHER_OFFERING),
+    (Unsupported, OTHER_OFFERING, "Unsupported InvalidAvailabilityZone VolumeTypeNotAvailableInZone"),
+    (VcpusInUse, _QUOTA, "VcpuLimitExceeded MaxSpotInstanceCountExceeded"),
+    (QuotaExceeded, _QUOTA, "InstanceLimitExceeded"),
+    (QuotaExceeded, _DISKS, "VolumeLimitExceeded MaxIOPSLimitExceeded"),
+    (QuotaExceeded, _INTERFACES, "NetworkInterfaceLimitExceeded"),
+    (QuotaExceeded, None, "LimitExceeded"),
+    (
+        AccessDenied,
+        _CREDENTIALS,
+        "UnauthorizedOperation AccessDenied AccessDeniedException OptInRequired PendingVerification Blocked",
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
     ),
-    **dict.fromkeys(
-        ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
-        (VcpusInUse, _QUOTA),
+    (
+        CredentialsRefused,
+        _CREDENTIALS,
+        "AuthFailure InvalidClientTokenId UnrecognizedClientException SignatureDoesNotMatch",
+        "InvalidSignatureException IncompleteSignature MissingAuthenticationToken",
     ),
-    "InstanceLimitExceeded": (QuotaExceeded, _QUOTA),
-    **dict.fromkeys(("VolumeLimitExceeded", "MaxIOPSLimitExceeded"), (QuotaExceeded, _DISKS)),
-    "NetworkInterfaceLimitExceeded": (QuotaExceeded, _INTERFACES),
-    **dict.fromkeys(
-        (
-            *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"),
-            *("PendingVerification", "Blocked", "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
-        ),
-        (AccessDenied, _CREDENTIALS),
+    (CredentialsExpired, _EXPIRED, "ExpiredToken ExpiredTokenException RequestExpired TokenRefreshRequired"),
+    (
+        CloudUnavailable,
+        None,
+        "RequestLimitExceeded Throttling ThrottlingException TooManyRequestsException RequestThrottled",
+        "RequestThrottledException EC2ThrottledException ThrottledException SlowDown BandwidthLimitExceeded",
+        "RequestTimeout RequestTimeoutException PriorRequestNotComplete InternalError InternalFailure Unavailable",
+        "ServiceUnavailable ConcurrentModification ServiceFailure DeleteConflict",  # IAM sees a change late
     ),
-    **dict.fromkeys(
-        (
-            *("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
-            *("InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken"),
-        ),
-        (CredentialsRefused, _CREDENTIALS),
+    (BadImage, _IMAGE, "InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidAMIID.Malformed ParameterNotFound"),
+    (
+        BadLaunchTemplate,
+        _TEMPLATE,
+        "InvalidLaunchTemplateId.NotFound InvalidLaunchTemplateId.Malformed InvalidLaunchTemplateId.VersionNotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
     ),
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
-        (CredentialsExpired, _EXPIRED),
+    (
+        BadSurroundings,
+        _SURROUNDINGS,
+        "InvalidSubnetID.NotFound InvalidSubnetId.Malformed InvalidSubnet InvalidGroup.NotFound",
+        "InvalidGroupId.Malformed InvalidSecurityGroupID.NotFound",
     ),
-    **dict.fromkeys(
-        (
-            *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
-            *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException", "ThrottledException"),
-            *("SlowDown", "BandwidthLimitExceeded", "RequestTimeout", "RequestTimeoutException"),
-            *("PriorRequestNotComplete", "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"),
-            *("ConcurrentModification", "ServiceFailure", "DeleteConflict"),  # IAM sees a change late
-        ),
-        (CloudUnavailable, None),
-    ),
-    **dict.fromkeys(
-        ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable", "InvalidAMIID.Malformed", "ParameterNotFound"),
-        (BadImage, _IMAGE),
-    ),
-    **dict.fromkeys(
-        (
-            *("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateId.Malformed"),
-            *("InvalidLaunchTemplateId.VersionNotFound", "InvalidLaunchTemplateName.NotFoundException"),
-        ),
-        (BadLaunchTemplate, _TEMPLATE),
-    ),
-    **dict.fromkeys(
-        (
-            *("InvalidSubnetID.NotFound", "InvalidSubnetId.Malformed", "InvalidSubnet", "InvalidGroup.NotFound"),
-            *("InvalidGroupId.Malformed", "InvalidSecurityGroupID.NotFound"),
-        ),
-        (BadSurroundings, _SURROUNDINGS),
-    ),
-    **dict.fromkeys((_INVALID, "InvalidParameterCombination", "InvalidParameter"), (BadSurroundings, None)),
-    "IdempotentParameterMismatch": (TokenReused, None),
-    "OperationNotPermitted": (CloudError, _PROTECTED),
-    **dict.fromkeys(("ConflictException", "EntityAlreadyExists", "AlreadyExistsException"), (AlreadyThere, None)),
-    **dict.fromkeys(("ResourceNotFoundException", "NoSuchEntity"), (NotThere, None)),
-    "LimitExceeded": (QuotaExceeded, None),
-    "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
-    **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
-}
+    (BadSurroundings, None, f"{_INVALID} InvalidParameterCombination InvalidParameter"),
+    (TokenReused, None, "IdempotentParameterMismatch"),
+    (CloudError, _PROTECTED, "OperationNotPermitted"),
+    (AlreadyThere, None, "ConflictException EntityAlreadyExists AlreadyExistsException"),
+    (NotThere, None, "ResourceNotFoundException NoSuchEntity"),
+    (LaunchTokenSpent, None, "IdempotentInstanceTerminated"),
+    (NoSuchInstance, None, "InvalidInstanceID.NotFound InvalidInstanceID.Malformed"),
+)
 """The error that a run handles, and a hint for its user, by error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
@@ -194,8 +148,7 @@ _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
 
-@contextmanager
-def translated(action: str) -> Iterator[None]:
+def translated(action: str) -> AbstractContextManager[None]:
     """
     Translate boto3's errors inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
@@ -203,12 +156,7 @@ def translated(action: str) -> Iterator[None]:
         CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx; Unexplained
             for an error without a name here.
     """
-    try:
-        yield
-    except SpotrunError:
-        raise
-    except Exception as error:
-        raise _meaning_of(action, error) from error
+    return error_kinds.translated(_meaning_of, action)
 
 
 def _meaning_of(action: str, error: Exception) -> CloudError:

@@ -16,7 +16,7 @@ from typing import Any
 from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
+from spotrun.clouds.error_kinds import AlreadyThere, NotThere
 from spotrun.clouds.guards import Guard
 from spotrun.clouds.patience import ASIDE
 from spotrun.errors import CloudError

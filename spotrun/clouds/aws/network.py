@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.error_codes import BadImage
+from spotrun.clouds.error_kinds import BadImage
 from spotrun.errors import AccessDenied, CloudError
 
 _INTERNET_GATEWAY = "igw-"

@@ -19,8 +19,8 @@ from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.aws.night_alarm import TICK, name_of
+from spotrun.clouds.error_kinds import AlreadyThere, NotThere
 from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 

@@ -21,10 +21,11 @@ from spotrun import address
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.control_plane import usd_of_a_night
-from spotrun.clouds.aws.error_codes import NotThere, translated
+from spotrun.clouds.aws.error_codes import translated
 from spotrun.clouds.aws.function_zip import function_of_this_installation
 from spotrun.clouds.aws.night_alarm import AwsAlarm, name_of
 from spotrun.clouds.aws.night_stack import SLOW, SOUND, NightStack, ask, naming_the_right, parameters_of
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, Alarm, Due, Function, when_due, when_due_again
 from spotrun.errors import CloudError, SpecInvalid

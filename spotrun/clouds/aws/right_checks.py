@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
-from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws.account_checks import rehearse
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.price_list import read_price_list
 from spotrun.clouds.aws.prices import spot_prices
-from spotrun.doctor.finding import Finding, ok, unknown, warned
-from spotrun.errors import AccessDenied
+from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, warned
 from spotrun.units import count_of
 
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
-
-
-@contextmanager
-def needs_policy() -> Iterator[None]:
-    """Add the advice to attach the runners' policy to a refusal of a call that this policy allows."""
-    try:
-        yield
-    except AccessDenied as error:
-        raise AccessDenied(error.message, hint=ATTACH) from error
+_SPOT = "spot.amazonaws.com"
+NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
+"""For calls that the runners' policy allows."""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """Check the prices of some types that a job may use. A run reads them for its choice and for its bill."""
     if not types:
         return
-    with needs_policy():
-        spot = spot_prices(region, types, now).segments
+    spot = spot_prices(region, types, now).segments
     for name in types:
         told = sorted(found[-1].usd_per_hour for pool, found in spot.items() if pool.instance_type == name)
         if told:
@@ -46,24 +38,25 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
         yield warned("price list", f"prices on demand are from the shipped table: {listed.trouble}", ATTACH)
 
 
-def spot_findings(region: Region) -> Iterator[Finding]:
+def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does.
+    Check the role that EC2 needs for spot, and make it if it is missing, as the first spot launch in an account does:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:
-        AccessDenied: the role is missing, and the caller may not make it.
+        AccessDenied: the caller may not ask for it.
     """
-    try:
-        is_there = account_checks.has_spot_role(region)
-    except AccessDenied as error:
-        yield unknown("spot role", error.message, ATTACH)
+    if region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"):
+        yield ok("spot role", "is there")
     else:
-        if not is_there:
-            with needs_policy():
-                account_checks.make_spot_role(region)
-        yield ok("spot role", "is there" if is_there else "is made: nobody has asked for spot in this account before")
-    try:
-        account_checks.rehearse_spot_requests(region)
-    except AccessDenied as error:
-        what = "where EC2 does not say when it took an instance, it counts from when a runner saw it"
-        yield warned("spot requests", f"{what}: {error.message}", ATTACH)
+        yield from findings_of("spot role", partial(_made_spot_role, region), NEEDS_POLICY)
+
+
+def _made_spot_role(region: Region) -> Iterator[Finding]:
+    region.ask("make the role for spot", lambda: region.iam.create_service_linked_role(AWSServiceName=_SPOT))
+    yield ok("spot role", "is made: nobody has asked for spot in this account before")
+
+
+def spot_request_findings(region: Region) -> Iterable[Finding]:
+    rehearse(region, "list spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
+    return ()

@@ -19,10 +19,10 @@ from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
-from spotrun.clouds.aws.error_codes import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.aws.request import RUN
 from spotrun.clouds.aws.secret_tags import KEY as SECRET
 from spotrun.clouds.aws.secret_tags import secret_tags
+from spotrun.clouds.error_kinds import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.secrets.reference import Reference

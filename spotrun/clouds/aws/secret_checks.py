@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
-from spotrun.errors import AccessDenied, SpotrunError
+from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, warned
+from spotrun.errors import SpotrunError
 from spotrun.secrets.reference import PARAMETERS, SECURE, Reference, encrypt_command, put_command
+
+_DENIED = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
 
 
 def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
-    if not secrets:
-        return
-    try:
-        kinds = account_checks.parameter_kinds(region, sorted({each.name for each in secrets.values()}))
-    except AccessDenied as error:
-        hint = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
-        yield unknown("secrets", error.message, hint)
-        return
+    return findings_of("secrets", partial(_of_each, region, secrets), Refusal(hint=_DENIED))
+
+
+def _of_each(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
+    paths = sorted({each.name for each in secrets.values()})
+    kinds = account_checks.parameter_kinds(region, paths) if paths else {}
     for name, reference in secrets.items():
-        yield _finding(region.name, f"secret {name}", reference.name, kinds.get(reference.name))
+        yield _judged(region.name, f"secret {name}", reference.name, kinds.get(reference.name))
 
 
-def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
+def _judged(region: str, name: str, path: str, kind: str | None) -> Finding:
     if kind is None:
         return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put_command(path, region)))
     if kind != SECURE:

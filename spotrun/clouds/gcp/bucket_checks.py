@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
-from spotrun.clouds.gcp.error_codes import NotThere
 from spotrun.doctor.finding import Finding, failed, ok, warned
 from spotrun.errors import CloudError
 from spotrun.units import count_of

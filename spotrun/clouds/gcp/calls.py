@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from math import inf
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import google.auth
 import requests
@@ -17,26 +14,15 @@ from google.auth import exceptions as auth
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from spotrun.clock import Clock
-from spotrun.clouds.clock_skew import SET_CLOCK, skew_of
-from spotrun.clouds.gcp.error_codes import (
-    LOG_IN,
-    LOG_IN_ANEW,
-    ClockWrong,
-    CredentialsExpired,
-    CredentialsRefused,
-    Unexplained,
-    answered_by_another,
-    refused,
-)
-from spotrun.clouds.gcp.moments import told_at
-from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, patiently
-from spotrun.errors import CloudError, CloudUnavailable, SpotrunError
+from spotrun.clouds.clock_skew import SET_CLOCK, skew_of, told_at
+from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained, translated
+from spotrun.clouds.gcp.error_codes import LOG_IN, LOG_IN_ANEW, answered_by_another, refused
+from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, PatientClient
+from spotrun.errors import CloudError, CloudUnavailable
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """The scope of all calls. Scopes only narrow rights: IAM decides."""
 SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
-RENEWED_EVERY_S = 60.0
-"""Minimum seconds between two new sessions: each reads the login again, which may ask a server."""
 KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 """Prefix of variables that name another server for an API; gcloud reads the same variables."""
@@ -83,19 +69,16 @@ class Call(NamedTuple):
     form: Mapping[str, str] | None = None
 
 
-class Google:
+class Google(PatientClient):
     """
     A client with the login of this machine's user. It repeats a call, with jitter, after throttling, a 5xx or a network
     failure. Each answer corrects `clock`.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
-        self._clock = clock
-        self._patience = patience
+        super().__init__(clock, patience)
         self._session: requests.Session | None = None
         self._login_project = ""
-        self._renewed_s = -inf
-        self._unexplained: Counter[str] = Counter()
 
     @cached_property
     def aside(self) -> Google:
@@ -113,7 +96,7 @@ class Google:
             CloudError: neither names one.
         """
         if named is None:
-            with _translated("find out who is logged in"):
+            with translated(_meaning_of, "find out who is logged in"):
                 self._open()
         found = named or self._login_project
         if not found:
@@ -130,7 +113,7 @@ class Google:
             CloudError: no user is logged in.
         """
         doing = "find out who is logged in"
-        with _translated(doing):
+        with translated(_meaning_of, doing):
             credentials, _ = google.auth.default(scopes=[SCOPE, SCOPE_OF_ADDRESS])
             with contextlib.suppress(auth.RefreshError):
                 if not credentials.valid:
@@ -151,16 +134,10 @@ class Google:
         """
 
         def once() -> dict[str, Any]:
-            try:
-                with _translated(action):
-                    return self._once(action, call)
-            except (CredentialsExpired, CredentialsRefused):
-                self._renew()
-                raise
-            except Unexplained as error:
-                self._count(error)
+            with translated(_meaning_of, action):
+                return self._once(action, call)
 
-        return patiently(once, _passes, self._patience, self._clock)
+        return self._patiently(once)
 
     def pages(self, action: str, call: Call) -> Iterator[dict[str, Any]]:
         """Yield each page of a list."""
@@ -205,21 +182,8 @@ class Google:
             self._login_project = project or ""
         return self._session
 
-    def _renew(self) -> None:
-        """Drop the session: it keeps the login that it was made with, although its user may have logged in again."""
-        now_s = self._clock.monotonic()
-        if now_s - self._renewed_s >= RENEWED_EVERY_S:
-            self._renewed_s, self._session = now_s, None
-
-    def _count(self, error: Unexplained) -> NoReturn:
-        kind = type(error.__cause__).__name__
-        self._unexplained[kind] += 1
-        raise Unexplained(f"{error.message} (number {self._unexplained[kind]:,} of its kind)") from error.__cause__
-
-
-def _passes(error: BaseException) -> bool:
-    """Return whether the trouble ends soon by itself. An expired login does not: the user has to renew it."""
-    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
+    def _drop_login(self) -> None:
+        self._session = None
 
 
 def _json(answer: requests.Response) -> object:
@@ -227,22 +191,6 @@ def _json(answer: requests.Response) -> object:
         return answer.json()
     except ValueError:
         return None
-
-
-@contextmanager
-def _translated(action: str) -> Iterator[None]:
-    """
-    Translate errors of Google's libraries inside into the errors of the CloudDriver port.
-
-    Raises:
-        CloudError: Unexplained for an error without a name here.
-    """
-    try:
-        yield
-    except SpotrunError:
-        raise
-    except Exception as error:
-        raise _meaning_of(action, error) from error
 
 
 def _nobody(action: str) -> CredentialsRefused:

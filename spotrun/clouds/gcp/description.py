@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from spotrun.clouds.charged import charged
+from spotrun.clouds.error_kinds import AlreadyThere
 from spotrun.clouds.gcp import request as label
 from spotrun.clouds.gcp.config import region_of
-from spotrun.clouds.gcp.error_codes import IDENTITY_DENIED, AlreadyThere, failed
+from spotrun.clouds.gcp.error_codes import IDENTITY_DENIED, failed
 from spotrun.clouds.gcp.gpus import of_label
 from spotrun.clouds.gcp.moments import moment
 from spotrun.clouds.gcp.names import read_name

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import last_part, run_of
-from spotrun.clouds.gcp.error_codes import NotThere
 from spotrun.clouds.gcp.instances import of_runs
 from spotrun.clouds.leftovers import Leftover
 

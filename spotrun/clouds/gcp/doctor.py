@@ -7,9 +7,7 @@ Google rehearses no launch: whether one succeeds is only told by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,31 +15,33 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.clock_skew import SET_CLOCK, SKEW_WARNED, in_words
+from spotrun.clouds.clock_skew import clock_finding
+from spotrun.clouds.error_kinds import BadImage
 from spotrun.clouds.gcp import account_checks
-from spotrun.clouds.gcp.account_trial import NAME as ACCOUNT
-from spotrun.clouds.gcp.account_trial import account_trial
 from spotrun.clouds.gcp.bucket_checks import bucket_findings
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.capacity_checks import Capacity
 from spotrun.clouds.gcp.catalog import Catalog
 from spotrun.clouds.gcp.config import GcpConfig
-from spotrun.clouds.gcp.error_codes import BadImage
 from spotrun.clouds.gcp.other_accounts import NAME as OTHERS
 from spotrun.clouds.gcp.other_accounts import other_account_findings
-from spotrun.clouds.gcp.price_checks import price_findings, price_list_finding
+from spotrun.clouds.gcp.price_checks import price_findings, price_list_findings
 from spotrun.clouds.gcp.quotas import Limits
-from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, bucket_right_findings, right_findings
+from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, PROJECT, UNTOLD_RIGHTS, bucket_right_findings, right_findings
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.gcp.secret_checks import secret_findings
-from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork
-from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork, no_such_region
+from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.clouds.identity_trial import DENIED_WITHIN, Settling, trial_identity
+from spotrun.doctor.finding import Finding, Refusal, Step, findings_of, findings_of_steps, ok, unknown, warned
+from spotrun.errors import AccessDenied
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 
 PRICED_MAX = 3
 """Maximum types whose prices the doctor reads in each region: Google answers for one type at a time."""
+ACCOUNT = "service account"
+_NEVER_REHEARSED = "Google rehearses none: only a launch tells whether one succeeds"
 _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 
@@ -68,31 +68,34 @@ class GcpDoctor:
         self._looked_at: set[str] = set()
 
     def findings(self) -> Iterator[Finding]:
-        """All findings. A failed check stops none of the others, but for the first, which finds out who is asking."""
-        who = list(findings_of("identity", self._identity))
-        yield from who
-        if any(finding.verdict is Verdict.FAILED for finding in who):
-            return
-        yield from findings_of("regions", self._unheard)
-        yield from findings_of("image", self._image)
-        yield from self._places()
-        rights = [*self._rights()]
-        yield from rights
-        yield from secret_findings(self._google, self._project, self._secrets)
-        yield from findings_of("bucket", self._bucket_facts)
-        yield from self._account(may=all(finding.verdict is not Verdict.FAILED for finding in rights))
-        others = partial(other_account_findings, self._google, self._project, self._config.service_account)
-        yield from findings_of(OTHERS, others)
-        yield unknown("launch", "Google rehearses none: only a launch tells whether one succeeds", _DRY)
+        return findings_of_steps(self._steps())
 
-    def _places(self) -> Iterator[Finding]:
+    def _steps(self) -> Iterator[Step]:
+        """Yield the steps. The step "regions" may leave some out, so later steps follow from what it has left."""
+        google, own = self._google, self._own_accounts
+        yield Step("identity", self._identity, is_vital=True)
+        yield Step("regions", self._unheard, Refusal("Google does not tell regions and their quotas"))
+        yield Step("image", self._image)
         for region in self._config.regions:
-            yield from findings_of(f"network in {region}", partial(self._network, region))
+            yield Step(f"network in {region}", partial(self._network, region))
         if self._config.regions:
-            yield from findings_of("capacity", self._capacity.zone_findings)
-            yield from findings_of("spot prices", self._prices)
-            yield price_list_finding(self._google, self._config.regions)
-            yield from findings_of("quota", self._quotas)
+            yield Step("capacity", self._capacity.zone_findings)
+            yield Step("spot prices", self._prices)
+            yield Step("price list", partial(price_list_findings, google, self._config.regions))
+            yield Step("quota", self._quotas)
+        yield Step(PROJECT, partial(right_findings, google, self._project, own), UNTOLD_RIGHTS)
+        if self._bucket is not None:
+            yield Step(BUCKET, partial(bucket_right_findings, google, self._bucket, own))
+        yield Step("secrets", partial(secret_findings, google, self._project, self._secrets))
+        yield Step("bucket", self._bucket_facts)
+        if self._config.service_account is not None:
+            yield Step(ACCOUNT, partial(self._shared_account, self._config.service_account))
+        elif self._bucket is not None and self._store_uri is not None:
+            trial = partial(self._own_account, self._store_uri.rstrip("/"))
+            yield Step(ACCOUNT, trial, needs=(PROJECT, BUCKET), otherwise=_no_account_tried)
+        others = partial(other_account_findings, google, self._project, self._config.service_account)
+        yield Step(OTHERS, others)
+        yield Step("launch", lambda: [unknown("launch", _NEVER_REHEARSED, _DRY)])
 
     # -- who asks, and when --------------------------------------------------------------------------------------
 
@@ -111,33 +114,26 @@ class GcpDoctor:
         who = account_checks.caller(self._google) or "somebody whose address this login does not tell"
         yield ok("identity", f"{who}, in the project {name}")
         yield ok("project", f"{name}: Compute Engine is on, and so is billing")
-        yield _clock_finding(self._clock.ahead - before)
+        yield clock_finding("gcp clock", self._clock.ahead - before, "Google")
 
     @cached_property
     def _regions(self) -> dict[str, Mapping[str, Any]]:
         return account_checks.regions_told(self._google, self._project)
 
-    def _unheard(self) -> Iterator[Finding]:
+    def _unheard(self) -> Iterable[Finding]:
         """
         Check that Google has the regions, and leave those that it does not have out of all further checks.
 
         Raises:
-            CloudError: the job names one.
+            BadSurroundings: the job names one.
         """
-        try:
-            unheard = [name for name in self._config.regions if name not in self._regions]
-        except AccessDenied as error:
-            yield unknown(
-                "regions", f"Google does not tell regions and their quotas: {error.message}", error.hint or ""
-            )
-            return
+        unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
             self._config = replace(
                 self._config, regions=tuple(name for name in self._config.regions if name not in unheard)
             )
-            close = get_close_matches(unheard[0], self._regions, 1)
-            hint = f"did you mean {close[0]}?" if close else "`gcloud compute regions list` has their names"
-            raise CloudError(f"Google shows no region called {', '.join(unheard)}", hint=hint)
+            raise no_such_region(unheard, self._regions)
+        return ()
 
     # -- what surrounds an instance ------------------------------------------------------------------------------
 
@@ -160,14 +156,10 @@ class GcpDoctor:
         if network in self._looked_at:
             return
         self._looked_at.add(network)
-        yield from findings_of("ingress", partial(self._ingress, network))
+        yield from findings_of("ingress", partial(self._ingress, network), Refusal("what is let in is not told"))
 
     def _ingress(self, network: str) -> Iterator[Finding]:
-        try:
-            rules = account_checks.ingress_rules(self._google, self._project, network)
-        except AccessDenied as error:
-            yield unknown("ingress", f"what is let in is not told: {error.message}", error.hint or "")
-            return
+        rules = account_checks.ingress_rules(self._google, self._project, network)
         names = ", ".join(sorted(rule.name for rule in rules if not rule.is_of_iap))
         if names:
             hint = (
@@ -220,12 +212,6 @@ class GcpDoctor:
         place = None if self._store_uri is None else address.parse(self._store_uri)
         return place.bucket if isinstance(place, address.BucketAddress) and place.scheme == "gs" else None
 
-    def _rights(self) -> Iterator[Finding]:
-        google, own = self._google, self._own_accounts
-        yield from right_findings(google, self._project, own)
-        if self._bucket is not None:
-            yield from findings_of(BUCKET, partial(bucket_right_findings, google, self._bucket, own))
-
     def _bucket_facts(self) -> Iterator[Finding]:
         if self._bucket is None:
             what = "no bucket is named, so neither its rights nor a run's service account are tried"
@@ -233,25 +219,21 @@ class GcpDoctor:
         else:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
-    def _account(self, *, may: bool) -> Iterator[Finding]:
-        """Check a run's account, or the one that the job names for all. A login that may not delete one makes none."""
-        email = self._config.service_account
-        if email is not None:
-            yield from findings_of(ACCOUNT, partial(self._shared_account, email))
-        elif self._bucket is None or self._store_uri is None:
-            return
-        elif may:
-            accounts = RunAccounts(self._google, self._clock, self._project)
-            yield from findings_of(ACCOUNT, partial(account_trial, accounts, self._store_uri, self._clock))
-        else:
-            yield unknown(ACCOUNT, "none is made on trial while rights are missing, as above", GRANT)
+    def _own_account(self, store_uri: str) -> Iterator[Finding]:
+        """Make and remove a service account, as a run does: as a first runner, then as a second one, which finds it."""
+        accounts = RunAccounts(self._google, self._clock, self._project)
+        with trial_identity(accounts, self._clock) as uid:
+            make = partial(accounts.make, uid, f"{store_uri}/doctor-{uid}")
+            for patience in (DENIED_WITHIN, SETTLES_WITHIN):
+                settling = Settling("Google to know the new service account", self._clock, patience)
+                yield from settling.findings(ACCOUNT, make, self._clock.now() + patience)
+        yield ok(ACCOUNT, "a run can have one of its own, limited to its folder; the trial's is removed again")
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
         account_checks.require_account(self._google, email)
         yield ok(ACCOUNT, f"{email} serves all runs, so none is kept apart from another")
 
 
-def _clock_finding(skew: timedelta) -> Finding:
-    if abs(skew) > SKEW_WARNED:
-        return warned("gcp clock", in_words(skew, "Google"), SET_CLOCK)
-    return ok("gcp clock", "this machine's clock agrees with Google's")
+def _no_account_tried() -> Iterable[Finding]:
+    """A login that may not delete an account makes none."""
+    return [unknown(ACCOUNT, "none is made on trial while rights are missing, as above", GRANT)]

@@ -11,20 +11,13 @@ from typing import NamedTuple
 from spotrun.clock import Clock
 from spotrun.clouds.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.driver import require_one
+from spotrun.clouds.error_kinds import AlreadyThere, BadImage, BadSurroundings, NotThere, Unsupported
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.catalog import Catalog, catalogs
 from spotrun.clouds.gcp.config import GcpConfig, region_of
 from spotrun.clouds.gcp.delete_ids import delete_id
 from spotrun.clouds.gcp.description import Record, denials, instance_of, odd_labels, why_not_ended
-from spotrun.clouds.gcp.error_codes import (
-    AddressesExhausted,
-    AlreadyThere,
-    BadImage,
-    BadSurroundings,
-    NotThere,
-    StockedOut,
-    Unsupported,
-)
+from spotrun.clouds.gcp.error_codes import AddressesExhausted, StockedOut
 from spotrun.clouds.gcp.instances import Seen, look, require_seen
 from spotrun.clouds.gcp.launching import Launching
 from spotrun.clouds.gcp.names import OURS, name_for, read_name

@@ -13,6 +13,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from spotrun.clouds.error_kinds import (
+    OTHER_OFFERING,
+    AlreadyThere,
+    BadImage,
+    BadSurroundings,
+    CredentialsExpired,
+    CredentialsRefused,
+    Meaning,
+    NotThere,
+    Unsupported,
+    by_code,
+)
 from spotrun.clouds.gcp.faults import Fault, faults_of_http, faults_of_operation, words_of
 from spotrun.errors import (
     AccessDenied,
@@ -21,13 +33,8 @@ from spotrun.errors import (
     IdentityUnknown,
     InsufficientCapacity,
     LaunchTokenSpent,
-    LoginNeeded,
     QuotaExceeded,
 )
-
-
-class Unsupported(InsufficientCapacity):
-    """This zone does not have this type: asking again soon cannot help (P2)."""
 
 
 class StockedOut(InsufficientCapacity):
@@ -40,22 +47,6 @@ class StockedOut(InsufficientCapacity):
 
 class AddressesExhausted(InsufficientCapacity):
     """The subnetwork has no address left: no other type there can help."""
-
-
-class BadImage(CloudError):
-    """The image or its family is gone, or this project may not use it (P21)."""
-
-
-class BadSurroundings(CloudError):
-    """A launch names what is not there: a subnetwork, a kind of disk. Another may have taken its place (P3)."""
-
-
-class AlreadyThere(CloudError):
-    """Something of that name exists."""
-
-
-class NotThere(CloudError):
-    """Nothing of that name exists."""
 
 
 class NoticeRefused(CloudError):
@@ -74,25 +65,9 @@ class PolicyForbids(CloudError):
     """A policy of the organization forbids it. Google says so with the status of a race."""
 
 
-class CredentialsExpired(LoginNeeded):
-    """A user can renew them while the run goes on (P26)."""
-
-
-class CredentialsRefused(AccessDenied):
-    """There are none, or Google knows no account that has them. Others may take their place."""
-
-
-class ClockWrong(CloudUnavailable):
-    """Google accepts no signature of this machine until a user sets its clock."""
-
-
-class Unexplained(CloudUnavailable):
-    """The library failed in a way that has no name here. It is taken for passing, and counted."""
-
-
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
 """Errors of a launch that pass once Google knows the service account everywhere: the driver repeats the launch."""
-_OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
+_ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
 _MORE = "ask for more at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
 _QUOTA_OF_ALL = f"{_MORE}: it counts in all regions together"
@@ -113,51 +88,39 @@ _SURROUNDINGS = "look at gcp.subnetwork and gcp.regions (infra/gcp makes a subne
 _ON_THE_WAY = "look at HTTPS_PROXY, and at what else is between this machine and Google"
 _POLICY = "ask who administers the organization for an exception, or name another project"
 
-Meaning = tuple[type[CloudError], str | None]
-
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
-ERRORS_BY_CODE: dict[str, Meaning] = {
-    **dict.fromkeys(
-        (
-            *("ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "insufficientCapacity"),
-            *("STOCKOUT", "resource_availability", "RESOURCE_POOL_EXHAUSTED", "UNSUPPORTED_OPERATION"),
-        ),
-        (StockedOut, _OTHER_OFFERING),
+ERRORS_BY_CODE = by_code(
+    (
+        StockedOut,
+        OTHER_OFFERING,
+        "ZONE_RESOURCE_POOL_EXHAUSTED ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS insufficientCapacity STOCKOUT",
+        "resource_availability RESOURCE_POOL_EXHAUSTED UNSUPPORTED_OPERATION",
     ),
-    **dict.fromkeys(
-        ("IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"),
-        (AddressesExhausted, "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"),
+    (AddressesExhausted, _ADDRESSES, "IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS"),
+    (QuotaExceeded, _QUOTA, "QUOTA_EXCEEDED quotaExceeded limitExceeded"),
+    (
+        CloudUnavailable,
+        None,
+        "rateLimitExceeded userRateLimitExceeded RATE_LIMIT_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED",
+        "resourceNotReady RESOURCE_NOT_READY resourceInUseByAnotherResource RESOURCE_IN_USE",
+        "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE operationInProgress fingerprintMismatch",
+        "backendError internalError INTERNAL_ERROR UNAVAILABLE INTERNAL ABORTED",
     ),
-    **dict.fromkeys(("QUOTA_EXCEEDED", "quotaExceeded", "limitExceeded"), (QuotaExceeded, _QUOTA)),
-    **dict.fromkeys(
-        (
-            *("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED"),
-            *("resourceNotReady", "RESOURCE_NOT_READY", "resourceInUseByAnotherResource", "RESOURCE_IN_USE"),
-            *("backendError", "internalError", "INTERNAL_ERROR", "UNAVAILABLE", "INTERNAL", "ABORTED"),
-            *("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "operationInProgress", "fingerprintMismatch"),
-        ),
-        (CloudUnavailable, None),
+    (ServiceOff, _ENABLE, "accessNotConfigured SERVICE_DISABLED"),
+    (BillingOff, _BILLING, "BILLING_DISABLED UREQ_PROJECT_BILLING_NOT_FOUND billingNotEnabled accountDisabled"),
+    (AccessDenied, _PROJECT, "USER_PROJECT_DENIED CONSUMER_INVALID"),
+    (AccessDenied, _SCOPES, "ACCESS_TOKEN_SCOPE_INSUFFICIENT"),
+    (
+        AccessDenied,
+        _ROLE,
+        "forbidden PERMISSION_DENIED IAM_PERMISSION_DENIED PERMISSIONS_ERROR insufficientPermissions",
     ),
-    **dict.fromkeys(("accessNotConfigured", "SERVICE_DISABLED"), (ServiceOff, _ENABLE)),
-    **dict.fromkeys(
-        ("BILLING_DISABLED", "UREQ_PROJECT_BILLING_NOT_FOUND", "billingNotEnabled", "accountDisabled"),
-        (BillingOff, _BILLING),
-    ),
-    **dict.fromkeys(("USER_PROJECT_DENIED", "CONSUMER_INVALID"), (AccessDenied, _PROJECT)),
-    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": (AccessDenied, _SCOPES),
-    **dict.fromkeys(
-        ("forbidden", "PERMISSION_DENIED", "IAM_PERMISSION_DENIED", "PERMISSIONS_ERROR", "insufficientPermissions"),
-        (AccessDenied, _ROLE),
-    ),
-    **dict.fromkeys(
-        ("SERVICE_ACCOUNT_ACCESS_DENIED", "SERVICE_ACCOUNT_NOT_FOUND", "serviceAccountNotFound"),
-        (IdentityUnknown, _IDENTITY),
-    ),
-    **dict.fromkeys(("authError", "UNAUTHENTICATED"), (CredentialsExpired, LOG_IN_ANEW)),
-    **dict.fromkeys((*_THERE_ALREADY, "conflict"), (AlreadyThere, None)),
-    **dict.fromkeys(("notFound", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND", "NOT_FOUND"), (NotThere, None)),
-    **dict.fromkeys(("conditionNotMet", "CONDITION_NOT_MET"), (PolicyForbids, _POLICY)),
-}
+    (IdentityUnknown, _IDENTITY, "SERVICE_ACCOUNT_ACCESS_DENIED SERVICE_ACCOUNT_NOT_FOUND serviceAccountNotFound"),
+    (CredentialsExpired, LOG_IN_ANEW, "authError UNAUTHENTICATED"),
+    (AlreadyThere, None, " ".join((*_THERE_ALREADY, "conflict"))),
+    (NotThere, None, "notFound RESOURCE_NOT_FOUND EXTERNAL_RESOURCE_NOT_FOUND NOT_FOUND"),
+    (PolicyForbids, _POLICY, "conditionNotMet CONDITION_NOT_MET"),
+)
 """By reason or code: the error that a run handles, and what its user can do."""
 
 _BY_STATUS: dict[int, Meaning] = {
@@ -202,8 +165,8 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"/images/|\bimage\b|sourceImage", (BadImage, _IMAGE)),
         ((404,), r"/global/images/", (BadImage, _IMAGE)),  # a folder may have `image` in its name, and be gone
         ((400,), _ACCOUNT.pattern, (IdentityUnknown, _IDENTITY)),
-        ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, _OTHER_OFFERING)),
-        ((404,), r"/machineTypes/", (Unsupported, _OTHER_OFFERING)),
+        ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
+        ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
         # with the status of throttling, and a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),

@@ -8,17 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 from spotrun.clock import Clock
+from spotrun.clouds.error_kinds import AlreadyThere, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.delete_ids import delete_id
-from spotrun.clouds.gcp.error_codes import (
-    IDENTITY_DENIED,
-    AlreadyThere,
-    NoticeRefused,
-    NotThere,
-    failed,
-    lacking_identity,
-)
+from spotrun.clouds.gcp.error_codes import IDENTITY_DENIED, NoticeRefused, failed, lacking_identity
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
 from spotrun.clouds.gcp.request import insert_body, request_id

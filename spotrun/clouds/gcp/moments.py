@@ -1,9 +1,8 @@
-"""Reads moments as Google writes them: RFC 3339 with any offset, and the dates of HTTP."""
+"""Reads moments as Google writes them: RFC 3339 with any offset."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 
 def moment(text: str | None) -> datetime | None:
@@ -13,12 +12,3 @@ def moment(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return found.astimezone(UTC) if found.tzinfo is not None else None
-
-
-def told_at(date: str) -> datetime | None:
-    """Return the moment of a `Date` header, to the second; None if it is unreadable."""
-    try:
-        found = parsedate_to_datetime(date)
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None

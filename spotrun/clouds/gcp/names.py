@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 from zlib import crc32
 
-from spotrun.clouds.gcp.error_codes import Unsupported
+from spotrun.clouds.error_kinds import Unsupported
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType
 

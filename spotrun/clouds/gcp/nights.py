@@ -27,10 +27,11 @@ import requests
 from spotrun import address
 from spotrun.clock import Clock
 from spotrun.clouds.archive import Place, archive_for
+from spotrun.clouds.error_kinds import AlreadyThere, BadImage, CredentialsRefused, NotThere
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
-from spotrun.clouds.gcp.error_codes import AlreadyThere, BadImage, CredentialsRefused, NotThere, ServiceOff
+from spotrun.clouds.gcp.error_codes import ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives

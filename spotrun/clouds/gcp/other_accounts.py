@@ -6,20 +6,21 @@ give to an instance, so training code could have the roles of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
-from spotrun.doctor.finding import Finding, advice_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.doctor.finding import Finding, Refusal, findings_of, ok, warned
+from spotrun.errors import CloudError
 from spotrun.units import count_of
 
 NAME = "other accounts"
 TOLD_MAX = 5
-_ROLES = (
-    "gcloud projects get-iam-policy {project} --flatten=bindings[].members "
-    "--filter=bindings.members:serviceAccount --format='value(bindings.members,bindings.role)'"
+_ASK_OWNER = (
+    "ask an owner of the project for `gcloud projects get-iam-policy {project} --flatten=bindings[].members "
+    "--filter=bindings.members:serviceAccount --format='value(bindings.members,bindings.role)'`"
 )
-"""Lists each service account with each of its roles: only those of spotrun's runs should have any."""
+"""Its command lists each service account with each of its roles: only those of spotrun's runs should have any."""
 _OWN_PROJECT = "give spotrun a project of its own: a runner may hand any account of the project to an instance"
 
 
@@ -35,17 +36,17 @@ def other_account_findings(google: Google, project: str, shared: str | None) -> 
         yield ok(NAME, "the project has no service account but those of spotrun's runs")
         return
     told = count_of(len(others), "other service account")
-    try:
-        roles = account_checks.roles_of_accounts(google, project)
-    except AccessDenied as error:
-        what = f"the project has {told}, with roles or without: {_named(others)}: {error.message}"
-        yield unknown(NAME, what, f"ask an owner of the project for `{_ROLES.format(project=project)}`")
-        return
-    except CloudError as error:
-        what = f"the project has {told}, with roles or without: {error.message}"
-        yield unknown(NAME, what, advice_of(error, _OWN_PROJECT))
-        return
-    able = {email for email in others if email in roles}
+    untold = f"the project has {told}, with roles or without"
+    yield from findings_of(
+        NAME,
+        partial(_of_roles, google, project, others, told),
+        Refusal(f"{untold}: {_named(others)}", _ASK_OWNER.format(project=project)),
+        Refusal(untold, advice=_OWN_PROJECT, error=CloudError),
+    )
+
+
+def _of_roles(google: Google, project: str, others: Collection[str], told: str) -> Iterator[Finding]:
+    able = account_checks.roles_of_accounts(google, project).keys() & others
     if able:
         yield warned(NAME, f"training code could have the roles of {_named(able)}", _OWN_PROJECT)
     else:

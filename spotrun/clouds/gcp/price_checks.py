@@ -23,14 +23,15 @@ def price_findings(google: Google, project: str, region: str, types: Sequence[st
         yield _judged(f"{name} in {region}", found.segments.get(name, ()), found.troubles.get(name, ""))
 
 
-def price_list_finding(google: Google, regions: Collection[str]) -> Finding:
+def price_list_findings(google: Google, regions: Collection[str]) -> Iterator[Finding]:
     """Check on-demand prices."""
     try:
         read_part_prices(google, regions)
     except CloudError as error:
         what = f"prices on demand are from the shipped table: {error.message}"
-        return warned("price list", what, error.hint or _LATER)
-    return ok("price list", "prices on demand are today's")
+        yield warned("price list", what, error.hint or _LATER)
+    else:
+        yield ok("price list", "prices on demand are today's")
 
 
 def _judged(what: str, past: Sequence[PriceSegment], trouble: str) -> Finding:

@@ -7,12 +7,13 @@ from functools import partial
 
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
-from spotrun.doctor.finding import Finding, advice_of, failed, findings_of, ok, unknown, warned
+from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.units import count_of
 
 PROJECT, BUCKET, END = "project permissions", "bucket permissions", "terminate"
 GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to who you are"
+UNTOLD_RIGHTS = Refusal("what you may do cannot be asked", advice=GRANT, error=CloudError)
 _END = "see that spotrunEnd of infra/gcp is granted too: without it an instance ends at its time limit alone"
 NEEDED = (
     "compute.disks.create",
@@ -73,14 +74,14 @@ FOR_FOLDERS = (
 
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
-    """Check the rights in the project. `own_accounts` says whether each run has a service account of its own."""
+    """
+    Check the rights in the project. `own_accounts` says whether each run has a service account of its own.
+
+    Raises:
+        CloudError: Resource Manager does not answer.
+    """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
-    asked = {*needed, *ASIDE, *UNDER_CONDITION}
-    try:
-        granted = account_checks.granted(google, project, asked)
-    except CloudError as error:
-        yield unknown(PROJECT, f"what you may do cannot be asked: {error.message}", advice_of(error, GRANT))
-        return
+    granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})
     yield _of(PROJECT, needed, granted, "of the project")
     for right, loss in ASIDE.items():
         if right not in granted:

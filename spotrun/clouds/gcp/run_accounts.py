@@ -19,9 +19,10 @@ from urllib.parse import quote
 from spotrun import address
 from spotrun.address import BucketAddress
 from spotrun.clock import Clock
+from spotrun.clouds.error_kinds import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.gcp.calls import IAM, STORAGE, Api, Call, Google
 from spotrun.clouds.gcp.config import OWN_ACCOUNT, account_address
-from spotrun.clouds.gcp.error_codes import AlreadyThere, CredentialsRefused, NotThere, PolicyForbids
+from spotrun.clouds.gcp.error_codes import PolicyForbids
 from spotrun.clouds.gcp.folder_grants import VERSION, Policy, granted, grants, without
 from spotrun.clouds.gcp.moments import moment
 from spotrun.clouds.identities import SETTLES_WITHIN

@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.calls import SECRET_MANAGER, Call, Google
-from spotrun.clouds.gcp.error_codes import NotThere, ServiceOff
-from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError, SpotrunError
+from spotrun.clouds.gcp.error_codes import ServiceOff
+from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, warned
+from spotrun.errors import SpotrunError
 from spotrun.secrets.reference import SECRETS, Reference, add_command, create_command
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
 """Each service account of the project of that number."""
 _DENIED = "allow secretmanager.versions.get, as the role spotrunRunner does (infra/gcp/README.md)"
+_REFUSALS = (Refusal(error=ServiceOff, verdict=Verdict.FAILED), Refusal(hint=_DENIED))
 
 
 def secret_findings(google: Google, project: str, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
     for variable, place in secrets.items():
-        yield _finding(google, project, f"secret {variable}", place.name)
+        title = f"secret {variable}"
+        yield from findings_of(title, partial(_judged, google, project, title, place.name), *_REFUSALS)
 
 
-def _finding(google: Google, project: str, title: str, name: str) -> Finding:
-    """Check one secret. An instance reads the latest version, whatever state it is in."""
-    path = f"v1/projects/{project}/secrets/{name}/versions/latest"
+def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Finding]:
+    """
+    Check one secret. An instance reads the latest version, whatever state it is in.
+
+    Raises:
+        SpotrunError: the secret has no version, or the latest is not enabled.
+    """
     try:
+        path = f"v1/projects/{project}/secrets/{name}/versions/latest"
         found = google.ask(f"check the secret {name}", Call(SECRET_MANAGER, "GET", path))
-    except NotThere:
+    except NotThere as error:
         what = f"there is no secret {name} in {project}, or it has no version"
-        return failed(title, SpotrunError(what, hint=create_command(name, project)))
-    except ServiceOff as error:
-        return failed(title, error)
-    except AccessDenied as error:
-        return unknown(title, error.message, _DENIED)
-    except CloudError as error:
-        return failed(title, error)
+        raise SpotrunError(what, hint=create_command(name, project)) from error
     state, version = str(found.get("state", "")), str(found.get("name", "")).rpartition("/")[2]
     if state != ENABLED:
         what = f"version {version} of {name} in {project}, the latest, is {state}"
-        return failed(title, SpotrunError(what, hint=_mended(name, project, version, state)))
-    if not name.startswith(SECRETS):
+        raise SpotrunError(what, hint=_mended(name, project, version, state))
+    if name.startswith(SECRETS):
+        yield ok(title, f"{name}, version {version}")
+    else:
         what = f"the service accounts of infra/gcp read secrets whose names begin with {SECRETS} only"
-        return warned(title, what, f"let the instances read {name}: {grant_command(name, project)}")
-    return ok(title, f"{name}, version {version}")
+        yield warned(title, what, f"let the instances read {name}: {grant_command(name, project)}")
 
 
 def _mended(name: str, project: str, version: str, state: str) -> str:

@@ -17,7 +17,7 @@ from spotrun.clouds.slurm.faults import fault
 from spotrun.clouds.slurm.partitions import BY_QOS, Cluster, Known, misfits, read_cluster
 from spotrun.clouds.slurm.shared_folders import file_system_of, is_of_one_machine
 from spotrun.clouds.slurm.submission import trial
-from spotrun.doctor.finding import Finding, failed, findings_of, ok, warned
+from spotrun.doctor.finding import Finding, Step, failed, findings_of_steps, ok, warned
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded, SpecInvalid
 from spotrun.offering import CapacityType
 from spotrun.spec.problems import dotted
@@ -33,8 +33,7 @@ class SlurmDoctor:
         self._commands = commands
 
     def findings(self) -> Iterator[Finding]:
-        yield from findings_of("slurm", self._cluster)
-        yield from findings_of("shared folders", self._folders)
+        return findings_of_steps([Step("slurm", self._cluster), Step("shared folders", self._folders)])
 
     def _cluster(self) -> Iterator[Finding]:
         cluster = read_cluster(self._commands)

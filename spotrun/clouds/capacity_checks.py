@@ -1,0 +1,117 @@
+"""Checks which zones offer what a job wants, and how much of it the account's quotas allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from spotrun.clouds.instance_type import InstanceType
+from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
+from spotrun.errors import QuotaExceeded
+from spotrun.market.world import suits
+from spotrun.offering import CapacityType, Offering
+from spotrun.spec.model import ResourcesSpec
+
+TYPES_NAMED_MAX = 4
+_CAPACITY_TYPES = {
+    "spot": (CapacityType.SPOT,),
+    "on-demand": (CapacityType.ON_DEMAND,),
+    "auto": (CapacityType.SPOT, CapacityType.ON_DEMAND),
+}
+
+
+class WantedCapacity(NamedTuple):
+    """
+    What a job wants to rent: `types` are those that it lists for its cloud. A job that names neither type nor
+    accelerator is assumed to want one GPU.
+    """
+
+    resources: ResourcesSpec
+    types: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        wanted = self.resources
+        named = (
+            wanted.instance_type or " or ".join(self.types),
+            wanted.accelerators,
+            wanted.zone and f"in {wanted.zone}",
+        )
+        return " ".join(str(each) for each in named if each) or "an instance with one GPU"
+
+    def offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
+        """Yield the offerings of a type in a zone that suit the job."""
+        for capacity_type in _CAPACITY_TYPES[self.resources.spot_policy]:
+            offering = kind.offered(
+                cloud=self.resources.cloud,
+                region=region,
+                zone=zone,
+                capacity_type=capacity_type,
+                price_usd_per_hour=Decimal(0),  # the check does not ask what it costs
+            )
+            if self._suits(offering):
+                yield offering
+
+    def _suits(self, offering: Offering) -> bool:
+        if self.types and offering.instance_type not in self.types:
+            return False
+        named = self.types or self.resources.instance_type or self.resources.accelerators
+        return suits(offering, self.resources) and (bool(named) or offering.accelerators.endswith(":1"))
+
+
+class Allowance(NamedTuple):
+    """
+    One quota, what the smallest instance takes of it, and what is left of it, None if that is unknown. `hint` says how
+    to have more of it, or to find out.
+    """
+
+    name: str
+    detail: str
+    hint: str
+    takes: int
+    left: float | None
+
+    @property
+    def is_too_small(self) -> bool:
+        return self.left is not None and self.left < self.takes
+
+
+def smallest_first(offerings: Iterable[Offering]) -> list[Offering]:
+    return sorted(offerings, key=lambda each: (each.cpus, each.instance_type, each.zone))
+
+
+def zone_findings(offerings: Sequence[Offering]) -> Iterator[Finding]:
+    """Yield what each zone offers."""
+    for zone in sorted({each.zone for each in offerings}):
+        yield ok(f"zone {zone}", types_of(each for each in offerings if each.zone == zone))
+
+
+def types_of(offerings: Iterable[Offering]) -> str:
+    types = sorted({each.instance_type for each in offerings})
+    return ", ".join(types) if len(types) <= TYPES_NAMED_MAX else f"{len(types)} types"
+
+
+def accelerators_of(kinds: Iterable[InstanceType]) -> str:
+    return ", ".join(sorted({kind.accelerators.partition(":")[0] for kind in kinds} - {""})) or "no accelerators"
+
+
+def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
+    """Judge each quota of each market. One that is too small is a warning as long as another market is open."""
+    nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
+    first: dict[str, Allowance] = {}
+    for allowance in (each for market in markets for each in market):
+        first.setdefault(allowance.name, allowance)
+    for allowance in first.values():
+        yield _judged(allowance, nothing_fits)
+
+
+def _judged(allowance: Allowance, nothing_fits: bool) -> Finding:
+    name, detail, hint, takes, left = allowance
+    if left is None:
+        return unknown(name, detail, hint)
+    if allowance.is_too_small:
+        return failed(name, QuotaExceeded(detail, hint=hint)) if nothing_fits else warned(name, detail, hint)
+    if left < 2 * takes:
+        detail += ": no standby could boot next to it, so every interruption waits for the old instance to go"
+        return warned(name, detail, hint)
+    return ok(name, detail)

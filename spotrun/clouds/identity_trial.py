@@ -1,0 +1,66 @@
+"""Checks whether a run can have an identity of its own: makes one for a run that does not exist, and removes it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.clouds.identities import Identities, trial_uid
+from spotrun.doctor.finding import Finding, waits
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+from spotrun.units import to_the_second
+
+LOOK_AGAIN_S = 5.0
+DENIED_WITHIN = timedelta(seconds=20)
+"""
+Maximum time that the doctor repeats what a cloud denies after it made an identity: mostly the denial is permanent. A
+run waits longer: no user watches it.
+"""
+
+
+@contextlib.contextmanager
+def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
+    """Give the uid of a run that does not exist. After the block it has no identity."""
+    uid = trial_uid(clock.now())
+    try:
+        yield uid
+    except BaseException:
+        with contextlib.suppress(CloudError):  # the first reason is the one to report
+            identities.remove(uid)
+        raise
+    identities.remove(uid)
+
+
+class Settling(NamedTuple):
+    """Waits until a cloud knows a new identity everywhere. `what` continues "for ": `AWS to know the new role`."""
+
+    what: str
+    clock: Clock
+    denied_within: timedelta = DENIED_WITHIN
+
+    def findings(
+        self,
+        name: str,
+        ask: Callable[[], object],
+        until: datetime,
+        unsettled: type[CloudError] = CloudUnavailable,
+    ) -> Iterator[Finding]:
+        """Repeat `ask` while it raises `unsettled`. Yield once what the user has to wait for."""
+        told, denied_until = False, self.clock.now() + self.denied_within
+        while True:
+            try:
+                ask()
+            except unsettled as error:
+                ends_at = min(until, denied_until) if isinstance(error.__cause__, AccessDenied) else until
+                if self.clock.now() >= ends_at:
+                    raise
+                if not told:
+                    at_most = to_the_second(ends_at - self.clock.now())
+                    yield waits(name, f"for {self.what} everywhere, {at_most} at most ({error.message})")
+                told = True
+            else:
+                return
+            self.clock.sleep(LOOK_AGAIN_S)
