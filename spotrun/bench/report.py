@@ -20,7 +20,7 @@ from spotrun.bench.trials import Trial
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.report.amounts import as_text
 from spotrun.report.folding import say
-from spotrun.report.machine_readable import rounded, usd_text
+from spotrun.report.machine_readable import json_object, rounded
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -275,12 +275,12 @@ def _gib(size_bytes: int) -> str:
 
 def as_json(rows: Sequence[Row], samples: float | None, against: str | None) -> dict[str, Any]:
     base, found = _base(rows, against), best(rows)
-    return {
-        "rows": [_for_programs(row, rows, samples, base) for row in rows],
-        "cheapest": None if found is None else found.trial.name,
-        "simulated": any(row.prices.simulated for row in rows),
-        "usd": usd_text(sum((row.usd for row in rows), Decimal(0))),
-    }
+    return json_object(
+        rows=[_for_programs(row, rows, samples, base) for row in rows],
+        cheapest=None if found is None else found.trial.name,
+        simulated=any(row.prices.simulated for row in rows),
+        usd=sum((row.usd for row in rows), Decimal(0)),
+    )
 
 
 def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Row | None) -> dict[str, Any]:
@@ -293,12 +293,12 @@ def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Ro
         "devices": devices_of(row),
         "batch": trial.batch,
         "precision": trial.precision,
-        "fate": row.fate.value,
+        "fate": row.fate,
         "reason": row.reason or None,
         "run": row.run or None,
-        "usd": usd_text(row.usd),
-        "spot_usd_per_hour": _text(row.prices.spot),
-        "on_demand_usd_per_hour": _text(row.prices.on_demand),
+        "usd": row.usd,
+        "spot_usd_per_hour": row.prices.spot,
+        "on_demand_usd_per_hour": row.prices.on_demand,
     }
     if measured is None:
         return told | {"measured": None}
@@ -330,10 +330,6 @@ def _for_programs(row: Row, rows: Sequence[Row], samples: float | None, base: Ro
 def _figures(measured: Measured) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(measured)
     return {{"low": "steps_per_s_low", "high": "steps_per_s_high"}.get(name, name): each for name, each in told.items()}
-
-
-def _text(usd: Decimal | None) -> str | None:
-    return None if usd is None else usd_text(usd)
 
 
 def _finite(gain: float | None) -> float | None:

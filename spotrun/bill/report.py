@@ -13,7 +13,7 @@ from spotrun.bill.charge import Charge, Statement
 from spotrun.bill.corrections import Correction
 from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
 from spotrun.report.amounts import as_text, rounded, with_sums
-from spotrun.report.machine_readable import usd_text
+from spotrun.report.machine_readable import json_object, usd_text
 from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, print_figures
 
 PLACES = 6
@@ -125,26 +125,27 @@ def _dollars(shown: Decimal, exact: Decimal) -> str:
 def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
     """Return the output of `spotrun bill --json`. Dollars are exact decimal strings."""
     statement = found.statement
-    return {
-        "run": plain(run),
-        "record": {
+    return json_object(
+        _exact,
+        run=plain(run),
+        record={
             "title": statement.title,
-            "paths": list(statement.paths),
+            "paths": statement.paths,
             "rule": statement.rule.source,
-            "since": None if statement.since is None else statement.since.isoformat(),
-            "until": None if statement.until is None else statement.until.isoformat(),
+            "since": statement.since,
+            "until": statement.until,
         },
-        "simulated": simulated,
-        "instances": [_line(line) for line in found.lines],
-        "total": {
-            "ours_usd": _exact(found.ours_usd),
-            "theirs_usd": _exact(found.theirs_usd),
-            "difference_usd": _exact(found.theirs_usd - found.ours_usd),
+        simulated=simulated,
+        instances=[_line(line) for line in found.lines],
+        total={
+            "ours_usd": found.ours_usd,
+            "theirs_usd": found.theirs_usd,
+            "difference_usd": found.theirs_usd - found.ours_usd,
             "explained": _parts(found.parts),
-            "unexplained_usd": _exact(sum((line.unexplained_usd for line in found.lines), Decimal(0))),
+            "unexplained_usd": sum((line.unexplained_usd for line in found.lines), Decimal(0)),
         },
-        "scope": SCOPE,
-    }
+        scope=SCOPE,
+    )
 
 
 def _line(line: Line) -> dict[str, Any]:
@@ -153,29 +154,29 @@ def _line(line: Line) -> dict[str, Any]:
         "member": None if line.launch is None else line.member,
         "resource": plain(line.resource),
         "what": plain(line.what),
-        "ours_usd": _exact(line.ours_usd),
-        "theirs_usd": _exact(line.theirs_usd),
-        "difference_usd": _exact(line.difference_usd),
+        "ours_usd": line.ours_usd,
+        "theirs_usd": line.theirs_usd,
+        "difference_usd": line.difference_usd,
         "explained": _parts(line.parts),
-        "unexplained_usd": _exact(line.unexplained_usd),
+        "unexplained_usd": line.unexplained_usd,
         "why": plain(line.why),
         "lines": [_charge(charge) for charge in line.charges],
     }
 
 
-def _parts(parts: tuple[ExplainedPart, ...]) -> dict[str, str]:
-    return {str(part.reason): _exact(part.usd) for part in parts}
+def _parts(parts: tuple[ExplainedPart, ...]) -> dict[str, Decimal]:
+    return {part.reason: part.usd for part in parts}
 
 
 def _charge(charge: Charge) -> dict[str, Any]:
     return {
         "path": charge.path,
         "line": charge.line,
-        "kind": str(charge.kind),
+        "kind": charge.kind,
         "what": plain(charge.what),
-        "start": charge.start.isoformat(),
-        "end": charge.end.isoformat(),
-        "amount_usd": _exact(charge.amount_usd),
+        "start": charge.start,
+        "end": charge.end,
+        "amount_usd": charge.amount_usd,
     }
 
 

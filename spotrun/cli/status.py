@@ -25,7 +25,7 @@ from spotrun.runs.completion import run_names
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
     from spotrun.folder.final_status import RunStatus
-    from spotrun.folder.status_objects import AgentStatus, Blindness
+    from spotrun.folder.status_objects import Blindness
     from spotrun.run.state import RunState
     from spotrun.runs.open_run import OpenRun, Unreadable
 
@@ -146,11 +146,14 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 def _row(run: OpenRun) -> dict[str, Any]:
     """Return the facts of a run; if its figures cannot be computed, that is the fact."""
-    base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
+    from spotrun.report.machine_readable import json_object
+
+    base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch, "uri": run.uri}
     try:
-        return base | _facts(run)
+        facts = _facts(run)
     except ArithmeticError as error:
-        return base | _unreadable_facts(Unreckonable(error))
+        facts = _unreadable_facts(Unreckonable(error))
+    return json_object(str, **base, **facts)
 
 
 def _facts(run: OpenRun) -> dict[str, Any]:
@@ -195,27 +198,21 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
     now = run.clock.now()
     summary = summarise(state, now)
     agents = AgentStatuses(run.store)
+    lead = agents.current(state)
     budget = budget_forecast(state, summary, now, agents.epochs_total(state))
     attended = _attended(run)
     blind = _blind(run) if attended else None
     told = [_detail(state, budget), "" if blind is None else _told_blind(run, blind)]
     live = {
         "attended": attended,
-        "blind_since": None if blind is None else blind.since.isoformat(),
-        **_usage_facts(agents.current(state)),
+        "blind_since": None if blind is None else blind.since,
+        "usage": None if lead is None else lead.usage,
+        "data_wait": None if lead is None else lead.data_wait,
         "members": [member.to_dict() for member in members_now(state, agents.of)],
         "next": _next(run, state, attended=attended is not False),
         "detail": plain("; ".join(filter(None, told))),
     }
     return _status_facts(run, run_status(state, summary, now)) | _budget_facts(budget) | live
-
-
-def _usage_facts(status: AgentStatus | None) -> dict[str, Any]:
-    """Return how busy the machine of a training is, the lead's of several."""
-    from msgspec import to_builtins
-
-    usage = None if status is None else to_builtins(status.usage)
-    return {"usage": usage, "data_wait": None if status is None else status.data_wait}
 
 
 def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
@@ -226,17 +223,17 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "step": status.step,
         "epochs_completed": status.epochs_completed,
         "interruptions": status.interruptions,
-        "cost_usd": str(status.cost_usd),
-        "prices_usd_per_hour": [None if price is None else str(price) for price in status.prices_usd_per_hour],
+        "cost_usd": status.cost_usd,
+        "prices_usd_per_hour": status.prices_usd_per_hour,
         "simulated": run.created.simulated,
         "time_scale": run.created.time_scale,
         "files": status.files,
         "voids": status.voids,
         "forged": status.forged,
-        "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
+        "deadline_at": run.created.deadline_at,
         "deadline_lost": status.deadline_lost,
         "not_carried": for_programs(status.gaps),
-        "usd_per_kept_hour": None if status.usd_per_kept_hour is None else str(status.usd_per_kept_hour),
+        "usd_per_kept_hour": status.usd_per_kept_hour,
         "keeps_nothing": status.keeps_nothing,
         "unprotected": status.unprotected,
     }
@@ -247,10 +244,10 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
     if budget is None:
         return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
-        "budget_usd": str(budget.budget_usd),
-        "budget_passed_at": None if budget.passes_at is None else budget.passes_at.isoformat(),
+        "budget_usd": budget.budget_usd,
+        "budget_passed_at": budget.passes_at,
         "budget_passed_in_epoch": None if budget.epoch is None else budget.epoch + 1,
-        "budget_needed_usd": None if budget.needs_usd is None else str(budget.needs_usd),
+        "budget_needed_usd": budget.needs_usd,
     }
 
 

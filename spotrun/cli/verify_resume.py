@@ -71,14 +71,10 @@ def verify_resume(
         seen = verify(spec, plan, sandbox, view.show)
     if keep:
         seen = replace(seen, folder=str(sandbox.folder))
-    if isinstance(seen, CommandVerification):
-        told = verified_command.as_json(seen) if as_json else verified_command.text(seen)
+    if as_json:
+        print_json(report.as_json(seen))
     else:
-        told = report.as_json(seen) if as_json else report.text(seen)
-    if isinstance(told, str):
-        say(told, indent=2)
-    else:
-        print_json(told)
+        say(verified_command.text(seen) if isinstance(seen, CommandVerification) else report.text(seen), indent=2)
     if not seen.identical:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 

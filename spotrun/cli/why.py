@@ -14,6 +14,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     from spotrun.folder.room import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
     from spotrun.report.folding import say
+    from spotrun.report.machine_readable import json_object
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.why import briefly, decisions
     from spotrun.runs.open_run import attended, open_run
@@ -25,8 +26,8 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     if coming and not attended(opened):
         coming = left_undone(coming, opened.typed, opened.created)
     if as_json:
-        told = {"decisions": [each.to_dict() for each in made], "next": coming or None}
-        print_json({"run": opened.id, "time_scale": opened.created.time_scale, **told})
+        scale = opened.created.time_scale
+        print_json(json_object(run=opened.id, time_scale=scale, decisions=made, next=coming or None))
         return
     for each in briefly(made):
         say(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}", EVENT_INDENT)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import NamedTuple
 
+from spotrun.folder.run_calls import Calls
+from spotrun.run.billing import to_nano
+
 COLD_EVERY_H = Decimal(2)
 """
 Hours between two cold starts. A cloud moves a function after some hours although it is called each minute; then the
@@ -54,3 +57,11 @@ class ExpectedCalls(NamedTuple):
 def calls_of_a_night(hours: float) -> ExpectedCalls:
     lived = Decimal(str(hours))
     return ExpectedCalls(lived * 60, lived / COLD_EVERY_H + 1)
+
+
+def of_all(usd: Decimal, calls: Calls) -> Decimal:
+    """
+    Return what all calls cost, to the nano-dollar, if the counted ones cost `usd`: each uncounted call is assumed to
+    cost the same.
+    """
+    return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

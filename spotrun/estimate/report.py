@@ -7,15 +7,13 @@ from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
-import msgspec
-
 from spotrun.estimate.assumptions import assumptions, plain_number
 from spotrun.estimate.cost_study import CostStudy, Place
 from spotrun.estimate.costs import DAYS_MAX, SPOT, BreakEven, Cost, break_evens, capacity_of, costs
 from spotrun.estimate.prices import usd_per_hour, usd_per_month
 from spotrun.estimate.published import Compared, compared
 from spotrun.report.folding import say
-from spotrun.report.machine_readable import usd_text
+from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, figures_table, plain, print_figures
 from spotrun.units import count_of
 
@@ -150,27 +148,22 @@ def digits(number: Decimal | None, significant: int = DIGITS) -> str:
 
 def as_json(study: CostStudy, title: str) -> dict[str, Any]:
     """Return the output of `--json`. The keys do not change; figures are decimal strings."""
-    return {
-        "file": title,
-        "title": study.title,
-        "source": study.source,
-        "as_of": study.as_of,
-        "places": {
+    return json_object(
+        file=title,
+        title=study.title,
+        source=study.source,
+        as_of=study.as_of,
+        places={
             name: {
                 "paid": capacity_of(place),
-                "usd_per_hour": usd_text(usd_per_hour(place)),
-                "usd_per_month": usd_text(usd_per_month(study, place)),
-                "spot_usd_per_hour": None if place.spot is None else usd_text(place.spot.usd_per_hour),
+                "usd_per_hour": usd_per_hour(place),
+                "usd_per_month": usd_per_month(study, place),
+                "spot_usd_per_hour": None if place.spot is None else place.spot.usd_per_hour,
             }
             for name, place in study.places.items()
         },
-        "costs": [_for_programs(cost) for cost in costs(study)],
-        "break_even": [_for_programs(each) for each in break_evens(study)],
-        "published": [_for_programs(each) for each in compared(study)],
-        "assumptions": assumptions(study),
-    }
-
-
-def _for_programs(row: msgspec.Struct) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(row)
-    return {name: f"{value:.9f}" if isinstance(value, Decimal) else value for name, value in fields.items()}
+        costs=[*costs(study)],
+        break_even=[*break_evens(study)],
+        published=compared(study),
+        assumptions=assumptions(study),
+    )

@@ -36,14 +36,10 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 
 class Repeats(msgspec.Struct, frozen=True):
-    """Mean repetition of a command that keeps nothing; None if it hardly ever comes through."""
+    """Mean repetition of a command that keeps nothing; the rework is None if it hardly ever comes through."""
 
-    every: timedelta
-    rework: timedelta | None
-
-    def as_json(self) -> dict[str, float | None]:
-        rework_s = None if self.rework is None else round(self.rework.total_seconds(), 4)
-        return {"loss_every_s": self.every.total_seconds(), "expected_rework_s": rework_s}
+    loss_every_s: float
+    expected_rework_s: float | None
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -164,7 +160,8 @@ def _repeats(spec: RunSpec, work: timedelta, measured: Measured) -> Repeats | No
     if spec.train.run is None or spec.train.state or measured.checkpoint_bytes:
         return None
     every = MEAN_TIME_BETWEEN_INTERRUPTIONS
-    return Repeats(every, expected_rework(work, every))
+    rework = expected_rework(work, every)
+    return Repeats(every.total_seconds(), None if rework is None else rework.total_seconds())
 
 
 def asked(

@@ -11,6 +11,7 @@ import msgspec
 from rich.cells import cell_len
 
 from spotrun.report.folding import fold, say, terminal_width
+from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -128,8 +129,8 @@ def repeats(plan: Plan) -> str | None:
     """Return the warning about a command that keeps nothing; None for any other job."""
     if plan.repeats is None:
         return None
-    every, rework = short_duration(plan.repeats.every), plan.repeats.rework
-    often = "hardly ever comes through" if rework is None else f"repeats {short_duration(rework)} of work"
+    every, rework_s = lasting(plan.repeats.loss_every_s), plan.repeats.expected_rework_s
+    often = "hardly ever comes through" if rework_s is None else f"repeats {lasting(rework_s)} of work"
     return (
         f"This command names no state: each loss of its instance undoes all. With one every {every} on average it "
         f"{often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The forecast "
@@ -138,16 +139,16 @@ def repeats(plan: Plan) -> str | None:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "work_s": plan.work.total_seconds(),
-        "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
-        "epochs": plan.epochs,
-        "assumed": plan.assumed,
-        "expects": [figures_of(each) for each in plan.expects],
-        "repeats": None if plan.repeats is None else plan.repeats.as_json(),
-        "forecasts": [{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
-        "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
-    }
+    return json_object(
+        work_s=plan.work,
+        time_left_s=plan.time_left,
+        epochs=plan.epochs,
+        assumed=plan.assumed,
+        expects=[figures_of(each) for each in plan.expects],
+        repeats=None if plan.repeats is None else figures_of(plan.repeats),
+        forecasts=[{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
+        offerings=[{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
+    )
 
 
 def figures_of(row: msgspec.Struct) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import describe, nearly_spent
-from spotrun.report.machine_readable import optional_usd, rounded, usd_text
+from spotrun.report.machine_readable import json_object, rounded
 from spotrun.report.tables import dollars
 from spotrun.report.terminal import verdict
 from spotrun.report.why import offering_text
@@ -102,15 +102,15 @@ def _on_the_wall(state: RunState, at: datetime) -> datetime:
 
 
 def _figures(summary: RunSummary) -> dict[str, Any]:
-    return {
-        "cost_usd": usd_text(summary.total.cost_usd),
-        "usd_per_epoch": optional_usd(summary.usd_per_epoch),
-        **({"usd_per_kept_hour": optional_usd(summary.total.usd_per_productive_hour)} if summary.plain else {}),
-        "savings": rounded(summary.total.savings),
-        "epochs": len(summary.epochs),
-        "interruptions": summary.total.interruptions,
-        "simulated": summary.simulated,
-    }
+    return json_object(
+        cost_usd=summary.total.cost_usd,
+        usd_per_epoch=summary.usd_per_epoch,
+        **({"usd_per_kept_hour": summary.total.usd_per_productive_hour} if summary.plain else {}),
+        savings=rounded(summary.total.savings),
+        epochs=len(summary.epochs),
+        interruptions=summary.total.interruptions,
+        simulated=summary.simulated,
+    )
 
 
 def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | None:

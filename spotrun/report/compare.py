@@ -15,7 +15,7 @@ from rich.text import Text
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.amounts import Money, money
-from spotrun.report.machine_readable import csv_text, figures, optional_usd, rounded
+from spotrun.report.machine_readable import csv_text, figures, json_object, rounded
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -169,20 +169,20 @@ def assumptions(summaries: Sequence[RunSummary]) -> str:
 def _figures(run: Compared) -> dict[str, Any]:
     summary = run.summary
     total = {key: value for key, value in figures(summary.total).items() if key != "epoch"}
-    return {
-        "run": plain(summary.run),
-        "name": plain(summary.name),
-        "state": summary.state,
-        "num_nodes": summary.work.nodes,
-        "epochs": len(summary.epochs),
+    return json_object(
+        run=plain(summary.run),
+        name=plain(summary.name),
+        state=summary.state,
+        num_nodes=summary.work.nodes,
+        epochs=len(summary.epochs),
         **total,
-        "savings": rounded(summary.total.savings),
-        "usd_per_epoch": optional_usd(summary.usd_per_epoch),
-        "ratio_to_first": rounded(run.ratio_to_first),
-        "unlike_first": ", ".join(run.unlike_first),
-        "time_scale": summary.time_scale,
-        "assumptions": plain(summary.assumptions),
-    }
+        savings=rounded(summary.total.savings),
+        usd_per_epoch=summary.usd_per_epoch,
+        ratio_to_first=rounded(run.ratio_to_first),
+        unlike_first=", ".join(run.unlike_first),
+        time_scale=summary.time_scale,
+        assumptions=plain(summary.assumptions),
+    )
 
 
 def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:

@@ -12,6 +12,7 @@ from spotrun.clock import ScaledClock
 from spotrun.folder.fetched_names import unfetched
 from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
+from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import plain
 from spotrun.run.state import Outputs, RunState
 from spotrun.spec.patterns import chooser
@@ -143,29 +144,27 @@ def as_json(
     clock's, as those of files are.
     """
     became = {
-        each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None, "kept_as": each.kept_as or None}
+        each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}
         for each in found
     }
-    return {
-        "run": run_id,
-        "folder": None if folder is None else str(folder),
-        "step": outputs.event.step,
-        "commit": outputs.event.commit,
-        "looked_at": clock.on_the_wall(outputs.event.looked_at).isoformat(),
-        "files": [
+    return json_object(
+        run=run_id,
+        folder=None if folder is None else str(folder),
+        step=outputs.event.step,
+        commit=outputs.event.commit,
+        looked_at=clock.on_the_wall(outputs.event.looked_at),
+        files=[
             {
                 "path": file.path,
                 "size_bytes": file.size_bytes,
-                "modified_at": _modified(file).isoformat(),
+                "modified_at": _modified(file),
                 "attempt": file.attempt,
                 **became.get(file.path, {}),
             }
             for file in chosen
         ],
-        "left_out": [
-            {"path": left.path, "size_bytes": left.size_bytes, "reason": left.reason} for left in listing.left_out
-        ],
-    }
+        left_out=listing.left_out,
+    )
 
 
 def why_nothing(state: RunState, typed: str) -> str:

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
@@ -27,18 +32,18 @@ def report(summary: RunSummary) -> dict[str, Any]:
     Return the part of `spotrun report --json` that comes from the ledger, as plain values. The rest is under
     `unfinished`, of a completed run too: there it is the end of the run.
     """
-    return {
-        "run": summary.run,
-        "state": summary.state,
-        "time_scale": summary.time_scale,
-        "epochs": [figures(epoch) for epoch in summary.epochs],
-        "unfinished": figures(summary.rest),
-        "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},
-        "interruptions": [_interruption(each) for each in summary.interruptions],
-        "setups": [setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
-        "not_carried": for_programs(summary.gaps),
-        "assumptions": plain(summary.assumptions),
-    }
+    return json_object(
+        run=summary.run,
+        state=summary.state,
+        time_scale=summary.time_scale,
+        epochs=[figures(epoch) for epoch in summary.epochs],
+        unfinished=figures(summary.rest),
+        total={**figures(summary.total), "savings": rounded(summary.total.savings)},
+        interruptions=[_interruption(each) for each in summary.interruptions],
+        setups=[setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
+        not_carried=for_programs(summary.gaps),
+        assumptions=plain(summary.assumptions),
+    )
 
 
 def figures(account: Account) -> dict[str, Any]:
@@ -48,24 +53,24 @@ def figures(account: Account) -> dict[str, Any]:
     """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
-        "cost_usd": usd_text(account.cost_usd),
-        "spot_usd": usd_text(account.spot_usd),
-        "on_demand_usd": usd_text(account.on_demand_usd),
-        **({"own_usd": usd_text(account.own_usd)} if account.at_home else {}),
-        "storage_usd": usd_text(account.storage_usd),
-        "requests_usd": usd_text(account.requests_usd),
-        "egress_usd": usd_text(account.egress_usd),
-        "wall_s": account.wall.total_seconds(),
-        "productive_s": account.productive.total_seconds(),
-        "downtime_s": {str(kind): account.times[kind].total_seconds() for kind in DOWNTIME},
+        "cost_usd": account.cost_usd,
+        "spot_usd": account.spot_usd,
+        "on_demand_usd": account.on_demand_usd,
+        **({"own_usd": account.own_usd} if account.at_home else {}),
+        "storage_usd": account.storage_usd,
+        "requests_usd": account.requests_usd,
+        "egress_usd": account.egress_usd,
+        "wall_s": account.wall,
+        "productive_s": account.productive,
+        "downtime_s": {kind: account.times[kind] for kind in DOWNTIME},
         "interruptions": account.interruptions,
         "steps_redone": account.steps_redone,
-        "counterfactual_usd": usd_text(account.counterfactual_usd),
-        "paid_s": account.paid.total_seconds(),
-        **({"own_s": account.own_paid.total_seconds()} if account.at_home else {}),
+        "counterfactual_usd": account.counterfactual_usd,
+        "paid_s": account.paid,
+        **({"own_s": account.own_paid} if account.at_home else {}),
         "goodput": rounded(account.goodput),
-        "usd_per_productive_hour": optional_usd(account.usd_per_productive_hour),
-        **({"waiting_members_usd": usd_text(account.waiting_usd)} if account.size > 1 else {}),
+        "usd_per_productive_hour": account.usd_per_productive_hour,
+        **({"waiting_members_usd": account.waiting_usd} if account.size > 1 else {}),
     }
 
 
@@ -75,18 +80,14 @@ def _interruption(found: Interruption) -> dict[str, Any]:
         "attempt": found.attempt,
         "members": max(1, len(found.members)),
         **({"lost_members": [*map(str, found.members)]} if found.members else {}),
-        "at": found.at.isoformat(),
+        "at": found.at,
         "offering": plain(str(found.offering)),
-        "notice_lead_s": _seconds(found.notice_lead),
-        "detection_s": found.detection.total_seconds(),
-        "commit_age_s": _seconds(found.commit_age),
+        "notice_lead_s": found.notice_lead,
+        "detection_s": found.detection,
+        "commit_age_s": found.commit_age,
         "steps_lost": found.steps_lost,
-        "to_first_step_s": _seconds(found.to_first_step),
+        "to_first_step_s": found.to_first_step,
     }
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else duration.total_seconds()
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
@@ -108,8 +109,33 @@ def usd_text(amount_usd: Decimal) -> str:
     return f"{amount_usd:.9f}"
 
 
-def optional_usd(amount_usd: Decimal | None) -> str | None:
-    return None if amount_usd is None else usd_text(amount_usd)
+def json_object(usd: Callable[[Decimal], str] = usd_text, /, **fields: object) -> dict[str, Any]:
+    """
+    Return the plain values of JSON for what a report says. A Struct, a dataclass and a named tuple become an object of
+    their fields, amounts are written by `usd`, durations are seconds, and moments are in ISO 8601.
+    """
+    return {name: _plain_value(value, usd) for name, value in fields.items()}
+
+
+def _plain_value(value: Any, usd: Callable[[Decimal], str]) -> Any:
+    match value:
+        case Decimal():
+            return usd(value)
+        case timedelta():
+            return value.total_seconds()
+        case datetime():
+            return value.isoformat()
+        case Enum():
+            return str(value)
+        case Struct():
+            value = asdict(value)
+        case tuple() if hasattr(value, "_asdict"):
+            value = value._asdict()
+        case _ if is_dataclass(value):
+            value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain_value(each, usd) for name, each in value.items()}
+    return [_plain_value(each, usd) for each in value] if isinstance(value, list | tuple) else value
 
 
 def rounded(share: float | None) -> float | None:

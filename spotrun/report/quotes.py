@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from spotrun.market.price_history import PriceRange, price_series
+from spotrun.market.price_history import price_series
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.offering import CapacityType
 from spotrun.report.folding import say
-from spotrun.report.machine_readable import optional_usd, usd_text
+from spotrun.report.machine_readable import json_object
 from spotrun.report.sparkline import bars
 from spotrun.report.tables import (
     NOTHING,
@@ -119,39 +119,31 @@ def as_json(found: Quotes, order: Order) -> dict[str, Any]:
     """Return the output of `--json`. The keys do not change; dollars are decimal strings, shares are numbers."""
     cheapest = cheapest_zones(found.quotes)
     quotes = ordered(found.quotes, order)
-    return {
-        "at": found.at.isoformat(),
-        "offers": [_machine_row(quote, found.at, quote.offering in cheapest) for quote in quotes],
-        "notes": [plain(note) for note in found.notes],
-    }
+    offers = [_machine_row(quote, found.at, quote.offering in cheapest) for quote in quotes]
+    return json_object(at=found.at, offers=offers, notes=[plain(note) for note in found.notes])
 
 
 def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
     offering = quote.offering
-    series = price_series(quote.history, now - LOOKED_BACK, now, SERIES_POINTS)
     return {
         "cloud": offering.cloud,
         "region": offering.region,
         "zone": offering.zone,
         "instance_type": offering.instance_type,
-        "capacity_type": str(offering.capacity_type),
+        "capacity_type": offering.capacity_type,
         "accelerators": offering.accelerators,
         "cpus": offering.cpus,
         "memory_gib": offering.memory_gib,
-        "usd_per_hour": usd_text(offering.price_usd_per_hour),
-        "last_30_days": _machine_range(quote.over(MONTH, now)),
-        "last_90_days": _machine_range(quote.over(LOOKED_BACK, now)),
-        "course_90_days": [optional_usd(price) for price in series],
-        "on_demand_usd_per_hour": optional_usd(quote.on_demand_usd_per_hour),
+        "usd_per_hour": offering.price_usd_per_hour,
+        "last_30_days": quote.over(MONTH, now),
+        "last_90_days": quote.over(LOOKED_BACK, now),
+        "course_90_days": price_series(quote.history, now - LOOKED_BACK, now, SERIES_POINTS),
+        "on_demand_usd_per_hour": quote.on_demand_usd_per_hour,
         "below_on_demand": None if quote.saved is None else round(quote.saved, 4),
-        "usd_per_pflops_hour": optional_usd(quote.usd_per_pflops_hour),
+        "usd_per_pflops_hour": quote.usd_per_pflops_hour,
         "interruption_band": quote.interruption_band,
         "cheapest_zone": cheapest,
         "quota_room": quote.room,
         "price_list": offering.price_list,
         "simulated": offering.simulated,
     }
-
-
-def _machine_range(found: PriceRange | None) -> dict[str, str | None] | None:
-    return None if found is None else {name: optional_usd(price) for name, price in found._asdict().items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -49,9 +49,6 @@ class Decision:
     at: datetime
     kind: str
     sentence: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "at": self.at.isoformat()}
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:

@@ -55,13 +55,14 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     not report when that began, so seconds of `pending` that no runner observed are counted too. The spot price is the
     one in effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
     """
-    volume = listed.volume_price(listed.GP3, regions)
+    gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
+    volume = listed.volume_price(gp3.prices, regions)
     return replace(
         EC2_RULE,
         volume_gib=volume_gib,
         volume_usd_per_gib_month=volume.usd_per_gib_month,
-        address_usd_per_hour=listed.EC2_ADDRESS_USD_PER_HOUR,
-        source=f"EC2 Linux as documented on {listed.EC2_AS_OF}: per second, 60 s minimum, spot at the price in effect "
+        address_usd_per_hour=address.prices[listed.ANY_REGION],
+        source=f"EC2 Linux as documented on {gp3.as_of}: per second, 60 s minimum, spot at the price in effect "
         "and free if EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of "
         f"{volume.where}",
     )
@@ -77,15 +78,16 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     until it is deleted, and the ephemeral address while the machine runs. Families without Persistent Disk have a
     Hyperdisk with the included speed only: it costs less than the table says.
     """
-    volume = listed.volume_price(listed.PD_BALANCED, regions)
+    disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
+    volume = listed.volume_price(disk.prices, regions)
     per_30_days = volume.usd_per_gib_month * HOURS_PER_VOLUME_MONTH / listed.GOOGLES_MONTH_HOURS
     return replace(
         COMPUTE_ENGINE_RULE,
         volume_gib=volume_gib,
         volume_usd_per_gib_month=to_nano(per_30_days),
-        address_usd_per_hour=listed.GCE_ADDRESS_USD_PER_HOUR,
-        spot_address_usd_per_hour=listed.GCE_SPOT_ADDRESS_USD_PER_HOUR,
-        source=f"Compute Engine as documented on {listed.GCE_AS_OF}: per second from RUNNING, 60 s minimum, spot at "
+        address_usd_per_hour=address.prices[listed.ANY_REGION],
+        spot_address_usd_per_hour=address.spot[listed.ANY_REGION],
+        source=f"Compute Engine as documented on {disk.as_of}: per second from RUNNING, 60 s minimum, spot at "
         "its list price and free if Google preempts it in its first minute; with a pd-balanced disk until it is "
         f"deleted, and an external IPv4 address, at the prices of {volume.where}",
     )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from spotrun.report.folding import say
+from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
 from spotrun.sweep.rungs import SweepPlan, Trial, best_of, held_usd, metric_of
 
@@ -115,21 +116,22 @@ def notes(sweep: SweepShown) -> list[str]:
 
 def as_json(sweep: SweepShown) -> dict[str, Any]:
     best = sweep.best
-    return {
-        "sweep": sweep.name,
-        "metric": sweep.metric,
-        "mode": "max" if sweep.plan.maximize else "min",
-        "budget_usd": str(sweep.plan.budget_usd),
-        "cost_usd": str(sweep.spent_usd),
-        "simulated": sweep.simulated,
-        "trials": sweep.plan.trials,
-        "begun": len(sweep.trials),
-        "ended": sweep.ended is not None,
-        "not_begun_because": sweep.ended or None,
-        "best": None if best is None else best.run,
-        "rows": [_row(sweep, each) for each in sweep.ranked],
-        "not_begun": [dict(each) for each in sweep.params[len(sweep.trials) :]],
-    }
+    return json_object(
+        str,
+        sweep=sweep.name,
+        metric=sweep.metric,
+        mode="max" if sweep.plan.maximize else "min",
+        budget_usd=sweep.plan.budget_usd,
+        cost_usd=sweep.spent_usd,
+        simulated=sweep.simulated,
+        trials=sweep.plan.trials,
+        begun=len(sweep.trials),
+        ended=sweep.ended is not None,
+        not_begun_because=sweep.ended or None,
+        best=None if best is None else best.run,
+        rows=[_row(sweep, each) for each in sweep.ranked],
+        not_begun=sweep.params[len(sweep.trials) :],
+    )
 
 
 def _row(sweep: SweepShown, shown: TrialShown) -> dict[str, Any]:
@@ -137,12 +139,12 @@ def _row(sweep: SweepShown, shown: TrialShown) -> dict[str, Any]:
     return {
         "run": shown.run,
         "trial": trial.number,
-        "params": dict(shown.params),
+        "params": shown.params,
         "state": shown.state,
         "why": shown.why or None,
         "epochs": trial.last_epoch,
-        "cost_usd": str(trial.spent_usd),
-        "budget_usd": str(trial.budget_usd),
+        "cost_usd": trial.spent_usd,
+        "budget_usd": trial.budget_usd,
         "best": sweep.value(shown),
         "gained_per_usd": sweep.gain_per_usd(shown),
         "values": [] if sweep.metric is None else [each.metrics.get(sweep.metric) for each in trial.epochs],

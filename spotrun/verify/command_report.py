@@ -1,16 +1,12 @@
-"""`spotrun verify-resume` of a command as text and as JSON."""
+"""`spotrun verify-resume` of a command as text."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import msgspec
 
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.units import count_of
 from spotrun.verify.command import CommandVerification
-from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, told_differences, uncompared
+from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, uncompared
 
 
 def text(seen: CommandVerification) -> str:
@@ -53,9 +49,3 @@ def _kills(seen: CommandVerification) -> str:
     began = f", {anew} of them from the start" if anew else ""
     again = span(seen.redone_s) if seen.redone_s else "none"
     return f"{killed}; it went on{began}, and did {again} of its work again (rework)"
-
-
-def as_json(seen: CommandVerification) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(seen)
-    told.pop("differences")
-    return told | told_differences(seen.differences, told.pop("likely_cause"))

@@ -96,14 +96,14 @@ def verdict(seen: Verification) -> str:
     return f"not identical: {describe(first)}"
 
 
-def as_json(seen: Verification) -> dict[str, Any]:
+def as_json(seen: Verification | CommandVerification) -> dict[str, Any]:
     """Return the result as JSON. Epochs, batches and steps count from 1, as in all that spotrun prints."""
     told: dict[str, Any] = msgspec.to_builtins(seen)
     told.pop("differences")
-    return told | told_differences(seen.differences, told.pop("likely_cause"))
+    return told | _told_differences(seen.differences, told.pop("likely_cause"))
 
 
-def told_differences(found: Differences, cause: str | None) -> dict[str, Any]:
+def _told_differences(found: Differences, cause: str | None) -> dict[str, Any]:
     first, counted = None, dict(found.counts)
     named = [_counted_from_1(each) for each in msgspec.to_builtins(found.named)]
     if found.first is not None:

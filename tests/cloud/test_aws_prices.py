@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -12,7 +12,7 @@ from spotrun.account.summary import assumptions
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
-from spotrun.clouds.aws.price_list import read_price_list, shipped_tables
+from spotrun.clouds.aws.price_list import read_price_list
 from spotrun.clouds.aws.prices import SpotPool, spot_prices
 from spotrun.offering import CapacityType, Offering
 from spotrun.runs.first_look import with_baseline_price
@@ -88,13 +88,6 @@ def test_the_report_names_the_list_that_it_compares_with() -> None:
     listed = replace(launch.intent, offering=replace(launch.intent.offering, price_list="table of 2026-01-19"))
     state = replace(history.state, launches={launch.number: replace(launch, intent=listed)})
     assert "prices on demand: table of 2026-01-19" in assumptions(state)
-
-
-def test_the_shipped_tables_are_dated_and_their_prices_are_prices() -> None:
-    for table in shipped_tables():
-        assert date.fromisoformat(table.as_of) <= date(2026, 11, 22)
-        assert "https://" in table.source
-        assert all(Decimal("0.01") < usd < 200 for usd in table.usd_per_hour.values())
 
 
 # -- spot --------------------------------------------------------------------------------------------------------------

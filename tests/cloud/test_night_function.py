@@ -340,5 +340,5 @@ def test_a_month_of_nights_costs_less_than_ten_cents_to_call(world: NightWorld) 
     assert calls.calls + calls.uncounted >= ticks - 10, "the calls that follow a night find no run"
     assert abs(calls.writes - counted.puts) <= 10
     assert usd_of(calls) * 22 < 0.10
-    assert prices().read == "2026-11-27"
+    assert prices().as_of == "2026-11-27"
     assert usd_of_a_night(8.0) * 22 < 0.10

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from benchmarks.fidelity.lifetimes import by_runner
 from spotrun.account.cross_region import spent_usd
 from spotrun.account.gcs_prices import gcs_prices
-from spotrun.account.storage_prices import S3_STANDARD, storage_prices
+from spotrun.account.storage_prices import s3_standard, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
@@ -39,7 +39,7 @@ from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.support.world import SimulatedWorld, TickMarket, Training
 
 EAST, WEST, TOKYO = "us-east-1", "us-west-2", "ap-northeast-1"
-IN_EAST = replace(S3_STANDARD, region=EAST)
+IN_EAST = replace(s3_standard(), region=EAST)
 GB = 10**9
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from spotrun.clouds.gcp.amounts import usd
 from spotrun.clouds.gcp.calls import Call
 from spotrun.clouds.gcp.machine import Machine, machine_of
-from spotrun.clouds.gcp.price_list import read_part_prices, read_price_list, shipped_tables
+from spotrun.clouds.gcp.price_list import read_part_prices, read_price_list
 from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
+from spotrun.clouds.list_prices import shipped_prices
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.offering import CapacityType
 from tests.support.google_answers import WrittenGoogle, money
@@ -39,12 +40,12 @@ def test_a_price_is_the_sum_of_the_parts_of_a_machine() -> None:
 
 @pytest.mark.parametrize("machine", [N2, A2, A2_ULTRA, E2], ids=lambda machine: str(machine.name))
 def test_the_sum_of_todays_skus_is_the_price_in_the_shipped_table(machine: Machine) -> None:
-    shipped = next(table for table in shipped_tables() if IOWA in table.regions).usd_per_hour[machine.name]
+    shipped = shipped_prices("spotrun.clouds.gcp", IOWA)[machine.name]
 
     found = usd_per_hour(machine, HERE, part_prices(on_demand_skus(), {IOWA}))
 
     assert found is not None
-    assert abs(found - shipped.on_demand) <= Decimal("1e-6")
+    assert abs(found - shipped.usd_per_hour) <= Decimal("1e-6")
 
 
 @pytest.mark.parametrize(
@@ -249,13 +250,3 @@ def test_a_price_that_two_lists_disagree_on_is_told() -> None:
     assert "n2-standard-4 in us-central1 costs $0.1981 an hour by the Cloud Billing Catalog" in found.remarks[0]
     assert "$0.1942 by the table shipped with spotrun, 2026-08-03" in found.remarks[0]
     assert found.prices["n2-standard-4"].usd_per_hour > Decimal("0.198")
-
-
-def test_the_shipped_table_names_each_region_once_and_has_a_source() -> None:
-    regions = [region for table in shipped_tables() for region in table.regions]
-
-    assert len(regions) == len(set(regions)) > 15
-    assert all(table.source.startswith("https://") and table.as_of > "2026-01-01" for table in shipped_tables())
-    for table in shipped_tables():
-        for kind, price in table.usd_per_hour.items():
-            assert 0 < price.spot < price.on_demand, (table.regions, kind)

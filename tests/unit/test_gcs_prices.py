@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from spotrun.account.gcs_prices import DUAL_REGIONS, Continent, gcs_prices, usd_per_gb
 from spotrun.account.storage_prices import storage_prices
 from spotrun.run.events import StoragePrices
-from spotrun.run.volume_prices import PD_BALANCED
+from spotrun.run.volume_prices import list_prices
 from spotrun.store.gcs import _location
 
-REGIONS = st.sampled_from(sorted(PD_BALANCED))
-LOCATIONS = st.sampled_from(["us", "eu", "asia", *DUAL_REGIONS, "us-central1+us-west1", *sorted(PD_BALANCED)])
+GOOGLES = sorted(list_prices("pd-balanced").prices)
+REGIONS = st.sampled_from(GOOGLES)
+LOCATIONS = st.sampled_from(["us", "eu", "asia", *DUAL_REGIONS, "us-central1+us-west1", *GOOGLES])
 
 
 def passage(location: str, region: str) -> tuple[bool, str, str]:

@@ -7,8 +7,10 @@ import io
 import json
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import StrEnum
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,9 +25,10 @@ from spotrun.notify.news import news_of
 from spotrun.report import compare, machine_readable, overview, terminal
 from spotrun.report.describe import describe
 from spotrun.report.folding import fold
+from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
 from spotrun.run.events import Cause, CommittedFiles, RunFailed, RunStopped, SetUp, StopRequested
-from tests.support.histories import History, random_runs
+from tests.support.histories import FREE_STORAGE, History, random_runs
 from tests.support.summaries import calm_on_demand, stormy
 
 KEYS = {
@@ -434,3 +437,23 @@ def test_nodes_that_cost_nothing_are_told_by_their_hours() -> None:
     stored = summary.total.cost_usd
     assert stored > 0
     assert terminal.verdict(summary) == f"0.99 node-hours at no price, and {dollars(stored)} for what is stored."
+
+
+def test_a_report_s_types_become_the_values_of_json() -> None:
+    class Kind(StrEnum):
+        SPOT = "spot"
+
+    class Range(NamedTuple):
+        low: Decimal
+        high: Decimal | None
+
+    told = json_object(
+        at=datetime(2026, 3, 1, tzinfo=UTC),
+        by_kind={Kind.SPOT: (Range(Decimal("0.5"), None), timedelta(seconds=1.5))},
+        storage=FREE_STORAGE,
+        left=None,
+    )
+    assert told["at"] == "2026-03-01T00:00:00+00:00"
+    assert told["by_kind"] == {"spot": [{"low": "0.500000000", "high": None}, 1.5]}
+    assert told["storage"]["usd_per_gb_month"] == "0.000000000"
+    assert json_object(str, usd=Decimal("0.50")) == {"usd": "0.50"}

@@ -149,21 +149,21 @@ def counted(**changes: Any) -> RunnerCalls:
 
 
 def test_calls_are_priced_by_the_dated_table() -> None:
-    usd = prices().usd
+    usd = prices().prices
     exact = 480 * usd["lambda_request"] + 25 * usd["lambda_gb_second"] + 1300 * usd["s3_get"] + 400 * usd["s3_put"]
     assert counted(log_bytes=0).usd == round(exact, 9)
     assert counted(log_bytes=0, uncounted=480).usd == round(2 * exact, 9)
-    assert counted().prices_read == prices().read
+    assert counted().prices_read == prices().as_of
 
 
 def test_what_google_takes_is_priced_by_its_own_table() -> None:
-    usd = google.prices().usd
+    usd = google.prices().prices
     vcpu_s = 100 + 480 * Decimal("0.05")
     service = 480 * usd["run_request"] + vcpu_s * (usd["run_vcpu_second"] + usd["run_gib_second"] / 2)
     bucket = 1300 * usd["gcs_class_b"] + 400 * usd["gcs_class_a"]
     log = (480 * 1000 + 9000) * usd["log_gib"] / 2**30
     found = Gcp().runner_calls(calls(memory_mb=512))
-    assert (found.usd, found.prices_read) == (round(service + bucket + log, 9), google.prices().read)
+    assert (found.usd, found.prices_read) == (round(service + bucket + log, 9), google.prices().as_of)
 
 
 def test_each_form_of_the_report_has_what_calling_its_runner_cost() -> None:

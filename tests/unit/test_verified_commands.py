@@ -11,10 +11,11 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.model import RunSpec
 from spotrun.verify.command import CommandVerification, compare, is_command, waits
-from spotrun.verify.command_report import as_json, text
+from spotrun.verify.command_report import text
 from spotrun.verify.job import interrupted_command, straight
 from spotrun.verify.kills import Killed, KillPlan
 from spotrun.verify.rehearsal import Rehearsed
+from spotrun.verify.report import as_json
 from tests.support.decisions import spec
 from tests.support.histories import FREE_STORAGE, History
 

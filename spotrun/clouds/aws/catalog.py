@@ -15,11 +15,12 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import Network, find_image, find_network
-from spotrun.clouds.aws.price_list import ListPrice, PriceList, read_price_list
+from spotrun.clouds.aws.price_list import PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.kept import ASKED_AGAIN_S, Kept
 from spotrun.clouds.left_out import LeftOut
+from spotrun.clouds.list_prices import ListPrice
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering, Pool

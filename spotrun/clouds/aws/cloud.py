@@ -251,7 +251,7 @@ class Aws(Cloud):
     def runner_calls(self, calls: Calls) -> RunnerCalls:
         from spotrun.clouds.aws.control_plane import prices, usd_of
 
-        return RunnerCalls(calls, usd_of(calls), prices().read)
+        return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions

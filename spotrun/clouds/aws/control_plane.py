@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from spotrun.clouds.night_prices import Prices, of_all, prices_of
-from spotrun.clouds.night_requests import calls_of_a_night
+from spotrun.clouds.night_requests import calls_of_a_night, of_all
 from spotrun.folder.run_calls import Calls
+from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_GB = Decimal("0.25")
 """Memory of the function, in night.yaml."""
@@ -26,13 +26,13 @@ BEGIN_S = Decimal(30)
 LOG_BYTES_A_CALL = 60
 
 
-def prices() -> Prices:
-    return prices_of(__package__)
+def prices() -> PriceTable:
+    return price_table(__package__, "control_plane.json", "calls of the runner of a night")
 
 
 def usd_of_a_night(hours: float) -> Decimal:
     """Return the expected cost of a night whose run lives for `hours`."""
-    usd = prices().usd
+    usd = prices().prices
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
     return (
@@ -46,7 +46,7 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """Return the cost of the counted calls and of the uncounted ones."""
-    usd = prices().usd
+    usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (
         calls.calls * usd["lambda_request"]

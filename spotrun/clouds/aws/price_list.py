@@ -6,23 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.list_prices import ListPrice, shipped_prices
 from spotrun.errors import CloudError
-
-SHIPPED = "on_demand.json"
-
-
-class ListPrice(msgspec.Struct, frozen=True):
-    """The price of one type. `source` names the list and its day."""
-
-    usd_per_hour: Decimal
-    source: str
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,43 +22,19 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List prices of some types on the day `as_of`, for Linux on shared hardware. `source` is their origin."""
-
-    regions: tuple[str, ...]
-    as_of: str
-    source: str
-    usd_per_hour: dict[str, Decimal]
-
-
 def read_price_list(region: Region, types: Sequence[str], now: datetime) -> PriceList:
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
     If the list is denied or down, nothing fails: prices that are some months old still put the types in order.
     """
-    shipped = _shipped_in(region.name)
+    shipped = shipped_prices(__package__, region.name)
     try:
         live = _live(region, types)
     except CloudError as error:
         return PriceList(prices=shipped, trouble=error.message)
     source = f"AWS Price List API, {now:%Y-%m-%d}"
     return PriceList(prices={**shipped, **{kind: ListPrice(price, source) for kind, price in live.items()}})
-
-
-@cache
-def shipped_tables() -> tuple[ShippedTable, ...]:
-    text = files(__package__).joinpath(SHIPPED).read_bytes()
-    return msgspec.json.decode(text, type=tuple[ShippedTable, ...])
-
-
-def _shipped_in(region: str) -> dict[str, ListPrice]:
-    return {
-        kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")
-        for table in shipped_tables()
-        if region in table.regions
-        for kind, price in table.usd_per_hour.items()
-    }
 
 
 def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:

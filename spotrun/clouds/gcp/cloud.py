@@ -195,7 +195,7 @@ class Gcp(Cloud):
     def runner_calls(self, calls: Calls) -> RunnerCalls:
         from spotrun.clouds.gcp.control_plane import prices, usd_of
 
-        return RunnerCalls(calls, usd_of(calls), prices().read)
+        return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
         return config_of(wish.over(spec, Gcp.name, like="L4:1"), _around(spec, wish)).regions

@@ -13,9 +13,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spotrun.clouds.gcp.machine import MIB_PER_GIB
-from spotrun.clouds.night_prices import Prices, of_all, prices_of
-from spotrun.clouds.night_requests import calls_of_a_night
+from spotrun.clouds.night_requests import calls_of_a_night, of_all
 from spotrun.folder.run_calls import Calls
+from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_MB = 512
 """Memory of the service, which has one processor: nights.py requests it, and passes it to the service."""
@@ -31,8 +31,8 @@ LOG_BYTES_A_CALL = 1000
 """Bytes that Cloud Run itself logs for a call."""
 
 
-def prices() -> Prices:
-    return prices_of(__package__)
+def prices() -> PriceTable:
+    return price_table(__package__, "control_plane.json", "calls of the runner of a night")
 
 
 def usd_of_a_night(hours: float) -> Decimal:
@@ -57,15 +57,15 @@ def usd_of(calls: Calls) -> Decimal:
 
 
 def _usd_of_service(calls: Decimal | int, seconds: Decimal, memory_mb: int) -> Decimal:
-    usd, gib = prices().usd, Decimal(memory_mb) / MIB_PER_GIB
+    usd, gib = prices().prices, Decimal(memory_mb) / MIB_PER_GIB
     a_second = usd["run_vcpu_second"] + gib * usd["run_gib_second"]
     return calls * usd["run_request"] + (seconds + calls * ROUNDED_S) * a_second
 
 
 def _usd_of_requests(reads: Decimal | int, writes: Decimal | int) -> Decimal:
-    usd = prices().usd
+    usd = prices().prices
     return reads * usd["gcs_class_b"] + writes * usd["gcs_class_a"]
 
 
 def _usd_of_log(calls: Decimal | int, own_bytes: int) -> Decimal:
-    return (calls * LOG_BYTES_A_CALL + own_bytes) * prices().usd["log_gib"] / 2**30
+    return (calls * LOG_BYTES_A_CALL + own_bytes) * prices().prices["log_gib"] / 2**30

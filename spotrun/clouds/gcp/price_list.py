@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
-from importlib.resources import files
-from typing import NamedTuple
 
 import msgspec
 
 from spotrun.clouds.gcp.calls import BILLING, Call, Google
 from spotrun.clouds.gcp.machine import Machine
 from spotrun.clouds.gcp.sku_prices import PartPrices, Place, part_prices, usd_per_hour
+from spotrun.clouds.list_prices import ListPrice, shipped_prices
 from spotrun.errors import CloudError
 from spotrun.offering import RENTED, CapacityType
 
-SHIPPED = "on_demand.json"
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 """The service whose SKUs are read: https://cloud.google.com/skus."""
 DISAGREEMENT = Decimal("0.02")
@@ -28,13 +25,6 @@ _FIELDS = (
 )
 """The fields to read, a third of all: there are tens of thousands of SKUs."""
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
-
-
-class ListPrice(msgspec.Struct, frozen=True):
-    """The price of one type. `source` names the list and its day."""
-
-    usd_per_hour: Decimal
-    source: str
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,22 +38,6 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     spot: Mapping[str, ListPrice]
     trouble: str | None = None
     remarks: tuple[str, ...] = ()
-
-
-class ShippedPrice(NamedTuple):
-    """Prices of one type in USD an hour. `spot` changes up to once a day, so it is a hint."""
-
-    on_demand: Decimal
-    spot: Decimal
-
-
-class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List prices of some types on the day `as_of`, without a license. `source` is their origin."""
-
-    regions: tuple[str, ...]
-    as_of: str
-    source: str
-    usd_per_hour: dict[str, ShippedPrice]
 
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
@@ -89,7 +63,7 @@ def read_price_list(
 
     If it cannot, nothing fails: prices that are some months old still put the types in order.
     """
-    shipped = {market: _shipped_in(region, market) for market in RENTED}
+    shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:
         known, trouble = parts(), None
     except CloudError as error:
@@ -101,24 +75,6 @@ def read_price_list(
         trouble=trouble,
         remarks=tuple(_far_apart(region, live[CapacityType.ON_DEMAND], shipped[CapacityType.ON_DEMAND])),
     )
-
-
-@cache
-def shipped_tables() -> tuple[ShippedTable, ...]:
-    text = files(__package__).joinpath(SHIPPED).read_bytes()
-    return msgspec.json.decode(text, type=tuple[ShippedTable, ...])
-
-
-def _shipped_in(region: str, market: CapacityType) -> dict[str, ListPrice]:
-    return {
-        kind: ListPrice(
-            price.spot if market is CapacityType.SPOT else price.on_demand,
-            f"table shipped with spotrun, {table.as_of}",
-        )
-        for table in shipped_tables()
-        if region in table.regions
-        for kind, price in table.usd_per_hour.items()
-    }
 
 
 def _summed(machines: Collection[Machine], place: Place, parts: PartPrices, now: datetime) -> dict[str, ListPrice]:

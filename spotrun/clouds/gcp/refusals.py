@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from spotrun.clouds.gcp.config import region_of
-from spotrun.run.volume_prices import PD_BALANCED
+from spotrun.run.volume_prices import list_prices
 from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.spec.values import ON_DEMAND
 from spotrun.units import Unreadable
@@ -48,9 +48,10 @@ def unknown_region(name: str) -> Unreadable | None:
     written = name.lower()
     if not _REGION.fullmatch(written):
         return Unreadable(f"{name} is no region of Google Cloud", "write one like us-central1")
-    if written in PD_BALANCED:
+    known = list_prices("pd-balanced").prices
+    if written in known:
         return None
-    meant = get_close_matches(written, sorted(PD_BALANCED), 1)
+    meant = get_close_matches(written, sorted(known), 1)
     hint = f"did you mean {meant[0]}?" if meant else "`gcloud compute regions list` has their names"
     return Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun")
 

@@ -16,10 +16,9 @@ from typing import Any, Literal, NamedTuple
 from spotrun.clouds.gcp.amounts import usd
 from spotrun.clouds.gcp.machine import LOCAL_SSD_GIB, MIB_PER_GIB, Machine
 from spotrun.offering import CapacityType
+from spotrun.run.billing import to_nano
+from spotrun.run.volume_prices import GOOGLES_MONTH_HOURS
 
-HOURS_PER_MONTH = 730
-"""Google's divisor from a price per month to a price per hour."""
-NANO_DOLLAR = Decimal("1e-9")
 _MARKETS = {"OnDemand": CapacityType.ON_DEMAND, "Preemptible": CapacityType.SPOT}
 _FAMILIES = {
     "A2": "a2",
@@ -135,7 +134,7 @@ def usd_per_hour(machine: Machine, place: Place, prices: PartPrices) -> Decimal 
         if price is None:
             return None
         total += amount * price
-    return total.quantize(NANO_DOLLAR)
+    return to_nano(total)
 
 
 def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
@@ -178,4 +177,4 @@ def _hourly(sku: Mapping[str, Any], unit: str) -> Decimal | None:
     price = usd(rates[0].get("unitPrice")) if len(rates) == 1 and expression.get("usageUnit") == unit else None
     if price is None or price <= 0:
         return None
-    return price / HOURS_PER_MONTH if unit.endswith(".mo") else price
+    return price / GOOGLES_MONTH_HOURS if unit.endswith(".mo") else price

@@ -12,7 +12,6 @@ from spotrun.report.html import listings
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, bar, bars, lane, legend, picture
 from spotrun.report.html.markup import Markup, element, figure, head, join, section, table
-from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, short_duration
 from spotrun.units import count_of
 
@@ -100,7 +99,7 @@ def _row(run: Compared, *, own: bool) -> Markup:
         element("td", summary.state),
         figure(count(len(summary.epochs)), len(summary.epochs)),
         figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
-        figure(dollars(per_epoch), optional_usd(per_epoch)),
+        figure(dollars(per_epoch), per_epoch),
         *listings.account_cells(summary.total, run.money, own=own),
     ]
     return element("tr", element("th", run.title, scope="row"), *cells)

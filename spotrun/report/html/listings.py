@@ -11,7 +11,6 @@ from spotrun.folder.machine_use import TypeUse
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
-from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.machine_use import HEADS, cells
 from spotrun.report.tables import count, dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells, lost_where
@@ -118,7 +117,7 @@ def _cut(rows: Sequence[object]) -> str:
 
 
 def _account(name: str, a: Account, shown: Money) -> Markup:
-    of_gangs = [figure(shown.waiting, usd_text(a.waiting_usd))] if a.size > 1 else []
+    of_gangs = [figure(shown.waiting, a.waiting_usd)] if a.size > 1 else []
     cells = account_cells(a, shown, own=a.at_home)
     return element("tr", element("th", name, scope="row", data_value=name), *cells, *of_gangs)
 
@@ -136,13 +135,13 @@ def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
     exact, paid = (*exact, a.counterfactual_usd), (*paid, shown.all_on_demand)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     return [
-        *(figure(text, usd_text(amount)) for text, amount in zip(paid, exact, strict=True)),
+        *(figure(text, amount) for text, amount in zip(paid, exact, strict=True)),
         figure(percent(a.savings), a.savings),
         *(duration(time) for time in times),
         *(figure(count(number), number) for number in (a.interruptions, a.steps_redone)),
         duration(a.paid),
         figure(percent(a.goodput), a.goodput),
-        figure(dollars(a.usd_per_productive_hour), optional_usd(a.usd_per_productive_hour)),
+        figure(dollars(a.usd_per_productive_hour), a.usd_per_productive_hour),
     ]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from html import escape
 
+from spotrun.report.machine_readable import usd_text
 from spotrun.units import shown
 
 TEXT_MAX = 2000
@@ -53,7 +55,8 @@ def section(title: str, *content: Content) -> Markup:
 
 def figure(text: str, value: object) -> Markup:
     """Return a cell. Its `data-value` is the exact figure, by which the buttons in the heads sort."""
-    return element("td", text, data_value="-Infinity" if value is None else value)
+    exact = usd_text(value) if isinstance(value, Decimal) else value
+    return element("td", text, data_value="-Infinity" if exact is None else exact)
 
 
 def head(content: Content) -> Markup:

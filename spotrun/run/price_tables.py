@@ -1,0 +1,50 @@
+"""
+Reads tables of published prices: JSON files in the packages that use them.
+
+A file is a list of tables, and each table has the fields of `PriceTable`. Prices are texts, so that no digit is lost.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import Annotated
+
+from msgspec import Meta, Struct, json
+
+
+class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Prices in `unit` as they were at `source` on the day, in the month or in the year `as_of`.
+
+    `prices` are by what is bought, and `spot` has the spot prices of those rows that have one. The table holds in
+    `regions`; if there are none, its rows name regions, or its prices are the same everywhere.
+    """
+
+    what: Annotated[str, Meta(min_length=1)]
+    as_of: Annotated[str, Meta(pattern=r"^20\d\d(-[01]\d(-[0-3]\d)?)?$")]
+    source: Annotated[str, Meta(pattern="https://")]
+    unit: Annotated[str, Meta(min_length=1)]
+    regions: tuple[str, ...] = ()
+    prices: Annotated[dict[str, Decimal], Meta(min_length=1)]
+    spot: dict[str, Decimal] = {}
+
+    def __post_init__(self) -> None:
+        for name, price in (*self.prices.items(), *self.spot.items()):
+            if not (price.is_finite() and price > 0):
+                raise ValueError(f"{name} has the price {price}")
+        if unknown := self.spot.keys() - self.prices.keys():
+            raise ValueError(f"{', '.join(sorted(unknown))} have a price on spot alone")
+
+
+@cache
+def price_tables(package: str, file: str) -> tuple[PriceTable, ...]:
+    """Return the tables of a file in a package."""
+    return json.decode(files(package).joinpath(file).read_bytes(), type=tuple[PriceTable, ...])
+
+
+def price_table(package: str, file: str, what: str) -> PriceTable:
+    """Return the table of `what` in a file of different tables."""
+    (found,) = (table for table in price_tables(package, file) if table.what == what)
+    return found
