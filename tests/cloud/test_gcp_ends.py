@@ -15,12 +15,12 @@ from tests.support import gce_launches
 from tests.support import gce_operations as kinds
 from tests.support.gce_bills import dollars
 from tests.support.gce_run import GceRun
-from tests.support.gce_server import GceServer
+from tests.support.google_server import GoogleServer
 from tests.support.world.faults import Killed
 
 
 @pytest.fixture
-def run(gce: GceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GceRun:
+def run(gce: GoogleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GceRun:
     gce_launches.reach(gce, tmp_path, monkeypatch)
     return GceRun(gce)
 

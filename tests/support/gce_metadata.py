@@ -15,6 +15,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT
+from tests.support.google_login import TOKEN
 from tests.support.http_server import HttpServer, Reply, Request
 
 ACCOUNTS = "instance/service-accounts/"
@@ -49,7 +50,7 @@ class GceMetadata:
         name: str = "spotrun-0123456789-7",
         zone: str = "us-central1-a",
         account: str = "run@p.iam.gserviceaccount.com",
-        token: str = "ya29.c.a-token_of.tests",
+        token: str = TOKEN,
     ) -> None:
         self.token = token
         self.replies: dict[str, Iterator[Reply | None]] = {}

@@ -14,7 +14,7 @@ from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
 from tests.support.decisions import spec
 from tests.support.gce_launches import CONFIG, REGION
-from tests.support.gce_server import GceServer
+from tests.support.google_server import GoogleServer
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -28,7 +28,7 @@ URI = f"gs://bucket/runs/r-{UID}"
 class GceRun:
     """A run with its ledger in memory, its instances in a project on this machine, and no agents of its own."""
 
-    def __init__(self, gce: GceServer) -> None:
+    def __init__(self, gce: GoogleServer) -> None:
         self.project = gce.project
         self.clock = cast(ManualClock, gce.project.clock)
         self._store = MemoryStore(self.clock)
