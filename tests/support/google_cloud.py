@@ -187,7 +187,7 @@ class GoogleCloud:
         self._before.pop(method, lambda: None)()
         asked = self._record(called, request)
         if asked.who == "" or request.bearer in self.logins.expired:
-            raise _rpc(asked, UNAUTHENTICATED)
+            raise _unauthenticated(asked)
         self._check(asked, [*called.faults, *described().request_faults(called, asked.body)])
         how = self._how(method, asked.nth)
         if isinstance(how, Reply):
@@ -274,7 +274,7 @@ class GoogleCloud:
         for permission in sorted(asks):
             if not self.permits(asked, permission):
                 self.denied.append((asked.who, permission))
-                raise _rpc(asked, forbidden(permission, asked.path))
+                raise _denied(asked, permission)
         if OVERWRITING in asks:
             self.changed.add((asked.who, asked.name))
 
@@ -327,6 +327,12 @@ class GoogleCloud:
         return bool(json.loads(self._asked_of_objects("GET", target).body).get("items"))
 
 
-def _rpc(asked: Asked, refusal: Refusal) -> Refusal:
-    """In the form of the service that was asked."""
-    return rpc_refusal(refusal.status, refusal.message) if asked.method.startswith(_RPC) else replace(refusal)
+def _unauthenticated(asked: Asked) -> Refusal:
+    is_rpc = asked.method.startswith(_RPC)
+    return rpc_refusal(401, UNAUTHENTICATED.message) if is_rpc else replace(UNAUTHENTICATED)
+
+
+def _denied(asked: Asked, permission: str) -> Refusal:
+    if asked.method.startswith(_RPC):
+        return rpc_refusal(403, f"Permission '{permission}' denied on resource (or it may not exist).")
+    return forbidden(permission, asked.resource)

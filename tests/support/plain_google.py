@@ -24,12 +24,12 @@ from google.auth import _exponential_backoff as pauses
 from google.auth import exceptions as auth
 from google.oauth2.credentials import Credentials
 
+from spotrun.clock import Clock
 from tests.support.gce_answers import Json, Refusal
 from tests.support.gcp_project import GoogleProject
 from tests.support.google_api import Asked
 from tests.support.google_cloud import TOKEN_PATH, GoogleCloud, Hang, How, Lost
 from tests.support.http_server import Reply, Request, as_json
-from tests.support.manual_clock import ManualClock
 
 LOGIN = "login"
 """Whoever is asked for a token."""
@@ -65,7 +65,7 @@ class PlainGoogle(GoogleCloud):
     operations are. What is `foreign` by its name is somebody else's.
     """
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.clock = clock
         self.fault: Callable[[str], Trouble | None] = lambda _: None
@@ -80,7 +80,7 @@ class PlainGoogle(GoogleCloud):
         """Whoever asks Google in this test asks this project."""
         monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", lambda _, asked, **how: self._sent(asked, **how))
         monkeypatch.setattr(google.auth, "default", self._logged_in)
-        monkeypatch.setattr(pauses.time, "sleep", self.clock.sleep)
+        monkeypatch.setattr(pauses, "time", self.clock)
 
     # -- what a run is told of its account (see Account) -------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class PlainGoogle(GoogleCloud):
         try:
             return self._response(asked, self._checked(Request(asked.method or "", asked.path_url, headers, text)))
         except Hang as hang:
-            self.clock.advance(timeout[1] if isinstance(timeout, tuple) else timeout)
+            self.clock.sleep(timeout[1] if isinstance(timeout, tuple) else timeout)
             raise requests.exceptions.ReadTimeout("by the test", request=asked) from hang
         except Lost as lost:
             raise requests.exceptions.ConnectionError("connection reset", request=asked) from lost
