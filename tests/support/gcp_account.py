@@ -11,7 +11,6 @@ from tests.support.answering_server import Answer, AnsweringServer
 from tests.support.cel import Resource, holds
 from tests.support.gce_agenda import Now
 from tests.support.gce_answers import Json
-from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_permissions import ALWAYS, OPTIONAL
 from tests.support.gcp_templates import conditions, permissions
 from tests.support.google_api import Asked
@@ -63,10 +62,8 @@ class GcpAccount(GoogleServer):
 
     def _granted_on_instance(self, asked: Asked) -> Json:
         """The condition is that of infra/gcp."""
-        place = "/".join(
-            ("projects", PROJECT, "zones", asked.arguments["zone"], "instances", asked.arguments["resource"])
-        )
-        holds_here = holds(conditions()["spotrunEnd"]["expression"], Resource(place, "compute.googleapis.com/Instance"))
+        instance = Resource(asked.path.rpartition("/")[0], "compute.googleapis.com/Instance")
+        holds_here = holds(conditions()["spotrunEnd"]["expression"], instance)
         granted = self.allowed if holds_here else self.allowed - UNDER_CONDITION
         return _answered({*asked.body["permissions"]} & granted)
 
