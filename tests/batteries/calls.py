@@ -131,9 +131,9 @@ def calls(cloud: CloudOfCalls, begin: Callable[[PlainRun], None]) -> Counter[str
         run = cloud.new_run(patch)
         begin(run)
         run.stored.clear()
-        before = Counter(run.account.asked)
+        before = Counter(run.account.counts)
         run.is_attended(HOUR_S)
-        asked = run.account.asked - before
+        asked = run.account.counts - before
     found = Counter({cloud.api(call): number for call, number in asked.items()})
     for call, number in run.stored.items():
         found[f"{cloud.store} {OF_STORE[call]}"] += number

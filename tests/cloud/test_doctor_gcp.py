@@ -44,9 +44,8 @@ def clock() -> ManualClock:
 def account(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
     """As infra/gcp makes it, in which the caller is a runner."""
     with GcpAccount(clock) as found:
-        found.reach(tmp_path, monkeypatch)
+        found.reach(monkeypatch, tmp_path)
         yield found
-    assert found.gce.faults == []
 
 
 def wanted(**facts: Any) -> ResourcesSpec:
@@ -86,14 +85,14 @@ def test_a_project_as_the_templates_make_it_passes_with_the_roles_of_a_runner(
 
 def test_nothing_is_launched_and_nothing_is_left(account: GcpAccount, clock: ManualClock) -> None:
     examined(clock)
-    assert account.gce.calls("compute.instances.insert") == []
-    assert (account.google.accounts, account.google.policies) == ({}, {})
+    assert account.calls("compute.instances.insert") == []
+    assert (account.iam.accounts, account.iam.policies) == ({}, {})
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed.clear()
     account.allowed.add("compute.projects.get")
-    account.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
+    account.iam.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
     for finding in all_findings(clock, store=None) + all_findings(clock):
         assert finding.hint or finding.verdict is Verdict.OK, finding
 
@@ -110,7 +109,7 @@ def test_where_nobody_is_logged_in_nothing_else_is_asked(
     assert "nobody is logged in" in found["identity"].detail
     assert "gcloud auth application-default login" in found["identity"].hint
     assert found["identity"].exit_code == CloudError.exit_code
-    assert account.gce.asked == []
+    assert account.asked == []
 
 
 def test_a_login_that_has_expired_is_told_as_such(
@@ -269,7 +268,7 @@ def rule(name: str, **facts: Any) -> dict[str, Any]:
 
 
 def test_a_rule_that_lets_something_in_is_warned_of(account: GcpAccount, clock: ManualClock) -> None:
-    account.gce.methods.firewalls = [rule("ssh-from-anywhere"), rule("ssh-too")]
+    account.methods.firewalls = [rule("ssh-from-anywhere"), rule("ssh-too")]
     finding = examined(clock)["ingress"]
     assert finding.verdict is Verdict.WARNED
     assert finding.detail == "something is let into the network spotrun: ssh-from-anywhere, ssh-too"
@@ -278,13 +277,13 @@ def test_a_rule_that_lets_something_in_is_warned_of(account: GcpAccount, clock: 
 
 def test_ssh_through_iap_and_rules_that_let_nothing_in_are_fine(account: GcpAccount, clock: ManualClock) -> None:
     other = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/global/networks/default"
-    account.gce.methods.firewalls = [
+    account.methods.firewalls = [
         rule("off", disabled=True),
         rule("out", direction="EGRESS"),
         rule("elsewhere", network=other),
     ]
     assert examined(clock)["ingress"].detail == "no rule lets anything into the network spotrun"
-    account.gce.methods.firewalls.append(rule("spotrun-ssh", sourceRanges=["35.235.240.0/20"]))
+    account.methods.firewalls.append(rule("spotrun-ssh", sourceRanges=["35.235.240.0/20"]))
     finding = examined(clock)["ingress"]
     assert finding.verdict is Verdict.OK
     assert "Identity-Aware Proxy" in finding.detail
@@ -353,38 +352,38 @@ def test_quotas_are_those_of_spot_of_on_demand_and_of_all_regions(account: GcpAc
 def test_spot_takes_from_the_quota_of_on_demand_where_none_of_its_own_was_granted(
     account: GcpAccount, clock: ManualClock
 ) -> None:
-    account.gce.project.set_quota(SPOT_L4, 0)
+    account.project.set_quota(SPOT_L4, 0)
     found = quotas(examined(clock, wanted(spot_policy="spot")))
     assert set(found) == {f"{L4} in us-central1", ALL_GPUS}
     assert {each.verdict for each in found.values()} == {Verdict.OK}
 
 
 def test_a_quota_of_nothing_is_a_warning_while_another_market_is_open(account: GcpAccount, clock: ManualClock) -> None:
-    account.gce.project.set_quota(L4, 0)
+    account.project.set_quota(L4, 0)
     found = examined(clock)
     assert failures(found) == {}
     finding = found[f"quota {L4} in us-central1"]
     assert finding.verdict is Verdict.WARNED
     assert "iam-admin/quotas" in finding.hint
-    account.gce.project.set_quota(SPOT_L4, 0, "us-east1")
+    account.project.set_quota(SPOT_L4, 0, "us-east1")
     assert failures(examined(clock, regions=("us-central1", "us-east1"))) == {}
 
 
 def test_quotas_that_let_nothing_start_are_a_failure(account: GcpAccount, clock: ManualClock) -> None:
-    account.gce.project.set_quota(L4, 0)
-    account.gce.project.set_quota(SPOT_L4, 0)
+    account.project.set_quota(L4, 0)
+    account.project.set_quota(SPOT_L4, 0)
     found = failures(examined(clock))
     assert set(found) == {f"quota {L4} in us-central1"}
     assert found[f"quota {L4} in us-central1"].exit_code == QuotaExceeded.exit_code
 
 
 def test_a_new_project_has_no_gpus_in_any_region(account: GcpAccount, clock: ManualClock) -> None:
-    account.gce.project.set_quota(ALL_GPUS, 0)
+    account.project.set_quota(ALL_GPUS, 0)
     assert set(failures(examined(clock, regions=("us-central1", "us-east1")))) == {f"quota {ALL_GPUS}"}
 
 
 def test_a_quota_of_one_instance_leaves_no_standby(account: GcpAccount, clock: ManualClock) -> None:
-    account.gce.project.set_quota(SPOT_L4, 1)
+    account.project.set_quota(SPOT_L4, 1)
     finding = quotas(examined(clock))[f"{SPOT_L4} in us-central1"]
     assert finding.verdict is Verdict.WARNED
     assert "no standby" in finding.detail
@@ -401,7 +400,7 @@ def test_a_quota_that_google_does_not_tell_is_unknown_and_not_zero(account: GcpA
 def test_a_quota_that_is_too_small_is_a_warning_while_that_of_the_other_market_is_unknown(
     account: GcpAccount, clock: ManualClock
 ) -> None:
-    account.gce.project.set_quota("PREEMPTIBLE_NVIDIA_H100_GPUS", 4)
+    account.project.set_quota("PREEMPTIBLE_NVIDIA_H100_GPUS", 4)
     resources = wanted(instance_type="a3-highgpu-8g", accelerators=read_accelerators("H100:8"))
     found = examined(clock, resources)
     assert failures(found) == {}
@@ -420,15 +419,15 @@ def test_quotas_that_nobody_may_read_are_unknown_too(account: GcpAccount, clock:
 
 
 def test_an_account_that_google_does_not_know_yet_is_waited_for(account: GcpAccount, clock: ManualClock) -> None:
-    account.google.new_accounts_are_known = False
+    account.iam.new_accounts_are_known = False
     knowing = Knowing(account, LOOK_AGAIN_S * 2)
-    account.gce.project.clock = knowing
+    account.project.clock = knowing
     found = all_findings(knowing)
     (told,) = [each for each in found if each.verdict is Verdict.WAITS]
     assert told.name == "service account"
     assert "20s at most" in told.detail
     assert not [each for each in found if each.verdict is Verdict.FAILED]
-    assert account.google.accounts == {}
+    assert account.iam.accounts == {}
 
 
 class Knowing(ManualClock):
@@ -441,14 +440,14 @@ class Knowing(ManualClock):
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
         self._left -= seconds
-        self._account.google.new_accounts_are_known = self._left <= 0
+        self._account.iam.new_accounts_are_known = self._left <= 0
 
 
 def test_an_account_that_never_comes_to_be_known_is_found_and_removed(account: GcpAccount, clock: ManualClock) -> None:
-    account.google.new_accounts_are_known = False
+    account.iam.new_accounts_are_known = False
     found = failures(examined(clock))
     assert set(found) == {"service account"}
-    assert account.google.accounts == {}
+    assert account.iam.accounts == {}
 
 
 def test_an_organization_that_lets_nobody_make_accounts_is_quoted(account: GcpAccount, clock: ManualClock) -> None:
@@ -463,7 +462,7 @@ def test_an_organization_that_lets_nobody_make_accounts_is_quoted(account: GcpAc
 
 
 def test_a_project_that_is_full_of_accounts_is_found(account: GcpAccount, clock: ManualClock) -> None:
-    account.google.accounts_max = 0
+    account.iam.accounts_max = 0
     finding = failures(examined(clock))["service account"]
     assert finding.exit_code == QuotaExceeded.exit_code
     assert "reap --cloud gcp" in finding.hint
@@ -472,7 +471,7 @@ def test_a_project_that_is_full_of_accounts_is_found(account: GcpAccount, clock:
 def others(account: GcpAccount, *names: str) -> None:
     for name in names:
         email = f"{name}@{PROJECT}.iam.gserviceaccount.com"
-        account.google.accounts[email] = {"email": email, "name": f"projects/{PROJECT}/serviceAccounts/{email}"}
+        account.iam.accounts[email] = {"email": email, "name": f"projects/{PROJECT}/serviceAccounts/{email}"}
 
 
 def test_an_account_for_all_runs_is_looked_at_instead(account: GcpAccount, clock: ManualClock) -> None:
@@ -483,13 +482,13 @@ def test_an_account_for_all_runs_is_looked_at_instead(account: GcpAccount, clock
     found = examined(clock, service_account=SHARED)
     assert found["service account"].detail.startswith(f"{SHARED} serves all runs")
     assert found["other accounts"].verdict is Verdict.OK
-    assert account.gce.calls("iam.projects.serviceAccounts.create") == []
+    assert account.calls("iam.projects.serviceAccounts.create") == []
 
 
 def test_other_accounts_with_roles_are_warned_of(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed.add("resourcemanager.projects.getIamPolicy")
     others(account, "billing-robot", "harmless", "switched-off", "spotrun-0123456789")
-    account.google.accounts[f"switched-off@{PROJECT}.iam.gserviceaccount.com"]["disabled"] = True
+    account.iam.accounts[f"switched-off@{PROJECT}.iam.gserviceaccount.com"]["disabled"] = True
     member = f"serviceAccount:billing-robot@{PROJECT}.iam.gserviceaccount.com"
     account.grants = [{"role": "roles/editor", "members": [member, "user:ada@example.com"]}]
     finding = examined(clock)["other accounts"]
@@ -513,7 +512,7 @@ def test_other_accounts_whose_roles_nobody_may_read_are_unknown(account: GcpAcco
 
 
 def test_a_bucket_that_keeps_what_is_deleted_is_warned_of(account: GcpAccount, clock: ManualClock) -> None:
-    account.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
+    account.iam.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
     finding = examined(clock)["soft delete"]
     assert finding.verdict is Verdict.WARNED
     assert "7 more days" in finding.detail
@@ -521,12 +520,12 @@ def test_a_bucket_that_keeps_what_is_deleted_is_warned_of(account: GcpAccount, c
 
 
 def test_a_bucket_that_lets_nothing_be_deleted_is_found(account: GcpAccount, clock: ManualClock) -> None:
-    account.bucket |= {"retentionPolicy": {"retentionPeriod": "86400"}}
+    account.iam.bucket |= {"retentionPolicy": {"retentionPeriod": "86400"}}
     assert "--clear-retention-period" in failures(examined(clock))["retention"].hint
 
 
 def test_a_bucket_without_uniform_access_is_found(account: GcpAccount, clock: ManualClock) -> None:
-    account.google.uniform = False
+    account.iam.uniform = False
     found = failures(examined(clock))
     assert "--uniform-bucket-level-access" in found["bucket access"].hint
     others(account, "trainer")
@@ -543,7 +542,7 @@ def test_regions_that_are_far_from_the_bucket_are_warned_of(account: GcpAccount,
     finding = examined(clock, regions=("us-central1", "us-east1"))["bucket location"]
     assert finding.verdict is Verdict.WARNED
     assert finding.detail == "the bucket is in us-central1, and instances may be in us-east1"
-    account.bucket |= {"location": "US", "locationType": "multi-region"}
+    account.iam.bucket |= {"location": "US", "locationType": "multi-region"}
     assert "bucket location" not in examined(clock, regions=("us-central1", "us-east1"))
 
 
@@ -611,9 +610,9 @@ def test_a_project_that_carries_no_run_is_an_error(account: GcpAccount, sandbox:
 
 def test_the_page_shows_what_was_printed(account: GcpAccount, sandbox: Sandbox, store: str) -> None:
     account.allowed.remove("compute.instances.setLabels")
-    account.gce.project.set_quota(ALL_GPUS, 0)
-    account.gce.methods.firewalls = [rule("default-allow-ssh")]
-    account.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
+    account.project.set_quota(ALL_GPUS, 0)
+    account.methods.firewalls = [rule("default-allow-ssh")]
+    account.iam.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
     told = sandbox.call("doctor", "gcp", "--accelerators", "L4:1", "--store", store, code=QuotaExceeded.exit_code)
     commands = (command for block in blocks(ROOT / "docs" / "gcp.md") for command in block.commands())
     (shown,) = (output for command, output in commands if command == "spotrun doctor gcp JOB.yaml" and output)

@@ -33,9 +33,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def account(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
     with GcpAccount(clock) as found:
-        found.reach(tmp_path, monkeypatch)
+        found.reach(monkeypatch, tmp_path)
         yield found
-    assert found.gce.faults == []
 
 
 CONFIG = GcpConfig(regions=("us-central1",), image=DEEP_LEARNING_IMAGE)
@@ -58,7 +57,7 @@ def test_a_permission_that_alone_is_missing_is_named(account: GcpAccount, clock:
     account.allowed.remove(permission)
     found = [each for each in findings(clock) if each.verdict is not Verdict.OK]
     assert any(permission in f"{each.name} {each.detail}" for each in found), permission
-    assert account.google.accounts == {}
+    assert account.iam.accounts == {}
 
 
 def test_where_none_is_missing_none_is_named(account: GcpAccount, clock: ManualClock) -> None:
@@ -94,7 +93,7 @@ def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_a
     (told,) = [each for each in findings(clock) if each.name == rights.END]
     assert told.verdict is Verdict.FAILED
     assert told.detail == f"you may not end {name}: compute.instances.delete is missing"
-    assert account.gce.project.vm(name).ending == []
+    assert account.project.vm(name).ending == []
 
 
 def test_an_owner_has_the_rights_that_a_condition_hides(
@@ -115,7 +114,7 @@ def test_what_the_doctor_asks_for_is_what_the_roles_have() -> None:
 def test_runs_that_share_an_account_need_fewer_rights(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed -= {"iam.serviceAccounts.create", "iam.serviceAccounts.delete", *rights.FOR_FOLDERS}
     email = SHARED
-    account.google.accounts[email] = {"email": email, "name": f"projects/acme-training/serviceAccounts/{email}"}
+    account.iam.accounts[email] = {"email": email, "name": f"projects/acme-training/serviceAccounts/{email}"}
     assert [each for each in findings(clock, SHARED) if each.verdict is Verdict.FAILED] == []
     assert [each for each in findings(clock) if each.verdict is Verdict.FAILED]
 
@@ -135,13 +134,13 @@ def test_each_call_of_the_doctor_is_one_that_the_table_of_permissions_has(
 ) -> None:
     account.allowed.add("resourcemanager.projects.getIamPolicy")
     findings(clock)
-    assert {each.method for each in account.gce.asked} <= {*ALWAYS, *OPTIONAL}
+    assert {each.method for each in account.asked} <= {*ALWAYS, *OPTIONAL}
 
 
 def test_the_rights_are_asked_for_in_one_call_each(account: GcpAccount, clock: ManualClock) -> None:
     findings(clock)
-    asked = account.gce.calls("cloudresourcemanager.projects.testIamPermissions")
+    asked = account.calls("cloudresourcemanager.projects.testIamPermissions")
     assert [len(each.body["permissions"]) for each in asked] == [
         len({*rights.NEEDED, *rights.FOR_ACCOUNTS, *rights.ASIDE, *rights.UNDER_CONDITION})
     ]
-    assert len(account.gce.calls("storage.buckets.testIamPermissions")) == 1
+    assert len(account.calls("storage.buckets.testIamPermissions")) == 1

@@ -23,11 +23,12 @@ from spotrun.instance import LaunchRequest
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support.eventually import eventually
+from tests.support.gce_catalog import PROJECT
 from tests.support.gce_machines import GceMachine
 from tests.support.gce_metadata import GceMetadata
-from tests.support.gcp_gate import Gate, gate_before
-from tests.support.gcp_project import PROJECT
+from tests.support.google_server import GoogleServer
 from tests.support.histories import offering
+from tests.support.http_server import as_json
 from tests.support.machines import LATE_TEE
 from tests.support.object_stores import RunningServer
 
@@ -56,16 +57,15 @@ esac
 class Bench:
     """Two runs in a bucket, and one machine of the first. Its clock runs 60 times as fast as ours."""
 
-    def __init__(self, folder: Path, gate: Gate, runs: str) -> None:
-        self.gate, self.runs = gate, runs
-        clock = ScaledClock(datetime.now(UTC), 60.0)
+    def __init__(self, folder: Path, google: GoogleServer, clock: ScaledClock, runs: str) -> None:
+        self.google, self.runs = google, runs
         accounts = RunAccounts(Google(clock), clock)
         for uid in (UID, OTHER):
             accounts.make(uid, self.uri(uid))
         self.store: Store = open_store(self.uri(UID))
         self._off = threading.Event()
         email = account_address(UID, PROJECT)
-        metadata = GceMetadata(f"spotrun-{UID}-7", account=email, token=gate.token_of(email))
+        metadata = GceMetadata(f"spotrun-{UID}-7", account=email, token=google.token_of(email))
         self.machine = GceMachine(folder / "disk", metadata, clock, self._off.set)
 
     def uri(self, uid: str) -> str:
@@ -82,7 +82,7 @@ class Bench:
         request = LaunchRequest(
             token=f"{of}-7", run_uid=of, run_uri=self.uri(of), launch=7, offering=offering(), time_to_live=live
         )
-        image = {"API_ENDPOINT_OVERRIDE": self.gate.endpoint, "PATH": f"{BIN}:{os.defpath}"}
+        image = {"API_ENDPOINT_OVERRIDE": self.google.url, "PATH": f"{BIN}:{os.defpath}"}
         script = startup_script(request, timedelta(seconds=notice_s))
         self.machine.start(script.encode(), image, {**AT_ONCE, **tools})
 
@@ -112,10 +112,10 @@ def bench(
     servers: Callable[[str], RunningServer],
 ) -> Iterator[Bench]:
     server = servers("gs")
-    with gate_before(server.endpoint) as gate:
-        gate.reach(monkeypatch, tmp_path)
-        monkeypatch.setenv("API_ENDPOINT_OVERRIDE", gate.endpoint)
-        bench = Bench(tmp_path, gate, f"{server.new_prefix()}/{request.param}")
+    clock = ScaledClock(datetime.now(UTC), 60.0)
+    with GoogleServer(clock, server.endpoint) as google:
+        google.reach(monkeypatch, tmp_path)
+        bench = Bench(tmp_path, google, clock, f"{server.new_prefix()}/{request.param}")
         CLOUD.furnish(bench.store)
         yield bench
         bench.close()
@@ -153,8 +153,8 @@ def test_a_machine_whose_image_has_no_pytorch_leaves_that_to_its_agent(bench: Be
 
 
 def test_a_machine_waits_for_its_account_to_be_known(bench: Bench) -> None:
-    bench.gate.refuse("storage.objects.list", 401, {"error": {"code": 401}}, times=2)
-    bench.gate.refuse("storage.objects.get", 403, {"error": {"code": 403}}, times=2)
+    bench.google.fail("storage.objects.list", as_json({"error": {"code": 401}}, 401), times=2)
+    bench.google.fail("storage.objects.get", as_json({"error": {"code": 403}}, 403), times=2)
     bench.start(image_with("echo here I am"))
     assert "here I am" in bench.powers_off()
 
@@ -164,7 +164,7 @@ def test_a_machine_that_cannot_read_its_run_powers_off_and_has_written_nothing(b
     said = bench.powers_off()
     assert said.count("error: 403") == 9
     assert "the run's folder cannot be read: power off" in said
-    asked = {each.method for each in bench.gate.asked if each.member.endswith(account_address(UID, PROJECT))}
+    asked = {each.method for each in bench.google.asked if each.who.endswith(account_address(UID, PROJECT))}
     assert asked == {"storage.objects.list"}
 
 

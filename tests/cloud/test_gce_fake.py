@@ -23,9 +23,9 @@ from libcloud.compute.types import NodeState
 from tests.support.gce_answers import RATE_LIMIT
 from tests.support.gce_calls import IMAGE, ZONE, GceCalls
 from tests.support.gce_libcloud import libcloud_on
-from tests.support.gce_logins import TOKEN
-from tests.support.gce_server import GceServer
 from tests.support.gcloud_commands import GCLOUD, executed
+from tests.support.google_login import TOKEN
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 
 needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on the PATH")
@@ -34,7 +34,7 @@ OWN = {"spotrun-run": "0123456789"}
 
 
 @pytest.fixture
-def clock(gce: GceServer) -> ManualClock:
+def clock(gce: GoogleServer) -> ManualClock:
     assert isinstance(gce.project.clock, ManualClock)
     return gce.project.clock
 
@@ -43,7 +43,7 @@ def clock(gce: GceServer) -> ManualClock:
 
 
 @pytest.fixture
-def libcloud(gce: GceServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def libcloud(gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whenever it looks at an operation, a second has passed: it does not wait as the others do."""
     gce.hook = lambda method, _: clock.advance(1) if method == "compute.zoneOperations.get" else None
     return libcloud_on(gce, tmp_path, monkeypatch)
@@ -71,7 +71,7 @@ def test_libcloud_finds_what_there_is(libcloud: Any) -> None:
 
 
 def test_libcloud_creates_finds_and_destroys_a_preemptible_node(
-    gce: GceServer, libcloud: Any, create: Callable[..., Any]
+    gce: GoogleServer, libcloud: Any, create: Callable[..., Any]
 ) -> None:
     made = create(ex_labels=OWN)
     assert (made.name, made.state, made.extra["status"]) == ("one", NodeState.RUNNING, "RUNNING")
@@ -89,7 +89,7 @@ def test_libcloud_creates_finds_and_destroys_a_preemptible_node(
 
 
 def test_libcloud_sees_that_a_node_was_preempted(
-    gce: GceServer, clock: ManualClock, libcloud: Any, create: Callable[..., Any]
+    gce: GoogleServer, clock: ManualClock, libcloud: Any, create: Callable[..., Any]
 ) -> None:
     create()
     gce.project.preempt("one")
@@ -98,7 +98,7 @@ def test_libcloud_sees_that_a_node_was_preempted(
 
 
 def test_libcloud_hears_of_a_stockout_and_of_a_name_in_use(
-    gce: GceServer, libcloud: Any, create: Callable[..., Any]
+    gce: GoogleServer, libcloud: Any, create: Callable[..., Any]
 ) -> None:
     gce.project.stock_out(ZONE, "n1-standard-1")
     with pytest.raises(GoogleBaseError) as stockout:
@@ -111,7 +111,7 @@ def test_libcloud_hears_of_a_stockout_and_of_a_name_in_use(
         create()
 
 
-def test_libcloud_reads_refusals(gce: GceServer, libcloud: Any, create: Callable[..., Any]) -> None:
+def test_libcloud_reads_refusals(gce: GoogleServer, libcloud: Any, create: Callable[..., Any]) -> None:
     gce.fail("compute.instances.aggregatedList", RATE_LIMIT)
     with pytest.raises(GoogleBaseError) as limited:
         libcloud.list_nodes("all")
@@ -122,7 +122,7 @@ def test_libcloud_reads_refusals(gce: GceServer, libcloud: Any, create: Callable
 
 
 @pytest.fixture
-def client(gce: GceServer) -> Callable[[Any], Any]:
+def client(gce: GoogleServer) -> Callable[[Any], Any]:
     """Of a class of google-cloud-compute."""
     options = {"api_endpoint": gce.url}
     return lambda kind: kind(credentials=Credentials(TOKEN), client_options=options)
@@ -135,7 +135,7 @@ def instances(client: Callable[[Any], Any]) -> compute_v1.InstancesClient:
 
 
 @pytest.fixture
-def done(gce: GceServer, client: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def done(gce: GoogleServer, client: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """An operation, when it is over."""
     operations = client(compute_v1.ZoneOperationsClient)
     place = {"project": gce.project.name, "zone": ZONE}
@@ -148,7 +148,7 @@ def done(gce: GceServer, client: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return done
 
 
-def insert(gce: GceServer, name: str = "one", request_id: str | None = None) -> compute_v1.InsertInstanceRequest:
+def insert(gce: GoogleServer, name: str = "one", request_id: str | None = None) -> compute_v1.InsertInstanceRequest:
     disk = compute_v1.AttachedDiskInitializeParams(source_image=IMAGE, disk_size_gb=100, labels=OWN)
     limit = compute_v1.Duration(seconds=7200)
     instance = compute_v1.Instance(
@@ -170,13 +170,13 @@ def insert(gce: GceServer, name: str = "one", request_id: str | None = None) -> 
     )
 
 
-def listed(gce: GceServer, instances: Any, text: str = "labels.spotrun-run:*") -> list[Any]:
+def listed(gce: GoogleServer, instances: Any, text: str = "labels.spotrun-run:*") -> list[Any]:
     request = compute_v1.AggregatedListInstancesRequest(project=gce.project.name, filter=text, max_results=1)
     return [each for _, scope in instances.aggregated_list(request) for each in scope.instances]
 
 
 def test_googles_client_makes_lists_and_deletes_an_instance(
-    gce: GceServer, instances: Any, done: Callable[[Any], Any]
+    gce: GoogleServer, instances: Any, done: Callable[[Any], Any]
 ) -> None:
     operation = done(instances.insert_unary(insert(gce)))
     assert (operation.operation_type, operation.error.errors) == ("insert", [])
@@ -193,7 +193,7 @@ def test_googles_client_makes_lists_and_deletes_an_instance(
 
 
 def test_googles_client_gets_the_same_operation_for_a_repeated_request(
-    gce: GceServer, instances: Any, done: Callable[[Any], Any]
+    gce: GoogleServer, instances: Any, done: Callable[[Any], Any]
 ) -> None:
     request = insert(gce, request_id=str(uuid4()))
     first, again = instances.insert_unary(request), instances.insert_unary(request)
@@ -205,7 +205,7 @@ def test_googles_client_gets_the_same_operation_for_a_repeated_request(
 
 
 def test_googles_client_reads_the_errors_of_an_operation(
-    gce: GceServer, instances: Any, done: Callable[[Any], Any]
+    gce: GoogleServer, instances: Any, done: Callable[[Any], Any]
 ) -> None:
     gce.project.stock_out(ZONE, "g2-standard-4")
     (stockout,) = done(instances.insert_unary(insert(gce))).error.errors
@@ -223,7 +223,7 @@ def test_googles_client_reads_the_errors_of_an_operation(
 
 
 def test_googles_client_sees_a_preemption_among_the_operations(
-    gce: GceServer, instances: Any, client: Callable[[Any], Any], done: Callable[[Any], Any]
+    gce: GoogleServer, instances: Any, client: Callable[[Any], Any], done: Callable[[Any], Any]
 ) -> None:
     done(instances.insert_unary(insert(gce)))
     gce.project.preempt_at_once("one")
@@ -237,7 +237,7 @@ def test_googles_client_sees_a_preemption_among_the_operations(
 
 
 def test_googles_client_reads_refusals_and_what_there_is(
-    gce: GceServer, instances: Any, client: Callable[[Any], Any]
+    gce: GoogleServer, instances: Any, client: Callable[[Any], Any]
 ) -> None:
     gce.fail("compute.instances.aggregatedList", RATE_LIMIT)
     with pytest.raises(Forbidden, match="Rate Limit Exceeded"):
@@ -261,7 +261,7 @@ def test_googles_client_reads_refusals_and_what_there_is(
 
 
 @pytest.fixture
-def gcloud(gce: GceServer, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def gcloud(gce: GoogleServer, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     token = tmp_path / "token of gcloud"
     token.write_text(TOKEN)
     variables = {**gce.environment, "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(token)}
@@ -289,7 +289,7 @@ def told(done: subprocess.CompletedProcess[str]) -> list[Any]:
 
 @needs_gcloud
 def test_gcloud_creates_lists_and_preempts_an_instance(
-    gce: GceServer, clock: ManualClock, gcloud: Callable[..., subprocess.CompletedProcess[str]]
+    gce: GoogleServer, clock: ManualClock, gcloud: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     running = {"name": "one", "status": "RUNNING"}
     assert told(
@@ -311,7 +311,7 @@ def test_gcloud_creates_lists_and_preempts_an_instance(
 
 
 @needs_gcloud
-def test_gcloud_hears_of_a_stockout(gce: GceServer, gcloud: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_gcloud_hears_of_a_stockout(gce: GoogleServer, gcloud: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     gce.project.stock_out(ZONE, "g2-standard-4")
     failed = gcloud(CREATE)
     assert failed.returncode == 1
@@ -322,7 +322,7 @@ def test_gcloud_hears_of_a_stockout(gce: GceServer, gcloud: Callable[..., subpro
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
-def test_what_our_own_calls_make_the_strangers_see_too(gce: GceServer, libcloud: Any, instances: Any) -> None:
+def test_what_our_own_calls_make_the_strangers_see_too(gce: GoogleServer, libcloud: Any, instances: Any) -> None:
     GceCalls(gce).run("one")
     assert [each.name for each in libcloud.list_nodes("all")] == ["one"]
     assert [each.name for each in listed(gce, instances)] == ["one"]

@@ -31,10 +31,13 @@ from tests.support.gce_answers import (
 )
 from tests.support.gce_calls import ON_DEMAND, SPOT_FOR_TWO_HOURS, ZONE, GceCalls, wished
 from tests.support.gce_charges import MONTH_H
-from tests.support.gce_logins import RUNNER
 from tests.support.gce_metadata import gce_metadata
-from tests.support.gce_server import ANY, GceServer, Hang, Lost
 from tests.support.gce_vm import Vm
+from tests.support.gcp_project import RUNNER
+from tests.support.google_api import Asked
+from tests.support.google_cloud import ANY, Hang, Lost
+from tests.support.google_login import TOKEN
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 
 PREEMPTED = "compute.instances.preempted"
@@ -42,12 +45,12 @@ INSERT, DELETE = "compute.instances.insert", "compute.instances.delete"
 
 
 @pytest.fixture
-def calls(gce: GceServer) -> GceCalls:
+def calls(gce: GoogleServer) -> GceCalls:
     return GceCalls(gce)
 
 
 @pytest.fixture
-def wait(gce: GceServer) -> Callable[..., None]:
+def wait(gce: GoogleServer) -> Callable[..., None]:
     """Let so much time pass."""
     clock = gce.project.clock
     assert isinstance(clock, ManualClock)
@@ -79,14 +82,14 @@ def test_an_insert_is_answered_before_anything_is_decided(calls: GceCalls, wait:
     assert datetime.fromisoformat(running["lastStartTimestamp"]) > datetime.fromisoformat(running["creationTimestamp"])
 
 
-def test_waiting_for_an_operation_takes_two_minutes_at_most(gce: GceServer, calls: GceCalls) -> None:
+def test_waiting_for_an_operation_takes_two_minutes_at_most(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.timings.boot = timedelta(minutes=5)
     before = gce.project.now
     assert calls.waited(calls.insert(wished("one")))["status"] == "RUNNING"
     assert timedelta(minutes=2) <= gce.project.now - before < timedelta(minutes=2, seconds=5)
 
 
-def test_a_wait_may_return_at_once(gce: GceServer, calls: GceCalls) -> None:
+def test_a_wait_may_return_at_once(gce: GoogleServer, calls: GceCalls) -> None:
     gce.methods.waits = False
     before = gce.project.now
     assert calls.waited(calls.insert(wished("one")))["status"] == "PENDING"
@@ -101,7 +104,7 @@ def test_a_repeated_request_id_answers_the_same_operation_whatever_else_it_says(
     assert calls.names() == ["one"]
 
 
-def test_a_request_id_is_forgotten(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_a_request_id_is_forgotten(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     request = str(uuid4())
     calls.insert(wished("one"), requestId=request)
     gce.project.operations.request_ids_count = timedelta(minutes=10)
@@ -198,7 +201,7 @@ def error_of(operation: Any) -> Any:
     return error
 
 
-def test_a_stockout_comes_in_the_operation_and_names_zones_that_have_some(gce: GceServer, calls: GceCalls) -> None:
+def test_a_stockout_comes_in_the_operation_and_names_zones_that_have_some(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.stock_out("us-central1-a", "g2-standard-4", "SPOT")
     gce.project.stock_out("us-central1-b", "g2-standard-4")
     operation = calls.waited(calls.insert(wished("one")))
@@ -212,7 +215,7 @@ def test_a_stockout_comes_in_the_operation_and_names_zones_that_have_some(gce: G
     calls.run("one")
 
 
-def test_quotas_are_of_a_region_and_spot_takes_the_preemptible_one(gce: GceServer, calls: GceCalls) -> None:
+def test_quotas_are_of_a_region_and_spot_takes_the_preemptible_one(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, "us-central1")
     gce.project.set_quota("NVIDIA_L4_GPUS", 1, "us-central1")
     calls.run("one")
@@ -226,14 +229,14 @@ def test_quotas_are_of_a_region_and_spot_takes_the_preemptible_one(gce: GceServe
     assert "NVIDIA_H100_GPUS" not in quotas  # unknown is not zero
 
 
-def test_spot_takes_the_standard_quota_where_no_preemptible_one_was_granted(gce: GceServer, calls: GceCalls) -> None:
+def test_spot_takes_the_standard_quota_where_no_preemptible_one_was_granted(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
     calls.run("one")
     gce.project.set_quota("NVIDIA_L4_GPUS", 1)
     assert error_of(calls.waited(calls.insert(wished("two"))))["code"] == "QUOTA_EXCEEDED"
 
 
-def test_the_quota_of_all_regions_is_the_projects(gce: GceServer, calls: GceCalls) -> None:
+def test_the_quota_of_all_regions_is_the_projects(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.set_quota("GPUS_ALL_REGIONS", 0)
     error = error_of(calls.waited(calls.insert(wished("one"))))
     assert "GPUS_ALL_REGIONS" in error["message"]
@@ -242,7 +245,7 @@ def test_the_quota_of_all_regions_is_the_projects(gce: GceServer, calls: GceCall
     assert quotas["GPUS_ALL_REGIONS"] == 0
 
 
-def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GceServer, calls: GceCalls) -> None:
+def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.accounts = {"known@acme-training.iam.gserviceaccount.com"}
     body = wished("one", serviceAccounts=[{"email": "new@acme-training.iam.gserviceaccount.com", "scopes": []}])
     error = error_of(calls.waited(calls.insert(body)))
@@ -251,7 +254,7 @@ def test_an_account_that_is_not_there_is_told_in_the_operation(gce: GceServer, c
 
 
 def test_an_operation_fails_as_it_is_told_to_and_the_instance_may_be_there_all_the_same(
-    gce: GceServer, calls: GceCalls
+    gce: GoogleServer, calls: GceCalls
 ) -> None:
     gce.fail(INSERT, TAKEN_WHILE_MADE)
     assert error_of(calls.waited(calls.insert(wished("one"))))["code"] == "UNSUPPORTED_OPERATION"
@@ -265,7 +268,7 @@ def test_an_operation_fails_as_it_is_told_to_and_the_instance_may_be_there_all_t
 
 
 def test_a_preemption_is_noticed_then_signalled_then_done(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one")
     gce.project.preempt("one")
@@ -282,7 +285,7 @@ def test_a_preemption_is_noticed_then_signalled_then_done(
 
 
 def test_without_an_action_a_preempted_instance_stays_with_its_disk(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one", scheduling={"provisioningModel": "SPOT"})
     gce.project.preempt("one", notice=timedelta())
@@ -291,7 +294,7 @@ def test_without_an_action_a_preempted_instance_stays_with_its_disk(
     assert calls.call("GET", f"zones/{ZONE}/disks/one").status == 200
 
 
-def test_the_api_sees_a_guests_death_later(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_the_api_sees_a_guests_death_later(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     calls.run("one")
     gce.project.lag(timedelta(minutes=3))
     gce.project.preempt("one", notice=timedelta())
@@ -306,7 +309,7 @@ def test_the_api_sees_a_guests_death_later(gce: GceServer, calls: GceCalls, wait
 
 
 def test_an_instance_that_is_dead_unseen_can_be_deleted_and_was_preempted_all_the_same(
-    gce: GceServer, calls: GceCalls
+    gce: GoogleServer, calls: GceCalls
 ) -> None:
     calls.run("one")
     gce.project.lag(timedelta(minutes=3))
@@ -318,7 +321,7 @@ def test_an_instance_that_is_dead_unseen_can_be_deleted_and_was_preempted_all_th
 
 
 def test_a_power_off_from_inside_leaves_instance_and_disk(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one")
     gce.project.power_off("one")
@@ -330,7 +333,7 @@ def test_a_power_off_from_inside_leaves_instance_and_disk(
     assert kinds(calls)[1:] == ["compute.instances.guestTerminate", "delete"]
 
 
-def test_a_limit_may_outlive_a_power_off(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_a_limit_may_outlive_a_power_off(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     gce.project.limit_outlives_power_off = True
     calls.run("one")
     gce.project.power_off("one")
@@ -340,7 +343,7 @@ def test_a_limit_may_outlive_a_power_off(gce: GceServer, calls: GceCalls, wait: 
 
 
 def test_a_power_off_after_the_signal_is_the_preemptions_end(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one")
     gce.project.preempt("one")
@@ -351,7 +354,7 @@ def test_a_power_off_after_the_signal_is_the_preemptions_end(
 
 
 def test_a_power_off_within_the_notice_is_the_guests_own(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one")
     gce.project.preempt("one")
@@ -386,7 +389,7 @@ def test_the_older_kind_of_preemptible_ends_after_a_day(calls: GceCalls, wait: C
 
 
 def test_a_host_error_stops_what_is_not_to_be_restarted(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one", scheduling={**ON_DEMAND, "automaticRestart": False})
     calls.run("two", scheduling=ON_DEMAND)
@@ -416,7 +419,7 @@ def test_a_delete_takes_its_time_and_a_second_one_ends_with_it(calls: GceCalls) 
     assert calls.delete("one").status == 404
 
 
-def test_a_delete_can_be_answered_and_do_nothing(gce: GceServer, calls: GceCalls) -> None:
+def test_a_delete_can_be_answered_and_do_nothing(gce: GoogleServer, calls: GceCalls) -> None:
     calls.run("one")
     gce.fail(DELETE, NOTHING_DONE)
     assert "error" not in calls.waited(calls.delete("one"))
@@ -433,7 +436,7 @@ def test_a_stopped_instance_keeps_its_disk(calls: GceCalls) -> None:
     assert calls.call("DELETE", f"zones/{ZONE}/disks/one").reason == "resourceInUseByAnotherResource"
 
 
-def test_operations_are_kept_for_some_days(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_operations_are_kept_for_some_days(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     calls.run("one")
     calls.waited(calls.delete("one"))
     wait(days=13)
@@ -465,7 +468,7 @@ BRIEF = {**SPOT_FOR_TWO_HOURS, "maxRunDuration": {"seconds": "30"}}
 SCRIPT = {"items": [{"key": "startup-script", "value": "true"}]}
 
 
-def test_whoever_executes_instances_is_told_what_happens_to_them(gce: GceServer, calls: GceCalls) -> None:
+def test_whoever_executes_instances_is_told_what_happens_to_them(gce: GoogleServer, calls: GceCalls) -> None:
     gce.project.machines = told = Told()
     calls.run("one", metadata=SCRIPT)
     gce.project.preempt("one", notice=timedelta())
@@ -475,13 +478,14 @@ def test_whoever_executes_instances_is_told_what_happens_to_them(gce: GceServer,
 
 def test_they_are_told_by_the_clock_though_nobody_asks() -> None:
     told = Told()
-    with GceServer(ScaledClock(datetime.now(UTC), 200.0), told) as gce:
+    server = GoogleServer(ScaledClock(datetime.now(UTC), 200.0))
+    server.project.machines = told
+    with server as gce:
         GceCalls(gce).insert(wished("one", metadata=SCRIPT, scheduling=BRIEF))
         eventually(lambda: told.events == ["started true"])
         asked = len(gce.asked)
         eventually(lambda: told.events == ["started true", "stopping", "ended"])
         assert len(gce.asked) == asked == 1
-        assert gce.faults == []
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------
@@ -515,7 +519,7 @@ def test_a_filter_that_is_none_is_refused(calls: GceCalls, text: str) -> None:
     assert calls.call("GET", "aggregated/instances", filter=text).status == 400
 
 
-def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(gce: GceServer, calls: GceCalls) -> None:
+def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(gce: GoogleServer, calls: GceCalls) -> None:
     names = [f"n{number}" for number in range(5)]
     for name in names:
         calls.run(name, kind="e2-standard-4")
@@ -538,7 +542,7 @@ def test_lists_come_in_pages_and_nothing_is_missed_though_others_go(gce: GceServ
     assert operation["operationType"] == "delete"
 
 
-def test_a_zone_that_does_not_answer_is_named_or_fails_the_list(gce: GceServer, calls: GceCalls) -> None:
+def test_a_zone_that_does_not_answer_is_named_or_fails_the_list(gce: GoogleServer, calls: GceCalls) -> None:
     calls.run("one")
     gce.project.unreachable.add(ZONE)
     assert calls.call("GET", "aggregated/instances").status == 503
@@ -574,7 +578,7 @@ def test_labels_are_changed_with_their_fingerprint_alone(calls: GceCalls) -> Non
     assert calls.get("one").body["labels"] == labels
 
 
-def test_the_serial_port_tells_from_where_one_has_read(gce: GceServer, calls: GceCalls) -> None:
+def test_the_serial_port_tells_from_where_one_has_read(gce: GoogleServer, calls: GceCalls) -> None:
     calls.run("one")
     gce.project.consoles["one"] = "hello world"
     said = calls.call("GET", f"zones/{ZONE}/instances/one/serialPort", start=6).body
@@ -584,7 +588,7 @@ def test_the_serial_port_tells_from_where_one_has_read(gce: GceServer, calls: Gc
 # -- money -----------------------------------------------------------------------------------------------------------
 
 
-def test_spot_prices_of_a_year_are_told_in_steps(gce: GceServer, calls: GceCalls) -> None:
+def test_spot_prices_of_a_year_are_told_in_steps(gce: GoogleServer, calls: GceCalls) -> None:
     since = gce.project.now - timedelta(days=10)
     gce.project.price("g2-standard-4", "us-central1", Decimal("0.41"), since)
     asked = {"instanceProperties": {"machineType": "g2-standard-4"}, "types": ["PRICE", "PREEMPTION"]}
@@ -595,7 +599,7 @@ def test_spot_prices_of_a_year_are_told_in_steps(gce: GceServer, calls: GceCalls
     assert calls.call("POST", "regions/us-central1/advice/capacityHistory", asked).status == 400
 
 
-def test_advice_on_capacity_knows_what_is_out_of_stock(gce: GceServer, calls: GceCalls) -> None:
+def test_advice_on_capacity_knows_what_is_out_of_stock(gce: GoogleServer, calls: GceCalls) -> None:
     asked = {
         "size": 1,
         "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
@@ -609,7 +613,7 @@ def test_advice_on_capacity_knows_what_is_out_of_stock(gce: GceServer, calls: Gc
 
 @pytest.mark.parametrize(("lived_s", "billed_s"), [(30, 0), (59, 0), (60, 60), (90, 90)])
 def test_a_spot_vm_that_is_preempted_in_its_first_minute_is_free(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None], lived_s: int, billed_s: int
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None], lived_s: int, billed_s: int
 ) -> None:
     calls.run("one")
     (running,) = gce.project.charges.running
@@ -619,7 +623,7 @@ def test_a_spot_vm_that_is_preempted_in_its_first_minute_is_free(
 
 
 def test_any_other_is_billed_a_minute_at_least_and_by_the_second(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     calls.run("one")
     gce.project.power_off("one")
@@ -632,7 +636,7 @@ def test_any_other_is_billed_a_minute_at_least_and_by_the_second(
     assert gce.project.charges.instance_usd(two, now) == Decimal("0.706832")
 
 
-def test_a_disk_is_billed_until_it_is_deleted(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_a_disk_is_billed_until_it_is_deleted(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     calls.run("one")
     gce.project.power_off("one")
     (disk,) = gce.project.charges.kept
@@ -649,7 +653,7 @@ def test_a_disk_is_billed_until_it_is_deleted(gce: GceServer, calls: GceCalls, w
 
 
 @pytest.mark.parametrize("error", [RATE_LIMIT, BACKEND_ERROR, API_DISABLED])
-def test_a_method_fails_as_often_as_it_is_told_to(gce: GceServer, calls: GceCalls, error: Refusal) -> None:
+def test_a_method_fails_as_often_as_it_is_told_to(gce: GoogleServer, calls: GceCalls, error: Refusal) -> None:
     gce.fail("compute.instances.get", error, times=2)
     found = [calls.get("one") for _ in range(3)]
     assert [each.status for each in found] == [error.status, error.status, 404]
@@ -657,7 +661,7 @@ def test_a_method_fails_as_often_as_it_is_told_to(gce: GceServer, calls: GceCall
 
 
 def test_all_methods_fail_until_a_moment_or_until_they_are_told_otherwise(
-    gce: GceServer, calls: GceCalls, wait: Callable[..., None]
+    gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]
 ) -> None:
     gce.fail(ANY, BACKEND_ERROR, until=gce.project.now + timedelta(seconds=30))
     assert {calls.call("GET", "zones").status for _ in range(3)} == {503}
@@ -669,19 +673,19 @@ def test_all_methods_fail_until_a_moment_or_until_they_are_told_otherwise(
     assert calls.call("GET", "zones").status == 200
 
 
-def test_a_hook_says_of_each_call_what_becomes_of_it(gce: GceServer, calls: GceCalls) -> None:
+def test_a_hook_says_of_each_call_what_becomes_of_it(gce: GoogleServer, calls: GceCalls) -> None:
     gce.hook = lambda method, nth: RATE_LIMIT if (method, nth) == ("compute.zones.list", 2) else None
     assert [calls.call("GET", "zones").status for _ in range(3)] == [200, 403, 200]
 
 
-def test_an_answer_that_is_lost_was_done(gce: GceServer, calls: GceCalls) -> None:
+def test_an_answer_that_is_lost_was_done(gce: GoogleServer, calls: GceCalls) -> None:
     gce.fail(INSERT, Lost)
     with pytest.raises(http.client.RemoteDisconnected):
         calls.insert(wished("one"))
     assert calls.names() == ["one"]
 
 
-def test_whoever_hangs_is_released(gce: GceServer, calls: GceCalls) -> None:
+def test_whoever_hangs_is_released(gce: GoogleServer, calls: GceCalls) -> None:
     gce.fail("compute.instances.get", Hang)
     failed: list[Exception] = []
 
@@ -701,7 +705,7 @@ def test_whoever_hangs_is_released(gce: GceServer, calls: GceCalls) -> None:
     assert len(failed) == 1
 
 
-def test_whoever_has_no_token_or_an_old_one_is_told_so(gce: GceServer, calls: GceCalls) -> None:
+def test_whoever_has_no_token_or_an_old_one_is_told_so(gce: GoogleServer, calls: GceCalls) -> None:
     assert GceCalls(gce, "another").get("one").status == 401
     gce.logins.tokens["another"] = "user:ada@example.com"
     assert GceCalls(gce, "another").get("one").status == 404
@@ -710,8 +714,8 @@ def test_whoever_has_no_token_or_an_old_one_is_told_so(gce: GceServer, calls: Gc
     assert GceCalls(gce, "another").get("one").status == 401
 
 
-def test_google_auth_logs_in_with_a_key_and_is_refused_if_it_is_not_let_in(
-    gce: GceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_google_auth_logs_in_and_is_refused_if_it_is_not_let_in(
+    gce: GoogleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gce.reach(monkeypatch, tmp_path)
     url = f"{gce.compute_url}projects/{gce.project.name}/zones"
@@ -719,29 +723,30 @@ def test_google_auth_logs_in_with_a_key_and_is_refused_if_it_is_not_let_in(
     assert project == gce.project.name
     assert AuthorizedSession(credentials).get(url).status_code == 200
     assert gce.asked[-1].who == RUNNER
+    gce.logins.expired.add(TOKEN)
     gce.logins.refused.add(RUNNER)
     again, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     with pytest.raises(RefreshError, match="invalid_grant"):
         AuthorizedSession(again).get(url)
 
 
-def test_the_token_of_the_metadata_server_is_known(gce: GceServer) -> None:
+def test_the_token_of_the_metadata_server_is_known(gce: GoogleServer) -> None:
     with gce_metadata() as metadata:
         assert GceCalls(gce, metadata.token).call("GET", "zones").status == 200
 
 
-def test_a_failure_is_of_the_call_that_was_meant_though_that_begins_nothing(gce: GceServer, calls: GceCalls) -> None:
+def test_a_failure_is_of_the_call_that_was_meant_though_that_begins_nothing(gce: GoogleServer, calls: GceCalls) -> None:
     calls.run("one")
     gce.fail(INSERT, TAKEN_WHILE_MADE)
     assert calls.insert(wished("one")).status == 409
     calls.run("two")
 
 
-def test_each_call_needs_its_permissions(gce: GceServer, calls: GceCalls) -> None:
+def test_each_call_needs_its_permissions(gce: GoogleServer, calls: GceCalls) -> None:
     needed: list[tuple[str, str, str]] = []
 
-    def permits(who: str, permission: str, resource: str) -> bool:
-        needed.append((who, permission, resource))
+    def permits(asked: Asked, permission: str) -> bool:
+        needed.append((asked.who, permission, asked.resource))
         return permission != "compute.subnetworks.useExternalIp"
 
     gce.permits = permits
@@ -752,7 +757,7 @@ def test_each_call_needs_its_permissions(gce: GceServer, calls: GceCalls) -> Non
     assert (RUNNER, "compute.instances.create", path) in needed
 
 
-def test_answers_are_dated_by_the_projects_clock(gce: GceServer, calls: GceCalls, wait: Callable[..., None]) -> None:
+def test_answers_are_dated_by_the_projects_clock(gce: GoogleServer, calls: GceCalls, wait: Callable[..., None]) -> None:
     wait(days=400)
     assert abs(parsedate_to_datetime(calls.call("GET", "zones").date) - gce.project.now) < timedelta(seconds=1)
 
@@ -761,7 +766,7 @@ def test_answers_are_dated_by_the_projects_clock(gce: GceServer, calls: GceCalls
 
 
 def test_what_google_does_not_describe_is_refused_and_remembered() -> None:
-    with GceServer(ManualClock(datetime.now(UTC))) as gce:
+    with GoogleServer(ManualClock(datetime.now(UTC))) as gce:
         calls = GceCalls(gce)
         assert calls.insert(wished("one", lables={})).status == 400
         assert calls.call("GET", "zones", max_results=1).status == 400
@@ -770,4 +775,5 @@ def test_what_google_does_not_describe_is_refused_and_remembered() -> None:
         assert len(gce.faults) == 3
         gce.handlers["compute.zones.list"] = lambda _: {"item": []}
         calls.call("GET", "zones")
-        assert gce.faults[-1] == "compute.zones.list: answer: no field is called item"
+        assert gce.faults.pop() == "compute.zones.list: answer: no field is called item"
+        gce.faults.clear()

@@ -30,8 +30,9 @@ from spotrun.offering import RENTED, CapacityType
 from tests.support import gce_answers as answers
 from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG, REGION, RUN, offered, reach, request, running
-from tests.support.gce_logins import RUNNER
-from tests.support.gce_server import GceServer, Lost
+from tests.support.gcp_project import RUNNER
+from tests.support.google_cloud import Lost
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import AheadClock, ManualClock
 
 A, B, C = "us-central1-a", "us-central1-b", "us-central1-c"
@@ -46,19 +47,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GceServer]:
-    with GceServer(clock) as server:
+def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
+    with GoogleServer(clock) as server:
         reach(server, tmp_path, monkeypatch)
         yield server
-        assert server.faults == []
 
 
 @pytest.fixture
-def cloud(gce: GceServer, clock: ManualClock) -> GcpDriver:
+def cloud(gce: GoogleServer, clock: ManualClock) -> GcpDriver:
     return GcpDriver(CONFIG, clock)
 
 
-def foreign(gce: GceServer, names: Iterable[str], labels: Mapping[str, str]) -> None:
+def foreign(gce: GoogleServer, names: Iterable[str], labels: Mapping[str, str]) -> None:
     """Instances that somebody else has made in the project."""
     for metric in ("INSTANCES", "CPUS", "DISKS_TOTAL_GB"):
         gce.project.set_quota(metric, 10**9, REGION)
@@ -76,7 +76,7 @@ def alive(cloud: GcpDriver) -> list[str]:
 
 
 def test_g1_p24_an_instance_that_exists_although_its_launch_failed_is_ended(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.timings.boot = timedelta()
     gce.fail(INSERT, answers.Failure("INTERNAL_ERROR", "oops", 500, keeps=True))
@@ -89,7 +89,7 @@ def test_g1_p24_an_instance_that_exists_although_its_launch_failed_is_ended(
 
 
 def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_wanted_and_not_ended(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.timings.boot = timedelta()
     gce.fail(INSERT, answers.Failure("RESOURCE_ALREADY_EXISTS", "it is there", 409, keeps=True))
@@ -99,7 +99,7 @@ def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_w
 
 
 def test_g1_an_instance_whose_launch_fails_after_it_was_found_capacity_is_listed(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.Failure("INTERNAL_ERROR", "oops", 500, keeps=True))
     launched = cloud.launch(request(offered(cloud)))
@@ -108,7 +108,7 @@ def test_g1_an_instance_whose_launch_fails_after_it_was_found_capacity_is_listed
 
 
 def test_g1_a_failed_launch_that_nobody_may_end_is_told_as_the_failure_that_it_is(
-    gce: GceServer, cloud: GcpDriver
+    gce: GoogleServer, cloud: GcpDriver
 ) -> None:
     gce.project.stock_out(A, L4, "SPOT")
     gce.fail(DELETE, answers.forbidden("compute.instances.delete", "projects/acme-training"), times=None)
@@ -117,7 +117,7 @@ def test_g1_a_failed_launch_that_nobody_may_end_is_told_as_the_failure_that_it_i
 
 
 def test_g2_p22_p23_a_stockout_comes_after_an_accepted_insert_and_is_no_success(
-    gce: GceServer, cloud: GcpDriver
+    gce: GoogleServer, cloud: GcpDriver
 ) -> None:
     gce.project.stock_out(A, L4, "SPOT")
     with pytest.raises(InsufficientCapacity) as raised:
@@ -126,7 +126,9 @@ def test_g2_p22_p23_a_stockout_comes_after_an_accepted_insert_and_is_no_success(
     assert not [each for each in cloud.instances() if each.alive]
 
 
-def test_g6_after_a_stockout_the_zones_are_asked_that_google_says_have_some(gce: GceServer, cloud: GcpDriver) -> None:
+def test_g6_after_a_stockout_the_zones_are_asked_that_google_says_have_some(
+    gce: GoogleServer, cloud: GcpDriver
+) -> None:
     for zone in (A, B):
         gce.project.stock_out(zone, L4, "SPOT")
     with pytest.raises(StockedOut) as raised:
@@ -137,7 +139,7 @@ def test_g6_after_a_stockout_the_zones_are_asked_that_google_says_have_some(gce:
     assert {each.zone for each in cloud.offerings() if each.capacity_type is CapacityType.ON_DEMAND} == {A, B, C}
 
 
-def test_a_stockout_that_names_no_zone_leaves_nothing_out(gce: GceServer, cloud: GcpDriver) -> None:
+def test_a_stockout_that_names_no_zone_leaves_nothing_out(gce: GoogleServer, cloud: GcpDriver) -> None:
     for zone in (A, B, C):
         gce.project.stock_out(zone, L4, "SPOT")
     with pytest.raises(InsufficientCapacity):
@@ -146,7 +148,7 @@ def test_a_stockout_that_names_no_zone_leaves_nothing_out(gce: GceServer, cloud:
 
 
 def test_g11_an_insert_whose_answer_was_lost_is_found_by_its_request(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, Lost, times=2)
     launched = cloud.launch(request(offered(cloud)))
@@ -154,7 +156,9 @@ def test_g11_an_insert_whose_answer_was_lost_is_found_by_its_request(
     assert len({each.query["requestId"] for each in gce.calls(INSERT)}) == 1
 
 
-def test_a_launch_is_found_by_a_driver_that_never_saw_it(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_a_launch_is_found_by_a_driver_that_never_saw_it(
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
     asked = request(offered(cloud))
     first = running(cloud, clock, asked)
     assert GcpDriver(CONFIG, clock).launch(asked).instance_id == first.instance_id
@@ -162,7 +166,7 @@ def test_a_launch_is_found_by_a_driver_that_never_saw_it(gce: GceServer, cloud: 
 
 
 def test_g8_the_name_of_an_ended_instance_is_not_used_again(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     asked = request(offered(cloud))
     ended = running(cloud, clock, asked)
@@ -174,7 +178,7 @@ def test_g8_the_name_of_an_ended_instance_is_not_used_again(
 
 
 def test_g8_while_an_instance_stops_its_launch_is_that_instance(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     asked = request(offered(cloud))
     ended = running(cloud, clock, asked)
@@ -186,7 +190,7 @@ def test_g8_while_an_instance_stops_its_launch_is_that_instance(
 
 
 def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.already_exists("projects/acme-training/zones/us-central1-a/instances/x"), times=None)
     with pytest.raises(CloudUnavailable, match="cannot be seen yet"):
@@ -194,7 +198,7 @@ def test_a_name_that_somebody_else_uses_is_not_taken_for_ours(
 
 
 def test_g10_where_a_notice_of_two_minutes_is_refused_the_launch_does_without_and_remembers(
-    gce: GceServer, cloud: GcpDriver
+    gce: GoogleServer, cloud: GcpDriver
 ) -> None:
     refusal = answers.invalid("scheduling.preemptionNoticeDuration", "120s", "It is not available in this project.")
     gce.fail(INSERT, refusal)
@@ -204,7 +208,7 @@ def test_g10_where_a_notice_of_two_minutes_is_refused_the_launch_does_without_an
     assert asked == [{"seconds": "120"}, None, None]
 
 
-def test_g13_a_launch_makes_nothing_but_its_instance(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_g13_a_launch_makes_nothing_but_its_instance(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:
     ended = running(cloud, clock)
     cloud.terminate(ended.instance_id)
     changes = {each.method for each in gce.asked if each.method.endswith((".insert", ".create", ".patch", ".delete"))}
@@ -212,7 +216,7 @@ def test_g13_a_launch_makes_nothing_but_its_instance(gce: GceServer, cloud: GcpD
 
 
 def test_g14_every_instance_ends_at_its_limit_without_anybody(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     for number, capacity_type in enumerate(RENTED, 1):
         running(cloud, clock, request(offered(cloud, capacity_type), number, timedelta(hours=1)))
@@ -226,7 +230,7 @@ def test_g14_every_instance_ends_at_its_limit_without_anybody(
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_g5_a_missing_right_is_told_with_the_role_that_has_it(gce: GceServer, cloud: GcpDriver) -> None:
+def test_g5_a_missing_right_is_told_with_the_role_that_has_it(gce: GoogleServer, cloud: GcpDriver) -> None:
     asked = request(offered(cloud))
     gce.fail(INSERT, answers.forbidden("compute.instances.create", "projects/acme-training"), times=None)
     with pytest.raises(AccessDenied, match=r"compute\.instances\.create") as raised:
@@ -236,7 +240,7 @@ def test_g5_a_missing_right_is_told_with_the_role_that_has_it(gce: GceServer, cl
 
 
 def test_g7_a_quota_is_told_with_its_number_and_asked_for_only_while_an_instance_of_ours_may_hold_it(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, REGION)
     uses = running(cloud, clock)
@@ -249,14 +253,14 @@ def test_g7_a_quota_is_told_with_its_number_and_asked_for_only_while_an_instance
         cloud.launch(request(offered(cloud), launch=9))
 
 
-def test_p25_the_most_permanent_of_several_faults_counts(gce: GceServer, cloud: GcpDriver) -> None:
+def test_p25_the_most_permanent_of_several_faults_counts(gce: GoogleServer, cloud: GcpDriver) -> None:
     gce.fail(INSERT, answers.account_denied("run@p.iam.gserviceaccount.com"))
     with pytest.raises(IdentityUnknown):
         cloud.launch(request(offered(cloud)))
 
 
 def test_a_type_that_a_zone_does_not_have_is_not_offered_there_for_a_while(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     asked = request(offered(cloud))
     path = "projects/acme-training/zones/us-central1-a/machineTypes/g2-standard-4"
@@ -268,7 +272,7 @@ def test_a_type_that_a_zone_does_not_have_is_not_offered_there_for_a_while(
     assert asked.offering.pool in {each.pool for each in cloud.offerings()}
 
 
-def test_an_image_that_is_gone_is_looked_up_anew(gce: GceServer, cloud: GcpDriver) -> None:
+def test_an_image_that_is_gone_is_looked_up_anew(gce: GoogleServer, cloud: GcpDriver) -> None:
     asked = request(offered(cloud))
     gce.fail(INSERT, answers.invalid("disks[0].initializeParams.sourceImage", "x", "The referenced image is gone."))
     with pytest.raises(BadImage):
@@ -278,20 +282,20 @@ def test_an_image_that_is_gone_is_looked_up_anew(gce: GceServer, cloud: GcpDrive
     assert len(gce.calls("compute.images.getFromFamily")) == before + 1
 
 
-def test_a_region_without_our_subnetwork_says_which_and_how_to_make_it(gce: GceServer, clock: ManualClock) -> None:
+def test_a_region_without_our_subnetwork_says_which_and_how_to_make_it(gce: GoogleServer, clock: ManualClock) -> None:
     driver = GcpDriver(replace(CONFIG, subnetwork="nodes"), clock)
     with pytest.raises(BadSurroundings, match="us-central1 has no subnetwork called nodes") as raised:
         driver.offerings()
     assert "infra/gcp" in (raised.value.hint or "")
 
 
-def test_an_image_that_does_not_exist_says_so(gce: GceServer, clock: ManualClock) -> None:
+def test_an_image_that_does_not_exist_says_so(gce: GoogleServer, clock: ManualClock) -> None:
     image = "projects/debian-cloud/global/images/family/nothing"
     with pytest.raises(BadImage, match="family/nothing"):
         GcpDriver(replace(CONFIG, image=image), clock).offerings()
 
 
-def test_a_region_that_google_does_not_have_is_told_as_that(gce: GceServer, clock: ManualClock) -> None:
+def test_a_region_that_google_does_not_have_is_told_as_that(gce: GoogleServer, clock: ManualClock) -> None:
     with pytest.raises(CloudError, match="us-centrall1") as raised:
         GcpDriver(replace(CONFIG, regions=("us-centrall1",)), clock).offerings()
     assert "us-central1" in (raised.value.hint or "")
@@ -301,7 +305,7 @@ def test_a_region_that_google_does_not_have_is_told_as_that(gce: GceServer, cloc
 
 
 def test_g3_a_preempted_instance_leaves_nothing_and_is_told_by_a_driver_that_never_saw_it(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     taken = running(cloud, clock)
     gce.project.preempt(taken.instance_id)
@@ -313,7 +317,7 @@ def test_g3_a_preempted_instance_leaves_nothing_and_is_told_by_a_driver_that_nev
 
 
 def test_g3_what_has_switched_itself_off_is_seen_as_stopped_until_it_is_ended(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     drained = running(cloud, clock)
     gce.project.power_off(drained.instance_id)
@@ -329,7 +333,7 @@ def test_g3_what_has_switched_itself_off_is_seen_as_stopped_until_it_is_ended(
 
 
 def test_g3_what_somebody_else_deletes_tells_since_when_it_was_off(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     drained = running(cloud, clock)
     gce.project.power_off(drained.instance_id)
@@ -343,7 +347,7 @@ def test_g3_what_somebody_else_deletes_tells_since_when_it_was_off(
 
 
 def test_g4_an_api_that_is_late_says_running_and_the_end_is_known_by_its_own_moment(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.lag(timedelta(minutes=3))
     dead = running(cloud, clock)
@@ -358,7 +362,7 @@ def test_g4_an_api_that_is_late_says_running_and_the_end_is_known_by_its_own_mom
     assert gone.ended_at - died_at <= timedelta(minutes=4)
 
 
-def test_a_host_that_fails_is_a_fault(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_a_host_that_fails_is_a_fault(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:
     broken = running(cloud, clock, request(offered(cloud, CapacityType.ON_DEMAND)))
     gce.project.host_error(broken.instance_id)
     clock.advance(120)
@@ -367,7 +371,7 @@ def test_a_host_that_fails_is_a_fault(gce: GceServer, cloud: GcpDriver, clock: M
 
 
 def test_g12_a_delete_that_was_answered_well_and_did_nothing_is_seen_and_repeated(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running_one = running(cloud, clock)
     gce.fail(DELETE, answers.NOTHING_DONE)
@@ -382,7 +386,9 @@ def test_g12_a_delete_that_was_answered_well_and_did_nothing_is_seen_and_repeate
 # -- what cannot be seen -----------------------------------------------------------------------------------------------
 
 
-def test_g9_an_expired_login_blinds_and_a_new_one_is_used(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_g9_an_expired_login_blinds_and_a_new_one_is_used(
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
     running_one = running(cloud, clock)
     gce.logins.expired.update(gce.logins.tokens)
     gce.logins.refused.add(RUNNER)
@@ -398,7 +404,7 @@ def test_g9_an_expired_login_blinds_and_a_new_one_is_used(gce: GceServer, cloud:
 
 
 def test_nobody_who_is_logged_in_is_told_what_to_type(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -410,7 +416,7 @@ def test_nobody_who_is_logged_in_is_told_what_to_type(
 
 
 def test_a_login_that_is_named_and_not_there_is_told_by_its_place(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "junk.json").write_text("{}")
     for name, what in (("gone.json", "a file that is not there"), ("junk.json", "no login")):
@@ -421,7 +427,7 @@ def test_a_login_that_is_named_and_not_there_is_told_by_its_place(
 
 
 def test_a_login_without_a_project_says_where_to_name_one(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     persons = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     login = tmp_path / "application_default_credentials.json"
@@ -436,7 +442,7 @@ def test_a_login_without_a_project_says_where_to_name_one(
 
 
 def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running_one = running(cloud, clock)
     gce.project.unreachable.add(A)
@@ -451,7 +457,7 @@ def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(
 
 
 def test_a_zone_of_a_region_that_no_job_uses_may_be_silent(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running_one = running(cloud, clock)
     gce.project.unreachable.add("europe-west4-a")
@@ -462,7 +468,7 @@ def test_a_zone_of_a_region_that_no_job_uses_may_be_silent(
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=-4), timedelta(minutes=4)])
 def test_moments_are_googles_whatever_this_machines_clock_shows(
-    gce: GceServer, clock: ManualClock, ahead: timedelta
+    gce: GoogleServer, clock: ManualClock, ahead: timedelta
 ) -> None:
     machines = AheadClock(clock, ahead)
     driver = GcpDriver(CONFIG, machines)
@@ -474,7 +480,7 @@ def test_moments_are_googles_whatever_this_machines_clock_shows(
     assert any("and the run goes by Google's" in remark for remark in driver.remarks)
 
 
-def test_throttling_and_outages_are_waited_out(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_throttling_and_outages_are_waited_out(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:
     for fault in (answers.RATE_LIMIT, answers.BACKEND_ERROR, Lost):
         gce.fail(LIST, fault, times=2)
         clock.advance(2)
@@ -486,7 +492,7 @@ def test_throttling_and_outages_are_waited_out(gce: GceServer, cloud: GcpDriver,
 
 
 def test_one_look_is_two_calls_and_serves_whoever_asks_in_that_second(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running(cloud, clock)
     clock.advance(2)
@@ -497,7 +503,7 @@ def test_one_look_is_two_calls_and_serves_whoever_asks_in_that_second(
 
 
 def test_a_pass_beside_1200_other_instances_reads_none_of_them(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     running_one = running(cloud, clock)
     foreign(gce, (f"web-{number}" for number in range(1200)), {"team": "web"})
@@ -509,7 +515,7 @@ def test_a_pass_beside_1200_other_instances_reads_none_of_them(
 
 @pytest.mark.parametrize("labels", [{}, {"spotrun-run": "ffffffffff"}], ids=["no labels", "of another run"])
 def test_instance_whose_labels_are_changed_is_found_by_its_name(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock, labels: dict[str, str]
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock, labels: dict[str, str]
 ) -> None:
     asked = request(offered(cloud))
     name = running(cloud, clock, asked).instance_id
@@ -526,7 +532,7 @@ def test_instance_whose_labels_are_changed_is_found_by_its_name(
     assert cloud.remarks == ()
 
 
-def test_odd_labels_of_a_foreign_instance_are_a_remark(gce: GceServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_odd_labels_of_a_foreign_instance_are_a_remark(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:
     running_one = running(cloud, clock)
     labels = {"spotrun-run": RUN, "spotrun-launch": "9" * 30, "spotrun-nano-usd-per-hour": "nan"}
     foreign(gce, ["copied"], labels)
@@ -538,7 +544,7 @@ def test_odd_labels_of_a_foreign_instance_are_a_remark(gce: GceServer, cloud: Gc
 
 
 def test_the_bill_is_by_the_price_of_the_list_and_counts_from_when_it_ran(
-    gce: GceServer, cloud: GcpDriver, clock: ManualClock
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     found = running(cloud, clock)
     assert found.billed_from is not None
@@ -546,7 +552,7 @@ def test_the_bill_is_by_the_price_of_the_list_and_counts_from_when_it_ran(
     assert [each.usd_per_hour for each in found.prices] == [found.offering.price_usd_per_hour]
 
 
-def test_regions_stand_alone(gce: GceServer, clock: ManualClock) -> None:
+def test_regions_stand_alone(gce: GoogleServer, clock: ManualClock) -> None:
     config = GcpConfig(**{**{f: getattr(CONFIG, f) for f in CONFIG.__struct_fields__}, "regions": (REGION, "us-east1")})
     driver = GcpDriver(config, clock)
     gce.fail("compute.subnetworks.get", answers.BACKEND_ERROR, times=4)

@@ -171,7 +171,7 @@ def test_a_run_makes_each_of_these_calls_and_no_others(run: PlainGcpRun) -> None
     assert run.trains_within(60)
     run.runner = run.new_runner()
     accidents.passes_in_a_notice(run, DELETE, errors_of(DELETE)["503"], 0.0)
-    assert {*run.account.asked} == {*CALLS}
+    assert {*run.account.counts} == {*CALLS}
 
 
 @pytest.mark.parametrize("call", ["iam.projects.serviceAccounts.get", "iam.projects.serviceAccounts.delete"])

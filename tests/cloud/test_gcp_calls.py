@@ -15,7 +15,8 @@ from spotrun.clouds.gcp.calls import BILLING, COMPUTE, OVERRIDES, Call, Google
 from spotrun.clouds.patience import ATTEMPTS_MAX, PAUSE_MAX_S, RENEWED_EVERY_S, Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 from tests.support.answering_server import TOKENS, Answer, AnsweringServer, Cut, Hang, How
-from tests.support.google_login import PROJECT, log_in, log_out
+from tests.support.gce_catalog import PROJECT
+from tests.support.google_login import log_in, log_out
 from tests.support.manual_clock import AheadClock, ManualClock
 
 PATIENT = Patience(connect_s=20.0, read_s=20.0, tries_for_s=20.0)

@@ -12,8 +12,8 @@ import pytest
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.run.events import Cause
 from tests.support.gce_answers import Failure, Refusal, account_denied, account_unknown
+from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_accidents import INSERT
-from tests.support.gcp_project import PROJECT
 from tests.support.plain_gcp_run import PlainGcpRun
 from tests.support.plain_google import LISTS, Trouble
 from tests.support.plain_run import UID
@@ -125,7 +125,7 @@ def test_late_answer_of_a_launch_that_another_runner_repeated_ends_no_instance(r
     """The second runner sees old lists, so Google gives it the answer that the first one had long ago."""
     run.google.accounts.after = timedelta(seconds=20)
     run.goes_on(10)
-    assert run.google.asked[LISTS[0]]
+    assert run.google.counts[LISTS[0]]
     assert run.trains_within(60)
     (name,) = run.account.alive
     run.google.stale = timedelta(hours=1)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotrun.clock import ScaledClock
+from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.archive import archive_for
 from spotrun.clouds.gcp import night_start, nights
 from spotrun.clouds.gcp.calls import Google
@@ -34,15 +34,15 @@ from spotrun.secrets.reference import Reference, SecretUnreadable
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
 from tests.support.cloud_run import CloudRun
 from tests.support.eventually import eventually
-from tests.support.gce_logins import RUNNER
+from tests.support.gce_answers import RpcRefusal
+from tests.support.gce_catalog import PROJECT
 from tests.support.gce_metadata import gce_metadata
-from tests.support.gce_server import GceServer
-from tests.support.gcp_gate import RUNNERS_TOKEN, Gate, gate_before, write_login
 from tests.support.gcp_night_world import JOB, REGION, GcpNightWorld
-from tests.support.gcp_project import PROJECT
 from tests.support.gcp_templates import permissions
-from tests.support.google_nights import ID_TOKEN, GoogleNights, RpcRefusal
-from tests.support.google_skus import on_demand_skus
+from tests.support.google_api import Asked
+from tests.support.google_login import write_login
+from tests.support.google_nights import ID_TOKEN, GoogleNights
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 from tests.support.night_faults import live
 from tests.support.night_world import require_one_clean_night, utc
@@ -147,13 +147,13 @@ def google(monkeypatch: pytest.MonkeyPatch) -> PlainGoogle:
 
 
 def test_the_call_of_each_minute_is_resumed_and_paused_once_whoever_else_does_so(google: PlainGoogle) -> None:
-    called = GoogleNights(google.gce)
+    called = GoogleNights(google)
     called.jobs[JOB] = {"name": JOB, "state": "PAUSED"}
     alarm = GcpAlarm(Google(google.clock), JOB)
     alarm.on()
     alarm.on()
     alarm.hear(["an instance"])
-    assert google.asked["cloudscheduler.projects.locations.jobs.resume"] == 1
+    assert google.counts["cloudscheduler.projects.locations.jobs.resume"] == 1
     alarm.on(again=True)
     assert called.state_of("tick") == "ENABLED"
 
@@ -168,14 +168,14 @@ def test_the_call_of_each_minute_is_resumed_and_paused_once_whoever_else_does_so
 
 
 def test_a_job_that_cannot_be_switched_is_told(google: PlainGoogle) -> None:
-    called = GoogleNights(google.gce)
+    called = GoogleNights(google)
     called.jobs[JOB] = {"name": JOB, "state": "DISABLED"}
     with pytest.raises(CloudError, match="resume the job spotrun-night-resnet50-tick"):
         GcpAlarm(Google(google.clock), JOB).on()
 
 
 def test_a_right_that_is_missing_is_named(world: GcpNightWorld, google: PlainGoogle) -> None:
-    GoogleNights(google.gce)
+    GoogleNights(google)
     words = "Permission 'run.services.get' denied on resource (or it may not exist)."
     denied = RpcRefusal(403, "PERMISSION_DENIED", words)
     google.fault = lambda method: denied if method.startswith("run.") else None
@@ -206,7 +206,7 @@ def test_what_cloud_run_refuses_is_told_without_advice_on_instances(
 def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(
     world: GcpNightWorld, google: PlainGoogle
 ) -> None:
-    GoogleNights(google.gce)
+    GoogleNights(google)
     found = GcpNights(REGION, google.clock)
     assert found.wrong(world.night, STORE).startswith("the service spotrun-night-resnet50 is gone")
     found.remove(NIGHT, STORE, print)
@@ -247,12 +247,12 @@ def test_a_call_that_fails_is_answered_so_that_it_is_repeated(
 class Project:
     """All of Google that a night meets: Compute Engine, IAM, a bucket, Cloud Scheduler, and Cloud Run as a process."""
 
-    def __init__(self, gce: GceServer, gate: Gate, called: GoogleNights, run: CloudRun) -> None:
-        self.gce, self.gate, self.called, self.run = gce, gate, called, run
+    def __init__(self, google: GoogleServer, called: GoogleNights, run: CloudRun) -> None:
+        self.google, self.called, self.run = google, called, run
 
     @property
     def alive(self) -> list[str]:
-        return [vm.name for vm in self.gce.project.vms.values() if vm.off is None]
+        return [vm.name for vm in self.google.project.vms.values() if vm.off is None]
 
 
 @pytest.fixture(scope="module")
@@ -268,49 +268,32 @@ def project(
     clock = ScaledClock(datetime.now(UTC), 1.0)
     gs = servers("gs")
     with ExitStack() as stack:
-        gate = stack.enter_context(gate_before(gs.endpoint))
-        gce = stack.enter_context(GceServer(clock))
-        account = gate.project.has_nights()
-        gate.project.bucket_told = {"location": REGION.upper(), "locationType": "region"}
-        metadata = stack.enter_context(gce_metadata(account=account, token=gate.token_of(account)))
+        google = stack.enter_context(GoogleServer(clock, gs.endpoint))
+        account = google.iam.has_nights()
+        metadata = stack.enter_context(gce_metadata(account=account, token=google.token_of(account)))
         metadata.change("project/project-id", PROJECT)
-        gce.logins.tokens |= {RUNNERS_TOKEN: RUNNER, metadata.token: account}
-        gce.handlers["cloudbilling.services.skus.list"] = lambda _: {"skus": on_demand_skus()}
-        gce.permits = partial(_permits, account)
+        google.permits = partial(_permits, google, f"serviceAccount:{account}")
         for name in ("queued", "decided", "boot"):
-            setattr(gce.project.timings, name, timedelta())
-        overrides = {
-            **gce.environment,
-            **{
-                f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{gce.url}/"
-                for name in ("CLOUDSCHEDULER", "RUN", "IAMCREDENTIALS", "CLOUDBILLING")
-            },
-            "API_ENDPOINT_OVERRIDE": gate.endpoint,
-        }
-        of_gate = {
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM": f"{gate.endpoint}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{gate.endpoint}/storage/v1/",
-        }
+            setattr(google.project.timings, name, timedelta())
         (tmp_path / "run").mkdir()
-        surroundings = {**overrides, **of_gate, "GCE_METADATA_HOST": metadata.host, "GCE_METADATA_IP": metadata.host}
+        surroundings = {**google.environment, "GCE_METADATA_HOST": metadata.host, "GCE_METADATA_IP": metadata.host}
         run = stack.enter_context(CloudRun(tmp_path / "run", ID_TOKEN, lambda: called.services[SERVICE], surroundings))
-        called = GoogleNights(gce, uri=run.uri)
-        gate.reach(monkeypatch, tmp_path)
-        for name, text in overrides.items():
-            monkeypatch.setenv(name, text)
+        called = GoogleNights(google, uri=run.uri)
+        google.reach(monkeypatch, tmp_path)
         monkeypatch.setattr(nights, "archive_for", lambda _: function)
         monkeypatch.setattr(nights, "POLL_S", 0.01)
-        yield Project(gce, gate, called, run)
-        assert gate.denied == []
-    assert gce.faults == []
+        yield Project(google, called, run)
+        assert google.denied == []
 
 
-def _permits(account: str, who: str, permission: str, _path: str) -> bool:
+def _permits(google: GoogleServer, account: str, asked: Asked, permission: str) -> bool:
     """The account of nights has what infra/gcp grants it, and whoever installs has that of an installer beside."""
-    of_nights = "spotrunNight" if who == account else "spotrunNightInstall"
+    if permission.startswith(("iam.", "storage.", "secretmanager.")):
+        return google.iam.may(asked, permission)
+    of_nights = "spotrunNight" if asked.who == account else "spotrunNightInstall"
     method = permission.removeprefix("cloudscheduler.projects.locations.").removeprefix("run.projects.locations.")
     if method == permission:
-        return who != account or permission in permissions(*OF_A_RUNNER)
+        return asked.who != account or permission in permissions(*OF_A_RUNNER)
     verb = {"patch": "update", "resume": "enable"}.get(method.partition(".")[2], method.partition(".")[2])
     service = "run" if permission.startswith("run.") else "cloudscheduler"
     return f"{service}.{method.partition('.')[0]}.{verb}" in permissions(of_nights)
@@ -362,13 +345,13 @@ def test_a_night_is_installed_begun_completed_and_removed(
     run = OpenRun(f"{STORE}/{begun['run']}", "test")
     agent = Agent(Ledger(run.store, run.created.uid, "agent", run.clock), run.store, run.clock)  # type: ignore[arg-type]
     agent.completes()
-    project.gce.project.power_off(agent.instance_id)
+    project.google.project.power_off(agent.instance_id)
     # A look at the cloud may be left out while a run is still, so that its end is seen by a later call.
     ended = eventually(lambda: next((told for told in [project.run.call({"kind": "tick"})] if told["done"]), None))
     assert ended["state"] == "completed"
     assert project.called.state_of("tick") == "PAUSED"
     assert project.alive == []
-    assert [*project.gate.project.accounts] == [f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"]
+    assert [*project.google.iam.accounts] == [f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"]
 
     reported = spotrun("report", begun["run"], "--store", STORE, "--json").json["runner_calls"]
     assert (reported["memory_mb"], reported["by_events"], reported["starts"]) == (512, 0, 2)
@@ -463,7 +446,7 @@ def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manage
     assert [each.path.rpartition("/")[2] for each in server.posted][-1] == "cNryAnother", "the newest address is used"
     for kept in (b"".join(world._objects.objects.values()), str(world.answers).encode(), repr(world.night).encode()):
         assert b"cNry" not in kept
-    assert world.google.asked[ACCESS] <= 20, "only where there is news"
+    assert world.google.counts[ACCESS] <= 20, "only where there is news"
 
 
 def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
@@ -482,20 +465,20 @@ def test_record_that_a_stranger_has_put_is_told_to_whom_the_installed_one_names(
 def test_the_account_of_nights_reads_addresses_and_who_installs_is_told_what_to_ask_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with gate_before("http://127.0.0.1:9") as gate:
-        gate.reach(monkeypatch, tmp_path)
-        account = gate.project.has_nights()
+    with GoogleServer(system_clock(), objects="http://127.0.0.1:9") as google:
+        google.reach(monkeypatch, tmp_path)
+        account = google.iam.has_nights()
         for name in (HOOK, "team-slack"):
-            gate.project.secrets.put(name, f"https://example.com/{name}")
+            google.iam.secrets.put(name, f"https://example.com/{name}")
         here = GcpNights(REGION, ManualClock())
         places = {"SLACK_WEBHOOK": Reference("gsm", HOOK)}
         with pytest.raises(SecretUnreadable, match=HOOK) as refused:
             here.addresses(places)
         assert str(refused.value.hint).startswith("ask for secretmanager.versions.access")
-        gate.refuse(ACCESS, 503, {"error": {"code": 503, "message": "not now", "status": "UNAVAILABLE"}})
+        google.fail(ACCESS, RpcRefusal(503, "UNAVAILABLE", "not now"))
         with pytest.raises(CloudUnavailable, match="not now"):
             here.addresses(places)
-        write_login(tmp_path / "application_default_credentials.json", gate.token_of(account))
+        write_login(tmp_path / "login.json", google.token_of(account))
         assert here.addresses(places) == {"SLACK_WEBHOOK": f"https://example.com/{HOOK}"}
         with pytest.raises(SecretUnreadable, match="team-slack"):
             here.addresses({"OTHER": Reference("gsm", "team-slack")})
@@ -526,4 +509,4 @@ def test_an_address_that_is_none_is_refused_with_what_to_type_before_anything_is
     assert said.code == SpecInvalid.exit_code
     assert f"gcloud secrets versions add {HOOK} --data-file=- --project={PROJECT}" in said.err
     assert "cNry" not in said.err + said.out
-    assert not [method for method in google.asked if method.startswith(("run.", "cloudscheduler."))]
+    assert not [method for method in google.counts if method.startswith(("run.", "cloudscheduler."))]

@@ -30,9 +30,9 @@ from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
 from spotrun.store.opening import open_store
 from tests.support.gce_catalog import IMAGES
 from tests.support.gcp_account import RUNNER_ROLES, STORE, GcpAccount
-from tests.support.gcp_gate import gate_before
 from tests.support.gcp_permissions import ALWAYS, OPTIONAL, needed
 from tests.support.gcp_templates import permissions, roles
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 
@@ -59,24 +59,19 @@ class Needed:
 @pytest.fixture
 def recorded(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Needed:
     found = Needed()
-    with gate_before(servers("gs").endpoint) as gate:
-        gate.reach(monkeypatch, tmp_path)
-        gate_store(monkeypatch, gate.endpoint)
+    with GoogleServer(system_clock(), servers("gs").endpoint) as google:
+        google.reach(monkeypatch, tmp_path)
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
         use_the_store()
-        for each in gate.asked:
-            found.add(each.method, needed(each.method, each.body))
+        for each in google.asked:
+            found.add(each.method, needed(each.method, each.body, each.query))
     clock = ManualClock(datetime.now(UTC))
     with GcpAccount(clock) as account:
-        account.reach(tmp_path, monkeypatch)
+        account.reach(monkeypatch, tmp_path)
         live_through_a_run(account, clock)
-        for asked in account.gce.asked:
+        for asked in account.asked:
             found.add(asked.method, needed(asked.method, asked.body, asked.query))
     return found
-
-
-def gate_store(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", endpoint)
 
 
 def use_the_store() -> None:
@@ -91,7 +86,7 @@ def live_through_a_run(account: GcpAccount, clock: ManualClock) -> None:
     accounts.make(UID, URI)
     offering = next(iter(driver.offerings()))
     launched = driver.launch(request(offering))
-    account.gce.project.disks[offering.zone, launched.instance_id].auto_delete = False
+    account.project.disks[offering.zone, launched.instance_id].auto_delete = False
     look_at_the_project(account, clock)
     driver.terminate(launched.instance_id)
     clock.advance(300)
@@ -108,9 +103,9 @@ def look_at_the_project(account: GcpAccount, clock: ManualClock) -> None:
     """As `spotrun doctor gcp` does."""
     wanted = ResourcesSpec().model_copy(update={"cloud": "gcp"})
     account.allowed.update(permission for each in OPTIONAL.values() for permission in each)
-    account.google.accounts["other@acme-training.iam.gserviceaccount.com"] = {"email": "other@acme-training"}
+    account.iam.accounts["other@acme-training.iam.gserviceaccount.com"] = {"email": "other@acme-training"}
     assert [*GcpDoctor(CONFIG, wanted, STORE, clock, {"WORD": Reference("gsm", "spotrun-WORD")}).findings()]
-    account.google.accounts.pop("other@acme-training.iam.gserviceaccount.com")
+    account.iam.accounts.pop("other@acme-training.iam.gserviceaccount.com")
 
 
 def request(offering: Offering) -> LaunchRequest:

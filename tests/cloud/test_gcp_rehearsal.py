@@ -1,7 +1,7 @@
 """
 The dress rehearsal: a run on Compute Engine from its launch to its bill, against servers that speak Google's protocols.
 
-Compute Engine is tests/support/gce_server.py, whose instances execute their startup-script; objects are in
+Compute Engine is tests/support/google_server.py, whose instances execute their startup-script; objects are in
 fake-gcs-server, behind a gate that knows each instance by its token. Everything between them is what a real project
 would get: this very wheel out of the run's folder, the bootstrap, the agent, the notices. The image has no PyTorch.
 """
@@ -85,14 +85,14 @@ def its_token_reaches_what_an_instance_may(sandbox: Gcp) -> None:
     """With the token that its metadata give out: its own run's folder and no other's, and no entry is written twice."""
     runs = {name: sandbox.run(name) for name in ("stormy", "calm")}
     written = runs["stormy"].store.get(key_of(0)).decode()
-    with instance(sandbox.gate, sandbox.account("stormy")) as one:
+    with instance(sandbox.google, sandbox.account("stormy")) as one:
         assert one.ask(runs["stormy"].uri, "get", key_of(0)) == written
         for verb, *arguments in (("put", key_of(0), "another"), ("delete", key_of(0)), ("put", "boot/start.sh", "x")):
             assert one.ask(runs["stormy"].uri, verb, *arguments)[0] == "StoreError"
         for verb, key in (("get", key_of(0)), ("list", "")):
             assert one.ask(runs["calm"].uri, verb, key)[0] == "StoreError"
     assert runs["stormy"].store.get(key_of(0)).decode() == written
-    sandbox.gate.denied.clear()
+    sandbox.google.denied.clear()
 
 
 def it_lost_what_it_was_to_lose_and_came_back_to_spot(sandbox: Gcp, state: RunState) -> None:
@@ -115,11 +115,11 @@ def its_secret_is_nowhere_else(sandbox: Gcp, output: str) -> None:
     """In no object of its folder, the ledger and its logs among them, in no launch and in nothing that was printed."""
     store = sandbox.run("stormy").store
     assert [each.key for each in store.list("") if SECRET.encode() in store.get(each.key)] == []
-    asked = sandbox.gce.calls("compute.instances.insert")
+    asked = sandbox.google.calls("compute.instances.insert")
     assert asked
     assert SECRET not in str([each.body for each in asked])
     assert SECRET not in output
-    readers = {each.member for each in sandbox.gate.asked if each.method.endswith("versions.access")}
+    readers = {each.who for each in sandbox.google.asked if each.method.endswith("versions.access")}
     assert readers == {f"serviceAccount:{sandbox.account('stormy')}"}, "each instance, and nobody else"
 
 
@@ -132,7 +132,7 @@ def notice_of(attempt: Attempt) -> timedelta:
 
 def asked_for(sandbox: Gcp, market: str) -> list[str]:
     """The zones of all inserts that were carried out, in their order."""
-    asked = sandbox.gce.calls("compute.instances.insert")
+    asked = sandbox.google.calls("compute.instances.insert")
     return [each.arguments["zone"] for each in asked if each.body["scheduling"]["provisioningModel"] == market]
 
 
@@ -157,6 +157,6 @@ def nothing_of_it_is_left(sandbox: Gcp, taken: list[str]) -> None:
     libcloud = sandbox.libcloud()
     assert libcloud.list_nodes("all") == []
     assert libcloud.list_volumes("all") == []
-    assert sandbox.gate.project.accounts == {}
-    assert [*sandbox.gate.project.members()] == []
-    assert {*sandbox.gate.denied} == set(), "the roles that we ship allow all that a run asks for"
+    assert sandbox.google.iam.accounts == {}
+    assert [*sandbox.google.iam.members()] == []
+    assert {*sandbox.google.denied} == set(), "the roles that we ship allow all that a run asks for"

@@ -17,9 +17,9 @@ from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.spec.model import DEEP_LEARNING_IMAGE
 from tests.support import gcloud_insert
 from tests.support.gce_launches import request
-from tests.support.gce_logins import TOKEN
-from tests.support.gce_server import GceServer
 from tests.support.gcloud_commands import GCLOUD, executed
+from tests.support.google_login import TOKEN
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 
 ONLY_OURS = {
@@ -78,7 +78,7 @@ def test_an_insert_is_what_gcloud_sends_for_the_same_wishes(capacity_type: Capac
 
 @pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on the PATH")
 def test_gcloud_sends_what_was_recorded(tmp_path: Path) -> None:
-    with GceServer(ManualClock(datetime.now(UTC))) as gce:
+    with GoogleServer(ManualClock(datetime.now(UTC))) as gce:
         token = tmp_path / "token"
         token.write_text(TOKEN)
         commands = [

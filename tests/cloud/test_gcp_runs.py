@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.support.gce_answers import Refusal
 from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG
-from tests.support.gce_server import Lost
 from tests.support.gcp_accidents import DELETE, INSERT
+from tests.support.google_cloud import Lost
 from tests.support.plain_gcp_run import PlainGcpRun
 from tests.support.plain_run import UID
 
@@ -52,7 +52,7 @@ def test_a_second_runner_in_the_same_second_rents_nothing_twice(run: PlainGcpRun
 def test_a_launch_that_lists_do_not_show_yet_is_not_asked_for_again(run: PlainGcpRun) -> None:
     run.google.stale = LATE
     run.goes_on(45)
-    assert run.google.asked[INSERT] == 1
+    assert run.google.counts[INSERT] == 1
     assert run.trains_within(240)
     completes(run, instances=1)
 

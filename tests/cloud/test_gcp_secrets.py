@@ -13,6 +13,7 @@ from google.api_core.exceptions import BadRequest, Conflict, NotFound
 from google.cloud import secretmanager_v1
 from google.oauth2.credentials import Credentials
 
+from spotrun.clock import system_clock
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.container.registry import RegistryUnavailable
@@ -25,13 +26,12 @@ from spotrun.secrets.values import read_values
 from spotrun.spec.file import load_spec
 from spotrun.spec.image import PASSWORD, USERNAME
 from spotrun.spec.model import ResourcesSpec, RunSpec
-from tests.support.gce_logins import TOKEN
-from tests.support.gce_server import GceServer
-from tests.support.gcp_account import GcpAccount, iam_handlers
-from tests.support.gcp_gate import Gate, gate_before, write_login
-from tests.support.gcp_project import NUMBER, PROJECT, GoogleProject
-from tests.support.google_login import log_out
+from tests.support.gce_catalog import PROJECT, PROJECT_NUMBER
+from tests.support.gcp_account import GcpAccount
+from tests.support.google_login import TOKEN, log_out, write_login
 from tests.support.google_secrets import SecretManager
+from tests.support.google_server import GoogleServer
+from tests.support.http_server import as_json
 from tests.support.manual_clock import ManualClock
 from tests.support.registry_server import USER, WORD, RegistryServer
 from tests.support.repository import ROOT
@@ -97,20 +97,20 @@ def test_what_is_out_of_reach_of_a_cloud_is_refused_with_its_line_and_what_to_wr
 
 
 @pytest.fixture
-def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
     """A project in which the caller is an instance: it has the service account of a run, and what infra/gcp grants."""
-    with gate_before("http://127.0.0.1:9") as found:
+    with GoogleServer(system_clock(), objects="http://127.0.0.1:9") as found:
         found.reach(monkeypatch, tmp_path)
         monkeypatch.setattr(secret_manager, "ASK_AGAIN_FOR_S", 0.0)
         monkeypatch.setattr(secret_manager, "ASK_AGAIN_EVERY_S", 0.0)
-        email = found.project._make_account(f"spotrun-{UID}", {})["email"]
-        write_login(tmp_path / "application_default_credentials.json", found.token_of(email))
+        email = found.iam._make_account(f"spotrun-{UID}", {})["email"]
+        write_login(tmp_path / "login.json", found.token_of(email))
         yield found
 
 
 @pytest.fixture
-def secrets(gate: Gate) -> SecretManager:
-    return gate.project.secrets
+def secrets(google: GoogleServer) -> SecretManager:
+    return google.iam.secrets
 
 
 def read(**names: str) -> dict[str, str]:
@@ -118,28 +118,30 @@ def read(**names: str) -> dict[str, str]:
 
 
 def test_an_instance_reads_the_latest_versions_of_its_secrets_with_its_account(
-    gate: Gate, secrets: SecretManager
+    google: GoogleServer, secrets: SecretManager
 ) -> None:
     names = {f"S{number}": f"spotrun-s{number}" for number in range(3)}
     for variable, name in names.items():
         secrets.put(name, "an older one")
         secrets.put(name, f"{CANARY}{variable}")
     assert read(**names) == {variable: f"{CANARY}{variable}" for variable in names}
-    assert {each.member for each in gate.asked} == {f"serviceAccount:spotrun-{UID}@{PROJECT}.iam.gserviceaccount.com"}
-    assert gate.count(ACCESS) == len(names)
+    assert {each.who for each in google.asked} == {f"serviceAccount:spotrun-{UID}@{PROJECT}.iam.gserviceaccount.com"}
+    assert google.counts[ACCESS] == len(names)
 
 
-def test_what_is_no_secret_of_ours_is_not_for_an_instance(gate: Gate, secrets: SecretManager) -> None:
+def test_what_is_no_secret_of_ours_is_not_for_an_instance(google: GoogleServer, secrets: SecretManager) -> None:
     secrets.put("database-password", CANARY)
     with pytest.raises(SecretUnreadable, match=r"Permission .* denied on resource") as refused:
         read(A="database-password")
     assert "begin with spotrun-" in str(refused.value.hint)
-    assert [permission for _, permission in gate.denied] == ["secretmanager.versions.access"]
+    assert [permission for _, permission in google.denied] == ["secretmanager.versions.access"]
 
 
-def test_who_launches_may_read_no_value(gate: Gate, secrets: SecretManager, monkeypatch: Any, tmp_path: Path) -> None:
+def test_who_launches_may_read_no_value(
+    google: GoogleServer, secrets: SecretManager, monkeypatch: Any, tmp_path: Path
+) -> None:
     secrets.put("spotrun-A", CANARY)
-    gate.reach(monkeypatch, tmp_path)
+    google.reach(monkeypatch, tmp_path)
     with pytest.raises(SecretUnreadable, match=r"Permission .* denied on resource"):
         read(A="spotrun-A")
 
@@ -217,31 +219,33 @@ def refusal(status: int, word: str, **details: str) -> dict[str, Any]:
     ],
 )
 def test_a_secret_manager_that_is_away_is_no_missing_secret(
-    gate: Gate, secrets: SecretManager, status: int, body: dict[str, Any], passes: bool, hint: str
+    google: GoogleServer, secrets: SecretManager, status: int, body: dict[str, Any], passes: bool, hint: str
 ) -> None:
     secrets.put("spotrun-A", CANARY)
-    gate.refuse(ACCESS, status, body)
+    google.fail(ACCESS, as_json(body, status))
     with pytest.raises(StoreUnavailable if passes else SecretUnreadable) as refused:
         read(A="spotrun-A")
     assert hint in (refused.value.hint or "")
 
 
-def test_an_account_that_google_does_not_know_is_told_as_such(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_that_google_does_not_know_is_told_as_such(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(secret_manager, "_logged_in", lambda named: (requests.Session(), PROJECT))
-    with pytest.raises(SecretUnreadable, match="Invalid Credentials") as refused:
+    with pytest.raises(SecretUnreadable, match="invalid authentication credentials") as refused:
         read(A="spotrun-A")
     assert "log in by" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_an_account_that_is_not_known_everywhere_yet_is_waited_for(
-    gate: Gate, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int
+    google: GoogleServer, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     secrets.put("spotrun-A", CANARY)
     monkeypatch.setattr(secret_manager, "ASK_AGAIN_FOR_S", 60.0)
-    gate.refuse(ACCESS, status, refusal(status, "PERMISSION_DENIED"), times=3)
+    google.fail(ACCESS, as_json(refusal(status, "PERMISSION_DENIED"), status), times=3)
     assert read(A="spotrun-A") == {"A": CANARY}
-    assert gate.count(ACCESS) == 4
+    assert google.counts[ACCESS] == 4
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"payload": {"data": "cNry*"}}'])
@@ -260,7 +264,9 @@ def test_an_answer_that_is_none_is_taken_for_a_fault_that_passes(
     assert "cNry" not in f"{refused.value} {refused.value.__cause__}"
 
 
-def test_where_nobody_is_logged_in_it_is_told_how(gate: Gate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_nobody_is_logged_in_it_is_told_how(
+    google: GoogleServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     log_out(monkeypatch, tmp_path)
     with pytest.raises(SecretUnreadable, match="spotrun-A") as refused:
         read(A="spotrun-A")
@@ -270,12 +276,12 @@ def test_where_nobody_is_logged_in_it_is_told_how(gate: Gate, monkeypatch: pytes
 ON_GCP: dict[str, Any] = {"resources": {"cloud": "gcp"}, "checkpoint": {"uri": "gs://bucket/runs"}}
 
 
-def test_only_the_trainer_has_them(gate: Gate, secrets: SecretManager, tmp_path: Path) -> None:
+def test_only_the_trainer_has_them(google: GoogleServer, secrets: SecretManager, tmp_path: Path) -> None:
     secrets.put("spotrun-WORD", CANARY)
     require_that_only_the_trainer_has_it(tmp_path, CANARY, **ON_GCP)
 
 
-def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(google: GoogleServer, tmp_path: Path) -> None:
     require_that_a_missing_one_ends_the_run(tmp_path, "there is no secret spotrun-WORD", **ON_GCP)
 
 
@@ -283,7 +289,7 @@ def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(gate: Gate, t
 
 
 def test_the_password_of_a_registry_is_a_secret_that_who_launches_may_lack(
-    gate: Gate, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    google: GoogleServer, secrets: SecretManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nobody waits at a launch: the right to read it is either there or not meant."""
     secrets.put(f"spotrun-{PASSWORD}", WORD)
@@ -295,14 +301,14 @@ def test_the_password_of_a_registry_is_a_secret_that_who_launches_may_lack(
         found, _ = with_image(named[":1"], {})
         assert found.image is not None
         assert found.image.digest == digest
-        gate.reach(monkeypatch, tmp_path)
-        before = gate.count(ACCESS)
+        google.reach(monkeypatch, tmp_path)
+        before = google.counts[ACCESS]
         _, (note,) = with_image(named[f"@{digest}"], {})
         assert note.startswith("the image was not looked at: Secret Manager did not give spotrun-SKYPILOT")
         with pytest.raises(RegistryUnavailable, match="Secret Manager did not give") as caught:
             with_image(named[":1"], {})
         assert "@sha256:" in str(caught.value.hint)
-        assert gate.count(ACCESS) - before == 2
+        assert google.counts[ACCESS] - before == 2
 
 
 def in_image(server: RegistryServer, named: str) -> ResourcesSpec:
@@ -339,9 +345,8 @@ def test_the_command_gives_gcloud_the_value_as_it_was_typed_and_shows_it_nowhere
 @pytest.fixture
 def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
     with GcpAccount(ManualClock()) as found:
-        found.reach(tmp_path, monkeypatch)
+        found.reach(monkeypatch, tmp_path)
         yield found
-    assert found.gce.faults == []
 
 
 def findings(**names: str) -> dict[str, Finding]:
@@ -350,7 +355,7 @@ def findings(**names: str) -> dict[str, Finding]:
 
 
 def test_the_doctor_sees_which_secrets_are_there_and_reads_none(account: GcpAccount) -> None:
-    held = account.google.secrets
+    held = account.iam.secrets
     for name in ("spotrun-a", "spotrun-b", "spotrun-c", "elsewhere"):
         held.put(name, CANARY)
     held.put("spotrun-a", CANARY)
@@ -365,7 +370,7 @@ def test_the_doctor_sees_which_secrets_are_there_and_reads_none(account: GcpAcco
     assert "gcloud secrets versions add spotrun-c" in found["secret C"].hint
     assert "gcloud secrets create spotrun-d" in found["secret D"].hint
     assert "gcloud secrets add-iam-policy-binding elsewhere" in found["secret E"].hint
-    assert {each.method for each in account.gce.asked} == {"secretmanager.projects.secrets.versions.get"}
+    assert {each.method for each in account.asked} == {"secretmanager.projects.secrets.versions.get"}
     missing, page = findings(WANDB_API_KEY="spotrun-WANDB_API_KEY").popitem(), (ROOT / "docs/gcp.md").read_text()
     assert f"{missing[0]}: {missing[1].detail}\n          try: {missing[1].hint}\n" in page
     account.allowed.discard("secretmanager.versions.get")
@@ -380,21 +385,19 @@ def test_the_doctor_sees_which_secrets_are_there_and_reads_none(account: GcpAcco
 @pytest.fixture
 def client() -> Iterator[Callable[..., Any]]:
     """Methods of google-cloud-secret-manager, for a project in which the caller may do all."""
-    with GceServer(ManualClock()) as gce:
-        gce.handlers |= iam_handlers(GoogleProject())
+    with GoogleServer(ManualClock()) as gce:
         found = secretmanager_v1.SecretManagerServiceClient(
             credentials=Credentials(TOKEN),  # type: ignore[no-untyped-call]
             transport="rest",
             client_options={"api_endpoint": gce.url},
         )
         yield lambda verb, **request: getattr(found, verb)(request=request)
-    assert gce.faults == []
 
 
 def test_googles_client_makes_reads_and_disables_a_secret(client: Callable[..., Any]) -> None:
     project = f"projects/{PROJECT}"
     made = client("create_secret", parent=project, secret_id="spotrun-A", secret={"replication": {"automatic": {}}})
-    assert made.name == f"projects/{NUMBER}/secrets/spotrun-A"
+    assert made.name == f"projects/{PROJECT_NUMBER}/secrets/spotrun-A"
     latest = f"{project}/secrets/spotrun-A/versions/latest"
     with pytest.raises(NotFound, match="has no versions"):
         client("access_secret_version", name=latest)

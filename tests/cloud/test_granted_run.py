@@ -16,8 +16,10 @@ from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.run.events import Cause
 from spotrun.store.opening import open_store
 from tests.support.eventually import eventually
-from tests.support.gcp_gate import Gate, gate_before, write_login
-from tests.support.gcp_project import PROJECT, RUNNER
+from tests.support.gce_catalog import PROJECT
+from tests.support.gcp_project import RUNNER
+from tests.support.google_login import write_login
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 from tests.support.process_signals import send_signal
@@ -32,18 +34,19 @@ SETUP = "setup: echo ready > set-up.txt\n"
 
 
 @pytest.fixture
-def gate(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gate]:
-    with gate_before(servers("gs").endpoint) as gate:
-        gate.reach(monkeypatch, tmp_path)
-        monkeypatch.setenv("API_ENDPOINT_OVERRIDE", gate.endpoint)
-        monkeypatch.setenv("INSTANCE_LOGIN", str(tmp_path / "login.json"))
+def google(
+    servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[GoogleServer]:
+    with GoogleServer(ManualClock(), servers("gs").endpoint) as google:
+        google.reach(monkeypatch, tmp_path)
+        monkeypatch.setenv("INSTANCE_LOGIN", str(tmp_path / "instance.json"))
         monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "instance_login"))
-        yield gate
+        yield google
 
 
 @pytest.mark.slow
 def test_a_run_needs_no_more_than_its_account_was_granted(
-    gate: Gate, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    google: GoogleServer, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     uri = servers("gs").new_prefix()
     sandbox = Sandbox(tmp_path, monkeypatch, uri)
@@ -51,7 +54,7 @@ def test_a_run_needs_no_more_than_its_account_was_granted(
         job = sandbox.job("far", args=ARGS, scale=60, script=NOTICE, program="filed.py", extra=SETUP)
         launch = sandbox.start("launch", job, "-y")
         folder = eventually(lambda: run_in(uri))
-        make_account(gate, f"{uri}/{folder}", tmp_path / "login.json")
+        make_account(google, f"{uri}/{folder}", tmp_path / "instance.json")
         eventually(lambda: sandbox.last_step() >= 6, within_s=60)
         send_signal(sandbox, "trainer")
         output, _ = launch.communicate(timeout=150)
@@ -65,11 +68,11 @@ def test_a_run_needs_no_more_than_its_account_was_granted(
         sandbox.close()
 
     account = member_of(folder)
-    assert gate.denied == []
-    assert {each.member for each in gate.asked} == {RUNNER, account}
-    changed = {name.partition(f"/{folder}/")[2] for member, name in gate.changed if member == account}
+    assert google.denied == []
+    assert {each.who for each in google.asked} == {RUNNER, account}
+    changed = {name.partition(f"/{folder}/")[2] for member, name in google.changed if member == account}
     assert {next(filter(key.startswith, CHANGED), key) for key in changed} == {*CHANGED} - {ENVIRONMENTS}
-    asked = {each.name.partition(f"/{folder}/")[2] for each in gate.asked if each.member == account}
+    asked = {each.name.partition(f"/{folder}/")[2] for each in google.asked if each.who == account}
     assert any(key.startswith(ENVIRONMENTS) for key in asked)
 
 
@@ -78,10 +81,10 @@ def run_in(uri: str) -> str:
     return next((name for name in open_store(uri).folders() if name.startswith("far-")), "")
 
 
-def make_account(gate: Gate, uri: str, login: Path) -> None:
+def make_account(google: GoogleServer, uri: str, login: Path) -> None:
     uid, clock = uri.rpartition("-")[2], ManualClock()
     RunAccounts(Google(clock), clock).make(uid, uri)
-    write_login(login, gate.token_of(f"spotrun-{uid}@{PROJECT}.iam.gserviceaccount.com"))
+    write_login(login, google.token_of(f"spotrun-{uid}@{PROJECT}.iam.gserviceaccount.com"))
 
 
 def member_of(folder: str) -> str:

@@ -23,7 +23,7 @@ from tests.support import gce_answers as answers
 from tests.support.gce_answers import PACIFIC, Refusal
 from tests.support.gce_charges import Step
 from tests.support.gce_launches import reach
-from tests.support.gce_server import GceServer
+from tests.support.google_server import GoogleServer
 from tests.support.google_skus import on_demand_skus, sku
 from tests.support.manual_clock import ManualClock
 
@@ -40,11 +40,10 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GceServer]:
-    with GceServer(clock) as server:
+def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
+    with GoogleServer(clock) as server:
         reach(server, tmp_path, monkeypatch)
         yield server
-        assert server.faults == []
 
 
 def of(found: Quotes, kind: str, capacity_type: CapacityType) -> list[Quote]:
@@ -55,7 +54,7 @@ def of(found: Quotes, kind: str, capacity_type: CapacityType) -> list[Quote]:
     ]
 
 
-def asked(gce: GceServer, method: str) -> int:
+def asked(gce: GoogleServer, method: str) -> int:
     return sum(each.method == method for each in gce.asked)
 
 
@@ -64,7 +63,7 @@ def midnight(clock: ManualClock, days_ago: int) -> datetime:
     return (today - timedelta(days=days_ago)).astimezone(UTC)
 
 
-def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GceServer, clock: ManualClock) -> None:
+def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GoogleServer, clock: ManualClock) -> None:
     changed = midnight(clock, 40)
     gce.project.charges.steps[L4, IOWA] = [Step(changed, Decimal("0.42"))]
 
@@ -80,13 +79,15 @@ def test_spot_has_a_year_of_prices_and_each_zone_the_same(gce: GceServer, clock:
     assert all(not quote.history for quote in of(found, L4, ON_DEMAND))
 
 
-def test_each_type_is_asked_for_once_in_a_region_however_many_zones_it_has(gce: GceServer, clock: ManualClock) -> None:
+def test_each_type_is_asked_for_once_in_a_region_however_many_zones_it_has(
+    gce: GoogleServer, clock: ManualClock
+) -> None:
     read_quotes(NAMED, clock, ())
 
     assert asked(gce, HISTORY) == 4, "prices and preemptions of two types"
 
 
-def test_on_demand_is_the_sum_of_skus_where_the_catalog_answers(gce: GceServer, clock: ManualClock) -> None:
+def test_on_demand_is_the_sum_of_skus_where_the_catalog_answers(gce: GoogleServer, clock: ManualClock) -> None:
     gce.recover()
     dearer = [each for each in on_demand_skus() if not each["description"].startswith("Nvidia Tesla A100 GPU")]
     dearer.append(sku("Nvidia Tesla A100 GPU running in Americas", "GPU", "3.5"))
@@ -102,7 +103,7 @@ def test_on_demand_is_the_sum_of_skus_where_the_catalog_answers(gce: GceServer, 
     assert any("a2-highgpu-1g in us-central1 costs $4.2395 an hour" in note for note in found.notes)
 
 
-def test_parts_are_read_once_for_all_regions(gce: GceServer, clock: ManualClock) -> None:
+def test_parts_are_read_once_for_all_regions(gce: GoogleServer, clock: ManualClock) -> None:
     gce.recover()
     gce.handlers[SKUS] = lambda _: {"skus": on_demand_skus()}
 
@@ -111,7 +112,7 @@ def test_parts_are_read_once_for_all_regions(gce: GceServer, clock: ManualClock)
     assert asked(gce, SKUS) == 1
 
 
-def test_without_the_catalog_the_shipped_prices_are_told(gce: GceServer, clock: ManualClock) -> None:
+def test_without_the_catalog_the_shipped_prices_are_told(gce: GoogleServer, clock: ManualClock) -> None:
     found = read_quotes(NAMED, clock, ())
 
     assert any(note.startswith("prices of us-central1 are from the shipped table: ") for note in found.notes)
@@ -119,7 +120,7 @@ def test_without_the_catalog_the_shipped_prices_are_told(gce: GceServer, clock: 
 
 
 def test_where_the_past_is_denied_spot_has_its_listed_price_and_the_reason_is_told(
-    gce: GceServer, clock: ManualClock
+    gce: GoogleServer, clock: ManualClock
 ) -> None:
     gce.fail(HISTORY, answers.forbidden("compute.advice.capacityHistory", "projects/acme-training"), times=None)
 
@@ -133,7 +134,7 @@ def test_where_the_past_is_denied_spot_has_its_listed_price_and_the_reason_is_to
     assert asked(gce, HISTORY) == 2, "once for prices, once for preemptions"
 
 
-def test_the_share_that_google_took_is_a_band_and_the_note_says_of_what(gce: GceServer, clock: ManualClock) -> None:
+def test_the_share_that_google_took_is_a_band_and_the_note_says_of_what(gce: GoogleServer, clock: ManualClock) -> None:
     found = read_quotes(NAMED, clock, ())
 
     assert {quote.interruption_band for quote in of(found, L4, SPOT)} == {"5-10%"}
@@ -141,7 +142,7 @@ def test_the_share_that_google_took_is_a_band_and_the_note_says_of_what(gce: Gce
     assert NOT_AMAZONS in found.notes
 
 
-def test_room_is_what_the_tightest_quota_leaves(gce: GceServer, clock: ManualClock) -> None:
+def test_room_is_what_the_tightest_quota_leaves(gce: GoogleServer, clock: ManualClock) -> None:
     gce.project.set_quota("NVIDIA_L4_GPUS", 7, IOWA)
     gce.project.set_quota("PREEMPTIBLE_NVIDIA_L4_GPUS", 3, IOWA)
     gce.project.set_quota("GPUS_ALL_REGIONS", 5)
@@ -152,7 +153,7 @@ def test_room_is_what_the_tightest_quota_leaves(gce: GceServer, clock: ManualClo
     assert {quote.room for quote in of(found, L4, ON_DEMAND)} == {5}
 
 
-def test_unknown_quotas_are_no_zero(gce: GceServer, clock: ManualClock) -> None:
+def test_unknown_quotas_are_no_zero(gce: GoogleServer, clock: ManualClock) -> None:
     gce.fail("compute.regions.list", Refusal(503, "backendError", "down"), times=None)
 
     found = read_quotes(NAMED, clock, ())
@@ -161,7 +162,9 @@ def test_unknown_quotas_are_no_zero(gce: GceServer, clock: ManualClock) -> None:
     assert any(note.startswith("quotas are unknown: ") for note in found.notes)
 
 
-def test_by_its_gpu_only_such_types_are_quoted_and_by_nothing_all_with_gpus(gce: GceServer, clock: ManualClock) -> None:
+def test_by_its_gpu_only_such_types_are_quoted_and_by_nothing_all_with_gpus(
+    gce: GoogleServer, clock: ManualClock
+) -> None:
     everywhere = GcpConfig(regions=(IOWA,))
     by_gpu = read_quotes(everywhere, clock, ("l4:1",))
     asked_before = asked(gce, HISTORY)
@@ -174,7 +177,7 @@ def test_by_its_gpu_only_such_types_are_quoted_and_by_nothing_all_with_gpus(gce:
     assert NAME_TYPES not in by_gpu.notes
 
 
-def test_a_region_that_fails_is_left_out_and_all_that_fail_are_an_error(gce: GceServer, clock: ManualClock) -> None:
+def test_a_region_that_fails_is_left_out_and_all_that_fail_are_an_error(gce: GoogleServer, clock: ManualClock) -> None:
     found = read_quotes(GcpConfig(regions=(IOWA, "mars-north1"), instance_types=(L4,)), clock, ())
     assert {quote.offering.region for quote in found.quotes} == {IOWA}
 
@@ -183,14 +186,14 @@ def test_a_region_that_fails_is_left_out_and_all_that_fail_are_an_error(gce: Gce
         read_quotes(NAMED, clock, ())
 
 
-def test_bands_of_a_job_are_those_of_the_types_that_it_names(gce: GceServer, clock: ManualClock) -> None:
+def test_bands_of_a_job_are_those_of_the_types_that_it_names(gce: GoogleServer, clock: ManualClock) -> None:
     assert bands_known(NAMED, clock) == {f"{IOWA}/{kind}": "5-10%" for kind in (L4, A100)}
     assert bands_known(GcpConfig(regions=(IOWA,)), clock) == {}
     gce.fail("compute.machineTypes.list", Refusal(503, "backendError", "down"), times=None)
     assert bands_known(NAMED, clock) == {}
 
 
-def test_the_command_prints_what_was_found(gce: GceServer) -> None:
+def test_the_command_prints_what_was_found(gce: GoogleServer) -> None:
     arguments = ["offers", "--cloud", "gcp", "--accelerators", "L4:1", "--region", IOWA]
     table = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert table.exit_code == 0, table.output

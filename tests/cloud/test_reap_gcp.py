@@ -18,9 +18,8 @@ from spotrun.runner.creation import create_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.gce_calls import wished
-from tests.support.gce_launches import CONFIG, offered, request, without_a_price_list
-from tests.support.gce_server import GceServer
-from tests.support.gcp_gate import RUNNERS_TOKEN, gate_before
+from tests.support.gce_launches import CONFIG, offered, reach, request
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import BUCKET
 
@@ -33,16 +32,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GceServer]:
+def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
     """A project with Compute Engine and IAM; nobody stores anything in its bucket."""
-    with GceServer(clock) as server, gate_before("http://127.0.0.1:9") as gate:
-        gate.reach(monkeypatch, tmp_path)
-        server.logins.tokens[RUNNERS_TOKEN] = "user:ada@example.com"
-        for name, text in server.environment.items():
-            monkeypatch.setenv(name, text)
-        without_a_price_list(server, monkeypatch)
+    with GoogleServer(clock, objects="http://127.0.0.1:9") as server:
+        reach(server, tmp_path, monkeypatch)
         yield server
-        assert server.faults == []
 
 
 def run_in(folder: Path, name: str) -> OpenRun:
@@ -62,7 +56,7 @@ def launched(driver: GcpDriver, run_uid: str) -> str:
 
 
 def test_an_orphan_is_ended_and_the_instance_of_a_run_that_is_not_in_the_store_is_named(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driver = GcpDriver(CONFIG, clock)
     orphan = launched(driver, run_in(tmp_path, "job").created.uid)
@@ -77,7 +71,7 @@ def test_an_orphan_is_ended_and_the_instance_of_a_run_that_is_not_in_the_store_i
 
 
 def test_reap_ends_an_instance_whose_labels_a_policy_has_taken_away(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     orphan = launched(GcpDriver(CONFIG, clock), run_in(tmp_path, "job").created.uid)
     clock.advance(30)
@@ -88,7 +82,7 @@ def test_reap_ends_an_instance_whose_labels_a_policy_has_taken_away(
 
 
 def test_reap_deletes_a_disk_without_labels_and_no_disk_of_others(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, driver = run_in(tmp_path, "job"), GcpDriver(CONFIG, clock)
     name = launched(driver, run.created.uid)
@@ -108,7 +102,7 @@ def test_reap_deletes_a_disk_without_labels_and_no_disk_of_others(
 
 
 def test_g3_what_has_switched_itself_off_is_ended_with_its_disk(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     driver = GcpDriver(CONFIG, clock)
     stopped = launched(driver, run_in(tmp_path, "job").created.uid)
@@ -123,7 +117,7 @@ def test_g3_what_has_switched_itself_off_is_ended_with_its_disk(
 
 
 def test_g3_what_has_switched_itself_off_is_wanted_by_no_run_that_goes_on(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_in(tmp_path, "job")
     driver = GcpDriver(CONFIG, clock)
@@ -150,7 +144,7 @@ def test_g3_what_has_switched_itself_off_is_wanted_by_no_run_that_goes_on(
 
 
 def test_a_disk_that_outlived_the_instance_of_a_run_that_is_over_is_deleted_and_others_are_named(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = {name: run_in(tmp_path, name) for name in ("over", "going-on")}
     uids = {name: run.created.uid for name, run in runs.items()} | {"elsewhere": "cccccccccc"}
@@ -175,7 +169,7 @@ def test_a_disk_that_outlived_the_instance_of_a_run_that_is_over_is_deleted_and_
 
 
 def test_the_accounts_of_runs_that_are_over_are_removed_and_no_others(
-    gce: GceServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gce: GoogleServer, clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = {name: run_in(tmp_path, name) for name in ("over", "going-on")}
     accounts = RunAccounts(Google(clock), clock)

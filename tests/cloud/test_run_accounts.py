@@ -20,8 +20,12 @@ from spotrun.clouds.gcp.error_codes import PolicyForbids, refused
 from spotrun.clouds.gcp.run_accounts import ADDRESS_MAX_BYTES, MADE, TRIES_MAX, RunAccounts
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, QuotaExceeded
-from tests.support.gcp_gate import Gate, gate_before
-from tests.support.gcp_project import PROJECT, RUNNER, Refusal
+from tests.support.gce_answers import Refusal, rpc_refusal
+from tests.support.gce_catalog import PROJECT
+from tests.support.gcp_project import RUNNER
+from tests.support.google_cloud import Lost
+from tests.support.google_server import GoogleServer
+from tests.support.http_server import as_json
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import BUCKET, RunningServer
 
@@ -34,14 +38,16 @@ ACCOUNT, FOLDERS = "iam.projects.serviceAccounts.", "storage.managedFolders."
 MAKING = (f"{ACCOUNT}create", f"{FOLDERS}insert", f"{FOLDERS}getIamPolicy", f"{FOLDERS}setIamPolicy")
 REMOVING = (f"{ACCOUNT}get", f"{FOLDERS}getIamPolicy", f"{FOLDERS}delete", f"{ACCOUNT}delete")
 START = datetime(2026, 11, 25, 1, 2, 3, tzinfo=UTC)
-PASSING = Refusal(503, "Backend Error", "backendError")
+PASSING = Refusal(503, "backendError", "Backend Error")
 
 
 @pytest.fixture
-def gate(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gate]:
-    with gate_before(servers("gs").endpoint) as gate:
-        gate.reach(monkeypatch, tmp_path)
-        yield gate
+def google(
+    servers: Callable[[str], RunningServer], clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[GoogleServer]:
+    with GoogleServer(clock, servers("gs").endpoint) as google:
+        google.reach(monkeypatch, tmp_path)
+        yield google
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def accounts(gate: Gate, clock: ManualClock) -> RunAccounts:
+def accounts(google: GoogleServer, clock: ManualClock) -> RunAccounts:
     return new_accounts(clock)
 
 
@@ -60,20 +66,20 @@ def new_accounts(clock: ManualClock | None = None) -> RunAccounts:
     return RunAccounts(Google(clock), clock)
 
 
-def made(gate: Gate) -> dict[str, Any]:
+def made(google: GoogleServer) -> dict[str, Any]:
     """What there is of the run's account: where it says that the folder is, and who has which role in which folder."""
-    project = gate.project
+    project = google.iam
     return {
         "describes": project.accounts.get(EMAIL, {}).get("description"),
         "grants": {
-            folder: sorted((each["role"].rpartition("/")[2], *each["members"]) for each in bindings(gate, folder))
+            folder: sorted((each["role"].rpartition("/")[2], *each["members"]) for each in bindings(google, folder))
             for folder in project.policies
         },
     }
 
 
-def bindings(gate: Gate, folder: str = FOLDER) -> list[dict[str, Any]]:
-    return list(gate.project.policy(folder).get("bindings", ()))
+def bindings(google: GoogleServer, folder: str = FOLDER) -> list[dict[str, Any]]:
+    return list(google.iam.policy(folder).get("bindings", ()))
 
 
 WHOLE = {"describes": URI, "grants": {FOLDER: [("spotrunChange", MEMBER), ("spotrunCreate", MEMBER)]}}
@@ -84,23 +90,23 @@ NOTHING = {"describes": None, "grants": {}}
 
 
 def test_a_run_gets_an_account_of_its_own_in_four_calls_and_it_is_made_once(
-    gate: Gate, accounts: RunAccounts, clock: ManualClock
+    google: GoogleServer, accounts: RunAccounts, clock: ManualClock
 ) -> None:
     assert accounts.make(UID, URI) == START
-    assert made(gate) == WHOLE
-    assert [each.method for each in gate.asked] == list(MAKING)
-    assert {each.member for each in gate.asked} == {RUNNER}
+    assert made(google) == WHOLE
+    assert [each.method for each in google.asked] == list(MAKING)
+    assert {each.who for each in google.asked} == {RUNNER}
     clock.advance(100)
     assert [new_accounts(clock).make(UID, URI) for _ in range(2)] == [START, START]
-    assert made(gate) == WHOLE
-    assert gate.count(f"{FOLDERS}setIamPolicy") == 1
+    assert made(google) == WHOLE
+    assert google.counts[f"{FOLDERS}setIamPolicy"] == 1
 
 
 def test_what_a_run_changes_is_granted_under_a_condition_and_all_else_it_only_creates(
-    gate: Gate, accounts: RunAccounts
+    google: GoogleServer, accounts: RunAccounts
 ) -> None:
     accounts.make(UID, URI)
-    create, change = bindings(gate)
+    create, change = bindings(google)
     root = f"projects/_/buckets/{BUCKET}/objects/{FOLDER}"
     assert create == {"role": f"projects/{PROJECT}/roles/spotrunCreate", "members": [MEMBER]}
     assert change["condition"]["expression"].split(" || ") == [
@@ -111,86 +117,90 @@ def test_what_a_run_changes_is_granted_under_a_condition_and_all_else_it_only_cr
     ]
 
 
-def test_the_roles_of_a_runner_allow_each_call(gate: Gate, accounts: RunAccounts) -> None:
+def test_the_roles_of_a_runner_allow_each_call(google: GoogleServer, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
     accounts.make(UID, URI)
     accounts.runs()
     accounts.remove(UID)
-    assert {each.method for each in gate.asked} >= {*MAKING, *REMOVING}
-    assert gate.denied == []
+    assert {each.method for each in google.asked} >= {*MAKING, *REMOVING}
+    assert google.denied == []
 
 
 @pytest.mark.parametrize("method", MAKING)
-def test_what_a_lost_answer_has_made_is_taken_for_made(gate: Gate, accounts: RunAccounts, method: str) -> None:
-    """Also a 409 or a 412 for one's own success."""
-    gate.lose_answer(method)
-    accounts.make(UID, URI)
-    assert made(gate) == WHOLE
-    assert gate.count(method) >= 2
-    assert len(bindings(gate)) == 2
-
-
-@pytest.mark.parametrize("method", MAKING)
-@pytest.mark.parametrize("refusal", [PASSING, Refusal(403, "Rate Limit Exceeded", "rateLimitExceeded")], ids=str)
-def test_a_step_that_fails_for_a_moment_is_tried_again(
-    gate: Gate, accounts: RunAccounts, method: str, refusal: Refusal
+def test_what_a_lost_answer_has_made_is_taken_for_made(
+    google: GoogleServer, accounts: RunAccounts, method: str
 ) -> None:
-    gate.refuse(method, refusal.status, refusal.body("storage"), times=2)
+    """Also a 409 or a 412 for one's own success."""
+    google.fail(method, Lost)
     accounts.make(UID, URI)
-    assert made(gate) == WHOLE
-    assert gate.count(method) == 3
+    assert made(google) == WHOLE
+    assert google.counts[method] >= 2
+    assert len(bindings(google)) == 2
+
+
+@pytest.mark.parametrize("method", MAKING)
+@pytest.mark.parametrize("refusal", [PASSING, Refusal(403, "rateLimitExceeded", "Rate Limit Exceeded")], ids=str)
+def test_a_step_that_fails_for_a_moment_is_tried_again(
+    google: GoogleServer, accounts: RunAccounts, method: str, refusal: Refusal
+) -> None:
+    google.fail(method, refusal, times=2)
+    accounts.make(UID, URI)
+    assert made(google) == WHOLE
+    assert google.counts[method] == 3
 
 
 @pytest.mark.parametrize("method", MAKING)
 def test_a_runner_that_ends_before_a_step_is_followed_by_one_that_completes_it(
-    gate: Gate, accounts: RunAccounts, method: str
+    google: GoogleServer, accounts: RunAccounts, method: str
 ) -> None:
-    gate.refuse(method, PASSING.status, PASSING.body("storage"), times=4)
+    google.fail(method, PASSING, times=4)
     with pytest.raises(CloudUnavailable):
         accounts.make(UID, URI)
-    assert made(gate) != WHOLE
+    assert made(google) != WHOLE
     new_accounts().make(UID, URI)
-    assert made(gate) == WHOLE
+    assert made(google) == WHOLE
 
 
 @pytest.mark.parametrize("method", MAKING)
 def test_who_may_not_do_a_step_is_told_of_the_roles_and_of_one_account_for_all(
-    gate: Gate, accounts: RunAccounts, method: str
+    google: GoogleServer, accounts: RunAccounts, method: str
 ) -> None:
-    forbidden = Refusal(403, "does not have access", "forbidden")
-    gate.refuse(method, 403, forbidden.body("iam" if method.startswith("iam") else "storage"))
+    words = "does not have access"
+    google.fail(method, rpc_refusal(403, words) if method.startswith("iam") else Refusal(403, "forbidden", words))
     with pytest.raises(AccessDenied) as raised:
         accounts.make(UID, URI)
     assert "infra/gcp" in str(raised.value.hint)
     assert str(raised.value.hint).count("gcp.service_account") == 1
     new_accounts().make(UID, URI)
-    assert made(gate) == WHOLE
+    assert made(google) == WHOLE
 
 
-def test_two_runners_at_once_make_one_account(gate: Gate, accounts: RunAccounts) -> None:
+def test_two_runners_at_once_make_one_account(google: GoogleServer, accounts: RunAccounts) -> None:
     for method in MAKING[1:]:
-        gate.before(method, lambda: new_accounts().make(UID, URI))
+        google.before(method, lambda: new_accounts().make(UID, URI))
         accounts.make(UID, URI)
-        assert made(gate) == WHOLE
-        assert len(bindings(gate)) == 2
+        assert made(google) == WHOLE
+        assert len(bindings(google)) == 2
         accounts.remove(UID)
 
 
-def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(gate: Gate, accounts: RunAccounts) -> None:
-    gate.project.accounts_max = 0
+def test_a_project_that_is_full_of_accounts_is_told_how_to_have_fewer(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
+    google.iam.accounts_max = 0
     with pytest.raises(QuotaExceeded) as raised:
         accounts.make(UID, URI)
     assert "spotrun reap --cloud gcp" in str(raised.value.hint)
-    assert gate.count(f"{ACCOUNT}create") == 1
-    assert made(gate) == NOTHING
+    assert google.counts[f"{ACCOUNT}create"] == 1
+    assert made(google) == NOTHING
 
 
 @pytest.mark.parametrize("details", [[], [{"violations": [{"type": "constraints/iam.disableServiceAccountCreation"}]}]])
 def test_g13_an_organization_that_forbids_accounts_is_told_of_one_for_all(
-    gate: Gate, accounts: RunAccounts, details: list[Any]
+    google: GoogleServer, accounts: RunAccounts, details: list[Any]
 ) -> None:
-    forbidden = Refusal(400, "Service account creation is not allowed on this project.").body("iam")
-    gate.refuse(f"{ACCOUNT}create", 400, {"error": {**forbidden["error"], "details": details}})
+    forbidden = rpc_refusal(400, "Service account creation is not allowed on this project.").body
+    google.fail(f"{ACCOUNT}create", as_json({"error": {**forbidden["error"], "details": details}}, 400))
     with pytest.raises(AccessDenied, match="not allowed") as raised:
         accounts.make(UID, URI)
     assert "gcp.service_account" in str(raised.value.hint)
@@ -207,23 +217,25 @@ def test_g13_an_organization_that_forbids_accounts_is_told_of_one_for_all(
     ids=str,
 )
 def test_an_account_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
-    gate: Gate, accounts: RunAccounts, theirs: dict[str, str]
+    google: GoogleServer, accounts: RunAccounts, theirs: dict[str, str]
 ) -> None:
-    gate.project._make_account(f"spotrun-{UID}", theirs)
-    before = made(gate)
+    google.iam._make_account(f"spotrun-{UID}", theirs)
+    before = made(google)
     for call in (lambda: accounts.make(UID, URI), lambda: accounts.remove(UID)):
         with pytest.raises(CloudError, match="was not made for this run's folder") as raised:
             call()
         assert str(raised.value.hint).startswith(f"gcloud iam service-accounts delete {EMAIL}")
-    assert made(gate) == before
+    assert made(google) == before
 
 
-def test_an_account_that_iam_has_and_does_not_show_is_asked_for_again(gate: Gate, accounts: RunAccounts) -> None:
-    gate.refuse(f"{ACCOUNT}create", 409, Refusal(409, "it exists").body("iam"))
+def test_an_account_that_iam_has_and_does_not_show_is_asked_for_again(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
+    google.fail(f"{ACCOUNT}create", rpc_refusal(409, "it exists"))
     with pytest.raises(CloudUnavailable, match="does not show"):
         accounts.make(UID, URI)
     accounts.make(UID, URI)
-    assert made(gate) == WHOLE
+    assert made(google) == WHOLE
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------
@@ -231,60 +243,61 @@ def test_an_account_that_iam_has_and_does_not_show_is_asked_for_again(gate: Gate
 THEIRS = {"role": "roles/storage.objectViewer", "members": ["user:bob@example.com"]}
 
 
-def grant_theirs(gate: Gate) -> None:
-    policy = gate.project.policy(FOLDER)
-    gate.project._set_policy(FOLDER, {**policy, "bindings": [*policy.get("bindings", ()), THEIRS]})
+def grant_theirs(google: GoogleServer) -> None:
+    policy = google.iam.policy(FOLDER)
+    google.iam._set_policy(FOLDER, {**policy, "bindings": [*policy.get("bindings", ()), THEIRS]})
 
 
 def test_what_others_were_granted_stays_although_they_are_granted_it_at_the_same_time(
-    gate: Gate, accounts: RunAccounts
+    google: GoogleServer, accounts: RunAccounts
 ) -> None:
-    gate.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(gate))
+    google.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(google))
     accounts.make(UID, URI)
-    assert gate.count(f"{FOLDERS}setIamPolicy") == 2
-    assert THEIRS in bindings(gate)
-    gate.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(gate))
+    assert google.counts[f"{FOLDERS}setIamPolicy"] == 2
+    assert THEIRS in bindings(google)
+    google.before(f"{FOLDERS}setIamPolicy", lambda: grant_theirs(google))
     accounts.remove(UID)
-    assert made(gate)["describes"] is None
-    assert {member for each in bindings(gate) for member in each["members"]} == set(THEIRS["members"])
+    assert made(google)["describes"] is None
+    assert {member for each in bindings(google) for member in each["members"]} == set(THEIRS["members"])
 
 
 def test_an_account_that_was_deleted_by_hand_and_made_anew_has_its_grants_alone(
-    gate: Gate, accounts: RunAccounts
+    google: GoogleServer, accounts: RunAccounts
 ) -> None:
     accounts.make(UID, URI)
-    old = gate.project.accounts.pop(EMAIL)["uniqueId"]
-    assert {*gate.project.members()} == {f"deleted:{MEMBER}?uid={old}"}
+    old = google.iam.accounts.pop(EMAIL)["uniqueId"]
+    assert {*google.iam.members()} == {f"deleted:{MEMBER}?uid={old}"}
     accounts.make(UID, URI)
-    assert made(gate) == WHOLE
+    assert made(google) == WHOLE
 
 
-def test_a_role_that_was_granted_otherwise_is_granted_as_it_is_now(gate: Gate, accounts: RunAccounts) -> None:
+def test_a_role_that_was_granted_otherwise_is_granted_as_it_is_now(google: GoogleServer, accounts: RunAccounts) -> None:
     """As an earlier spotrun may have done."""
     accounts.make(UID, URI)
-    policy = gate.project.policy(FOLDER)
+    policy = google.iam.policy(FOLDER)
     create, change = policy["bindings"]
     change = {**change, "condition": {"title": "all", "expression": 'resource.name.startsWith("projects/")'}}
-    gate.project._set_policy(FOLDER, {**policy, "bindings": [create, change]})
+    google.iam._set_policy(FOLDER, {**policy, "bindings": [create, change]})
     accounts.make(UID, URI)
-    assert made(gate) == WHOLE
-    assert "checkpoints/" in bindings(gate)[1]["condition"]["expression"]
+    assert made(google) == WHOLE
+    assert "checkpoints/" in bindings(google)[1]["condition"]["expression"]
 
 
-def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(gate: Gate, accounts: RunAccounts) -> None:
-    conflict = Refusal(409, "concurrent policy changes", "conflict")
-    gate.refuse(f"{FOLDERS}setIamPolicy", 409, conflict.body("storage"), times=TRIES_MAX)
+def test_somebody_who_changes_the_policy_all_the_time_is_told_of_in_the_end(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
+    conflict = Refusal(409, "conflict", "concurrent policy changes")
+    google.fail(f"{FOLDERS}setIamPolicy", conflict, times=TRIES_MAX)
     with pytest.raises(CloudUnavailable, match="all the time"):
         accounts.make(UID, URI)
-    assert gate.count(f"{FOLDERS}setIamPolicy") == TRIES_MAX
+    assert google.counts[f"{FOLDERS}setIamPolicy"] == TRIES_MAX
 
 
 def test_a_policy_of_the_organization_has_the_status_of_a_race_and_is_told_in_its_own_words(
-    gate: Gate, accounts: RunAccounts
+    google: GoogleServer, accounts: RunAccounts
 ) -> None:
     words = "One or more users named in the policy do not belong to a permitted customer."
-    constraint = Refusal(412, words, "conditionNotMet").body("storage")
-    gate.refuse(f"{FOLDERS}setIamPolicy", 412, constraint, times=TRIES_MAX)
+    google.fail(f"{FOLDERS}setIamPolicy", Refusal(412, "conditionNotMet", words), times=TRIES_MAX)
     with pytest.raises(PolicyForbids, match="permitted customer"):
         accounts.make(UID, URI)
 
@@ -293,9 +306,9 @@ def test_a_policy_of_the_organization_has_the_status_of_a_race_and_is_told_in_it
 
 
 def test_an_account_that_the_bucket_does_not_know_yet_is_waited_for_and_told_in_the_end(
-    gate: Gate, accounts: RunAccounts, clock: ManualClock
+    google: GoogleServer, accounts: RunAccounts, clock: ManualClock
 ) -> None:
-    gate.project.new_accounts_are_known = False
+    google.iam.new_accounts_are_known = False
     for _ in range(2):
         with pytest.raises(CloudUnavailable, match="does not exist"):
             accounts.make(UID, URI)
@@ -303,16 +316,16 @@ def test_an_account_that_the_bucket_does_not_know_yet_is_waited_for_and_told_in_
     clock.advance(SETTLES_WITHIN.total_seconds())
     with pytest.raises(IdentityUnknown, match="does not exist"):
         accounts.make(UID, URI)
-    gate.project.new_accounts_are_known = True
+    google.iam.new_accounts_are_known = True
     accounts.make(UID, URI)
-    assert made(gate) == WHOLE
+    assert made(google) == WHOLE
 
 
 def test_a_run_that_just_got_its_grants_says_so_however_old_its_account_is(
-    gate: Gate, accounts: RunAccounts, clock: ManualClock
+    google: GoogleServer, accounts: RunAccounts, clock: ManualClock
 ) -> None:
     accounts.make(UID, URI)
-    gate.project.policies.clear()
+    google.iam.policies.clear()
     clock.advance(1000)
     assert accounts.make(UID, URI) == clock.now()
 
@@ -321,148 +334,160 @@ def test_a_run_that_just_got_its_grants_says_so_however_old_its_account_is(
 
 
 @pytest.mark.parametrize("status", [400, 412])
-def test_a_bucket_without_uniform_access_is_told_how_to_get_it(gate: Gate, accounts: RunAccounts, status: int) -> None:
-    gate.project.uniform = False
-    refusal = Refusal(status, "Managed folders need uniform access", "conditionNotMet" if status == 412 else "invalid")
-    gate.refuse(f"{FOLDERS}insert", status, refusal.body("storage"))
+def test_a_bucket_without_uniform_access_is_told_how_to_get_it(
+    google: GoogleServer, accounts: RunAccounts, status: int
+) -> None:
+    google.iam.uniform = False
+    refusal = Refusal(status, "conditionNotMet" if status == 412 else "invalid", "Managed folders need uniform access")
+    google.fail(f"{FOLDERS}insert", refusal)
     with pytest.raises(CloudError, match="not uniform") as raised:
         accounts.make(UID, URI)
     assert f"gcloud storage buckets update gs://{BUCKET} --uniform-bucket-level-access" in str(raised.value.hint)
 
 
-def test_a_bucket_of_another_project_takes_no_roles_of_this_one(gate: Gate, accounts: RunAccounts) -> None:
-    gate.project.bucket_project = "another"
+def test_a_bucket_of_another_project_takes_no_roles_of_this_one(google: GoogleServer, accounts: RunAccounts) -> None:
+    google.iam.bucket_project = "another"
     with pytest.raises(CloudError, match=f"takes no roles of the project {PROJECT}.*not supported") as raised:
         accounts.make(UID, URI)
     assert "infra/gcp" in str(raised.value.hint)
 
 
-def test_a_store_without_managed_folders_takes_no_roles(gate: Gate, accounts: RunAccounts) -> None:
-    gate.refuse(f"{FOLDERS}insert", 404, {"error": {"code": 404, "message": "Not Found"}})
+def test_a_store_without_managed_folders_takes_no_roles(google: GoogleServer, accounts: RunAccounts) -> None:
+    google.fail(f"{FOLDERS}insert", as_json({"error": {"code": 404, "message": "Not Found"}}, 404))
     with pytest.raises(CloudError, match="takes no roles") as raised:
         accounts.make(UID, URI)
     assert not isinstance(raised.value, CloudUnavailable)
 
 
-def test_a_bucket_that_is_not_there_is_named(gate: Gate, accounts: RunAccounts) -> None:
-    forbidden = Refusal(404, "The specified bucket does not exist.", "notFound")
-    gate.refuse("storage.buckets.get", 404, forbidden.body("storage"))
-    gate.refuse(f"{FOLDERS}insert", 404, forbidden.body("storage"))
+def test_a_bucket_that_is_not_there_is_named(google: GoogleServer, accounts: RunAccounts) -> None:
+    forbidden = Refusal(404, "notFound", "The specified bucket does not exist.")
+    google.fail("storage.buckets.get", forbidden)
+    google.fail(f"{FOLDERS}insert", forbidden)
     with pytest.raises(CloudError, match=f"there is no bucket gs://{BUCKET}"):
         accounts.make(UID, URI)
 
 
 @pytest.mark.parametrize("uri", [f"s3://{BUCKET}/runs/r-{UID}", f"/home/ada/runs/r-{UID}", f"gs://{BUCKET}"])
 def test_an_account_is_made_only_for_a_folder_in_a_bucket_of_googles(
-    gate: Gate, accounts: RunAccounts, uri: str
+    google: GoogleServer, accounts: RunAccounts, uri: str
 ) -> None:
     with pytest.raises(CloudError, match="cannot be limited to") as raised:
         accounts.make(UID, uri)
     assert "gs://" in str(raised.value.hint)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
-def test_a_folder_whose_address_no_account_can_hold_gets_none(gate: Gate, accounts: RunAccounts) -> None:
+def test_a_folder_whose_address_no_account_can_hold_gets_none(google: GoogleServer, accounts: RunAccounts) -> None:
     longest = f"gs://{BUCKET}/{'p' * (ADDRESS_MAX_BYTES - len(URI) - 1)}/runs/r-{UID}"
     assert len(longest) == ADDRESS_MAX_BYTES
     accounts.make(UID, longest)
     accounts.remove(UID)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
     with pytest.raises(CloudError, match="256 bytes") as raised:
         accounts.make(UID, longest.replace("runs/", "runs-/"))
     assert "--store" in str(raised.value.hint)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
 # -- removing --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_of_an_account_that_is_removed_in_four_calls(gate: Gate, accounts: RunAccounts) -> None:
+def test_nothing_is_left_of_an_account_that_is_removed_in_four_calls(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
     accounts.make(UID, URI)
-    gate.asked.clear()
+    google.asked.clear()
     accounts.remove(UID)
-    assert [each.method for each in gate.asked] == list(REMOVING)
-    assert made(gate) == NOTHING
-    assert [*gate.project.members()] == []
+    assert [each.method for each in google.asked] == list(REMOVING)
+    assert made(google) == NOTHING
+    assert [*google.iam.members()] == []
 
 
-def test_a_run_without_an_account_has_nothing_to_remove(gate: Gate, accounts: RunAccounts) -> None:
+def test_a_run_without_an_account_has_nothing_to_remove(google: GoogleServer, accounts: RunAccounts) -> None:
     accounts.remove(UID)
-    assert [each.method for each in gate.asked] == [f"{ACCOUNT}get", f"{ACCOUNT}list"]
+    assert [each.method for each in google.asked] == [f"{ACCOUNT}get", f"{ACCOUNT}list"]
 
 
 @pytest.mark.parametrize("method", REMOVING)
-def test_a_removal_whose_answer_is_lost_is_complete_in_the_end(gate: Gate, accounts: RunAccounts, method: str) -> None:
+def test_a_removal_whose_answer_is_lost_is_complete_in_the_end(
+    google: GoogleServer, accounts: RunAccounts, method: str
+) -> None:
     accounts.make(UID, URI)
-    gate.lose_answer(method)
+    google.fail(method, Lost)
     accounts.remove(UID)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
 @pytest.mark.parametrize("method", REMOVING)
-def test_a_removal_that_was_cut_off_is_completed_by_the_next(gate: Gate, accounts: RunAccounts, method: str) -> None:
+def test_a_removal_that_was_cut_off_is_completed_by_the_next(
+    google: GoogleServer, accounts: RunAccounts, method: str
+) -> None:
     accounts.make(UID, URI)
-    gate.refuse(method, PASSING.status, PASSING.body("storage"), times=4)
+    google.fail(method, PASSING, times=4)
     with pytest.raises(CloudUnavailable):
         accounts.remove(UID)
     assert accounts.runs() == [UID]
     new_accounts().remove(UID)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
 @pytest.mark.parametrize("steps", range(1, len(MAKING)))
-def test_a_part_of_an_account_is_removed_like_the_whole(gate: Gate, accounts: RunAccounts, steps: int) -> None:
-    gate.refuse(MAKING[steps], PASSING.status, PASSING.body("storage"), times=4)
+def test_a_part_of_an_account_is_removed_like_the_whole(
+    google: GoogleServer, accounts: RunAccounts, steps: int
+) -> None:
+    google.fail(MAKING[steps], PASSING, times=4)
     with pytest.raises(CloudUnavailable):
         accounts.make(UID, URI)
     accounts.remove(UID)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
-def test_an_account_goes_although_its_folder_and_its_bucket_are_gone(gate: Gate, accounts: RunAccounts) -> None:
+def test_an_account_goes_although_its_folder_and_its_bucket_are_gone(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
     accounts.make(UID, URI)
-    gate.project.policies.clear()
+    google.iam.policies.clear()
     accounts.remove(UID)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
     accounts.make(UID, URI)
-    gone = Refusal(404, "The specified bucket does not exist.", "notFound")
-    gate.refuse(f"{FOLDERS}getIamPolicy", 404, gone.body("storage"))
+    gone = Refusal(404, "notFound", "The specified bucket does not exist.")
+    google.fail(f"{FOLDERS}getIamPolicy", gone)
     accounts.remove(UID)
-    assert made(gate)["describes"] is None
+    assert made(google)["describes"] is None
 
 
-def test_who_may_not_remove_it_is_told_and_it_is_still_listed(gate: Gate, accounts: RunAccounts) -> None:
+def test_who_may_not_remove_it_is_told_and_it_is_still_listed(google: GoogleServer, accounts: RunAccounts) -> None:
     accounts.make(UID, URI)
-    gate.project.of_bucket["bindings"] = []
+    google.iam.of_bucket["bindings"] = []
     with pytest.raises(AccessDenied, match=r"storage\.managedFolders\.getIamPolicy") as raised:
         accounts.remove(UID)
     assert "infra/gcp" in str(raised.value.hint)
     assert accounts.runs() == [UID]
 
 
-def test_what_a_trial_has_made_is_removed_too(gate: Gate, accounts: RunAccounts, clock: ManualClock) -> None:
+def test_what_a_trial_has_made_is_removed_too(google: GoogleServer, accounts: RunAccounts, clock: ManualClock) -> None:
     uid = trial_uid(clock.now())
     accounts.make(uid, f"gs://{BUCKET}/runs/{uid}")
     assert accounts.runs() == [uid]
     accounts.remove(uid)
-    assert made(gate) == NOTHING
+    assert made(google) == NOTHING
 
 
 # -- all runs --------------------------------------------------------------------------------------------------------
 
 
 def test_the_runs_that_have_an_account_are_those_whose_account_spotrun_has_made(
-    gate: Gate, accounts: RunAccounts
+    google: GoogleServer, accounts: RunAccounts
 ) -> None:
     uids = [f"{number:010x}" for number in range(97)] + [UID]
-    gate.project.accounts_max = 200
+    google.iam.accounts_max = 200
     for uid in uids:
         told = {"displayName": f"{MADE}2026-11-25T01:02:03Z", "description": f"gs://{BUCKET}/runs/r-{uid}"}
-        gate.project._make_account(f"spotrun-{uid}", told)
+        google.iam._make_account(f"spotrun-{uid}", told)
     for each in ("spotrun-nightly", "another", "terraform"):
-        gate.project._make_account(each, {"displayName": each})
+        google.iam._make_account(each, {"displayName": each})
     assert sorted(accounts.runs()) == sorted(uids)
-    assert gate.count(f"{ACCOUNT}list") == 2
+    assert google.counts[f"{ACCOUNT}list"] == 2
 
 
 def test_a_project_without_accounts_has_no_runs(accounts: RunAccounts) -> None:
@@ -474,6 +499,6 @@ def test_a_project_without_accounts_has_no_runs(accounts: RunAccounts) -> None:
 
 def test_a_folder_that_is_gone_is_no_image_whatever_it_is_called() -> None:
     gone = "The specified managed folder runs/image-0123456789/images/ does not exist."
-    assert isinstance(refused("read", 404, Refusal(404, gone, "notFound").body("storage")), NotThere)
+    assert isinstance(refused("read", 404, Refusal(404, "notFound", gone).body), NotThere)
     gone = "The resource 'projects/debian-cloud/global/images/family/none' was not found"
-    assert isinstance(refused("read", 404, Refusal(404, gone, "notFound").body("compute")), BadImage)
+    assert isinstance(refused("read", 404, Refusal(404, "notFound", gone).body), BadImage)

@@ -2,8 +2,8 @@
 What the instances of a run on Google Cloud may do in its bucket: through spotrun's own store, with a token of the
 account that was made for the run.
 
-tests/support/gcp_gate.py is between an instance and its objects. It asks the policies of managed folders, and of custom
-roles as infra/gcp has them.
+tests/support/google_cloud.py is between an instance and its objects. It asks the policies of managed folders, and of
+custom roles as infra/gcp has them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from spotrun.folder.stored_files import FOLDER as OUTPUTS
 from spotrun.notify.delivery import FOLDER as NOTIFIED
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-from tests.support.gcp_gate import Gate, gate_before
+from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_instance import Instance, instance
-from tests.support.gcp_project import PROJECT
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 from tests.support.repository import ROOT
@@ -54,7 +54,7 @@ KEPT = (
 class Place(NamedTuple):
     """Two runs in one store, and the instances that each has."""
 
-    gate: Gate
+    google: GoogleServer
     runs: str
     own: Instance
     other: Instance
@@ -76,16 +76,15 @@ class Place(NamedTuple):
 def place(servers: Callable[[str], RunningServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     server, clock = servers("gs"), ManualClock()
     runs = f"{server.new_prefix()}/runs"
-    with pytest.MonkeyPatch.context() as patch, gate_before(server.endpoint) as gate:
-        gate.reach(patch, tmp_path_factory.mktemp("login"))
-        patch.setenv("API_ENDPOINT_OVERRIDE", gate.endpoint)
+    with pytest.MonkeyPatch.context() as patch, GoogleServer(clock, server.endpoint) as google:
+        google.reach(patch, tmp_path_factory.mktemp("login"))
         for uid in (UID, OTHER):
             RunAccounts(Google(clock), clock).make(uid, f"{runs}/r-{uid}")
-        with instance(gate, account_of(UID)) as own, instance(gate, account_of(OTHER)) as other:
+        with instance(google, account_of(UID)) as own, instance(google, account_of(OTHER)) as other:
             for key in KEPT:
                 open_store(f"{runs}/r-{UID}").put(key, b"of the runner")
             open_store(runs).put(owners_key_of(UID, PUBLIC), b"the owner's")
-            yield Place(gate, runs, own, other)
+            yield Place(google, runs, own, other)
 
 
 def account_of(uid: str) -> str:
@@ -138,10 +137,10 @@ def test_an_instance_adds_to_its_log_once(place: Place) -> None:
 @pytest.mark.parametrize("verb", ["put", "put_status", "delete"])
 @pytest.mark.parametrize("key", KEPT)
 def test_an_instance_overwrites_and_deletes_nothing_else(place: Place, key: str, verb: str) -> None:
-    denied = len(place.gate.denied)
+    denied = len(place.google.denied)
     arguments = () if verb == "delete" else ("of an instance",)
     assert place.ask(verb, key, *arguments)[0] == REFUSED
-    assert (f"serviceAccount:{account_of(UID)}", "storage.objects.delete") in place.gate.denied[denied:]
+    assert (f"serviceAccount:{account_of(UID)}", "storage.objects.delete") in place.google.denied[denied:]
     assert place.ask("get", key) == "of the runner"
 
 
@@ -211,15 +210,15 @@ def test_an_instance_can_do_nothing_once_its_account_is_removed_and_a_new_accoun
     folder = f"{place.runs}/r-{uid}"
     accounts = RunAccounts(Google(clock), clock)
     accounts.make(uid, folder)
-    with instance(place.gate, account_of(uid)) as one:
+    with instance(place.google, account_of(uid)) as one:
         assert one.ask(folder, "put", agent_key(1), "alive") is True
         accounts.remove(uid)
-        assert account_of(uid) not in place.gate.project.accounts
-        assert not [each for each in place.gate.project.members() if uid in each]
+        assert account_of(uid) not in place.google.iam.accounts
+        assert not [each for each in place.google.iam.members() if uid in each]
         accounts.make(uid, folder)
         for verb, *arguments in (("get", agent_key(1)), ("put", agent_key(1), "still alive"), ("list", "")):
             assert one.ask(folder, verb, *arguments)[0] == REFUSED
-        with instance(place.gate, account_of(uid)) as next_one:
+        with instance(place.google, account_of(uid)) as next_one:
             assert next_one.ask(folder, "get", agent_key(1)) == "alive"
 
 

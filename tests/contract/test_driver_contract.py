@@ -18,7 +18,6 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
@@ -28,11 +27,11 @@ from spotrun.clouds.slurm.driver import SlurmDriver
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import RENTED, CapacityType, Offering
-from spotrun.spec.model import DEEP_LEARNING_IMAGE
 from tests.support import ec2_machines, ec2_server, gce_launches, local_clouds, slurm_cluster, slurm_jobs, toy_cloud
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
-from tests.support.gce_server import GceServer
+from tests.support.google_server import GoogleServer
+from tests.support.plain_google import PlainGoogle
 from tests.support.slurm_cluster import NEEDS_SLURM, Cluster
 from tests.support.slurm_queue import Partition, SlurmQueue
 from tests.support.world.cloud import SimulatedCloud
@@ -110,22 +109,32 @@ class AwsAccount(Account):
         self._server.__exit__()
 
 
-class GcpAccount(Account):
-    """It forgets an instance as soon as that is deleted, as Google does."""
+class PlainGcpAccount(Account):
+    """In this process. It forgets an instance as soon as that is deleted, as Google does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = ScaledClock(datetime.now(UTC), 60.0)
+        google = PlainGoogle(self._clock)
+        google.project.accounts = None  # any
+        google.reach(monkeypatch)
+
+    def driver(self) -> CloudDriver:
+        return GcpDriver(gce_launches.CONFIG, self._clock)
+
+    def close(self) -> None:
+        """There is nothing."""
+
+
+class GcpAccount(PlainGcpAccount):
+    """The same by HTTP."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = ScaledClock(datetime.now(UTC), 60.0)
-        self._server = GceServer(self._clock)
-        self._server.__enter__()
+        self._server = GoogleServer(self._clock)
         gce_launches.reach(self._server, folder, monkeypatch)
-
-    def driver(self) -> CloudDriver:
-        config = GcpConfig(regions=("us-central1",), instance_types=("g2-standard-4",), image=DEEP_LEARNING_IMAGE)
-        return GcpDriver(config, self._clock)
 
     def close(self) -> None:
         self._server.__exit__()
-        assert self._server.faults == [], "Google's description finds fault"
 
 
 class SlurmAccount(Account):
@@ -188,6 +197,7 @@ def opened(
         "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
         "aws": lambda: AwsAccount(monkeypatch),
         "gcp": lambda: GcpAccount(tmp_path, monkeypatch),
+        "plain gcp": lambda: PlainGcpAccount(monkeypatch),
         "simulated": SimulatedAccount,
         "toy": lambda: ToyAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch), monkeypatch),
         "slurm": lambda: SlurmAccount(tmp_path, monkeypatch),
@@ -197,7 +207,10 @@ def opened(
         yield lambda name: stack.enter_context(contextlib.closing(benches[name]()))
 
 
-@pytest.fixture(params=["local", "aws", "gcp", "simulated", "toy", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
+CLOUDS = ("local", "aws", "gcp", "plain gcp", "simulated", "toy", "slurm")
+
+
+@pytest.fixture(params=[*CLOUDS, pytest.param("cluster", marks=NEEDS_SLURM)])
 def account(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     return opened(request.param)
 

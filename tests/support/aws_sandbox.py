@@ -23,12 +23,11 @@ from spotrun.clock import ScaledClock
 from spotrun.folder.ledger import key_of
 from tests.support import ec2_server
 from tests.support.aws_templates import Template
-from tests.support.eventually import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.guarded_account import GuardedAccount
 from tests.support.object_stores import RunningServer
 from tests.support.repository import JOBS
-from tests.support.sandbox import WITHIN_S, Sandbox
+from tests.support.sandbox import Sandbox
 
 SCALE = 30
 BIN = Path(sys.executable).parent
@@ -99,23 +98,6 @@ class Aws(Sandbox):
             "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n" + extra
         )
         return path
-
-    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
-        """The instance that trains, once that is another one than `before` and has done some steps."""
-
-        def elsewhere() -> bool:
-            state = self.state("stormy")
-            current = state.current
-            return current is not None and current.instance_id != before and bool(current.trainers)
-
-        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
-        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
-        step = self.last_step()
-        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
-        assert runner.poll() is None, runner.communicate()[0]
-        current = self.state("stormy").current
-        assert current is not None
-        return current.instance_id
 
     def may_read(self, name: str, of: str) -> bool:
         """Whether what is on an instance of one run may read the ledger of another."""

@@ -101,6 +101,29 @@ def forbidden(permission: str, path: str) -> Refusal:
     return Refusal(403, "forbidden", f"Required '{permission}' permission for '{path}'")
 
 
+@dataclass(eq=False)
+class RpcRefusal(Refusal):
+    """An error as newer services write it: `reason` is a status of google.rpc."""
+
+    @property
+    def body(self) -> Json:
+        return {"error": {"code": self.status, "message": self.message, "status": self.reason}}
+
+
+_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    429: "RESOURCE_EXHAUSTED",
+}
+
+
+def rpc_refusal(status: int, message: str) -> RpcRefusal:
+    return RpcRefusal(status, _STATUSES[status], message)
+
+
 class Failure(NamedTuple):
     """What is in `error.errors` of an operation. `keeps`: the instance is there all the same, and billed (G1)."""
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from tests.support.gce_logins import TOKEN
-from tests.support.gce_server import COMPUTE, GceServer
+from tests.support.google_cloud import COMPUTE
+from tests.support.google_login import TOKEN
+from tests.support.google_server import GoogleServer
 
 ZONE, REGION = "us-central1-a", "us-central1"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -66,7 +67,7 @@ def wished(
 class GceCalls:
     """Paths are those from the project or the zone on."""
 
-    def __init__(self, gce: GceServer, token: str = TOKEN) -> None:
+    def __init__(self, gce: GoogleServer, token: str = TOKEN) -> None:
         self._gce = gce
         self._token = token
 

@@ -13,23 +13,22 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import DEEP_LEARNING_IMAGE
 from tests.support.gce_answers import Refusal
-from tests.support.gce_server import GceServer
+from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
 
 RUN, REGION = "0123456789", "us-central1"
 CONFIG = GcpConfig(regions=(REGION,), instance_types=("g2-standard-4",), image=DEEP_LEARNING_IMAGE)
 
 
-def reach(gce: GceServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def reach(gce: GoogleServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process is logged in as the runner, and asks the server of the tests in place of Google's."""
     gce.reach(monkeypatch, folder)
-    without_a_price_list(gce, monkeypatch)
+    without_a_price_list(gce)
 
 
-def without_a_price_list(gce: GceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_a_price_list(google: GoogleServer) -> None:
     """The price list of the Cloud Billing Catalog is down, so the shipped prices hold."""
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING", f"{gce.url}/")
-    gce.fail("cloudbilling.services.skus.list", Refusal(503, "backendError", "down"), times=None)
+    google.fail("cloudbilling.services.skus.list", Refusal(503, "backendError", "down"), times=None)
 
 
 def offered(

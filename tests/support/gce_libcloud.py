@@ -10,11 +10,11 @@ import pytest
 from libcloud.compute.drivers.gce import GCEConnection, GCENodeDriver
 
 from tests.support.gce_calls import ZONE
-from tests.support.gce_logins import TOKEN
-from tests.support.gce_server import GceServer
+from tests.support.google_login import TOKEN
+from tests.support.google_server import GoogleServer
 
 
-def libcloud_on(gce: GceServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def libcloud_on(gce: GoogleServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     token = folder / "token"
     token.write_text(json.dumps({"access_token": TOKEN, "expire_time": "2100-01-01T00:00:00Z"}))
     monkeypatch.setattr(GCEConnection, "base_url", gce.url, raising=False)

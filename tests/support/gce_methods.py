@@ -7,8 +7,8 @@ Each handler takes what was asked and gives the answer, or raises the Refusal th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any
 
 from tests.support.gce_advice import capacity, capacity_history
 from tests.support.gce_answers import URL, Json, Refusal, fingerprint, not_found
@@ -24,23 +24,12 @@ from tests.support.gce_operations import Operation
 from tests.support.gce_project import GceProject
 from tests.support.gce_resources import Resources
 from tests.support.gce_vm import Disk, Vm
+from tests.support.google_api import Asked
 
 WAIT = timedelta(minutes=2)
 """https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations/wait"""
 _ZONE_SCOPES = tuple(f"zones/{zone}" for zone in ZONES)
 _REGION_SCOPES = tuple(f"regions/{region}" for region in REGIONS)
-
-
-class Asked(NamedTuple):
-    """One call: `who` is the principal of its token; `nth` counts the calls of this method."""
-
-    who: str
-    method: str
-    arguments: Mapping[str, str]
-    query: Mapping[str, str]
-    body: Any
-    at: datetime
-    nth: int = 1
 
 
 class GceMethods:

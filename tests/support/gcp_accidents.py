@@ -7,9 +7,10 @@ import pytest
 from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE
 from tests.support import gce_answers as answers
 from tests.support.gce_answers import Failure, Refusal
-from tests.support.gce_server import Lost
+from tests.support.google_cloud import Hang, Lost
+from tests.support.http_server import Reply
 from tests.support.plain_gcp_run import PlainGcpRun
-from tests.support.plain_google import LISTS, LOGIN, Hangs, LoggedOut, Page, Trouble
+from tests.support.plain_google import LISTS, LOGIN, LoggedOut, Trouble
 
 INSERT, DELETE = PlainGcpRun.launch_call, PlainGcpRun.end_call
 CALLS = (
@@ -50,16 +51,18 @@ HTTP: dict[str, Trouble] = {
     "418": Refusal(418, ""),
     "429": Refusal(429, "rateLimitExceeded", "Too many requests."),
     "500": Refusal(500, "internalError", "Internal error."),
-    "502 HTML": Page(502, "<html><title>Error 502 (Server Error)!!1</title></html>"),
+    "502 HTML": Reply(502, b"<html><title>Error 502 (Server Error)!!1</title></html>"),
     "503": answers.BACKEND_ERROR,
-    "a portal": Page(200, "<html><title>Welcome to the hotel</title><body>Log in</body></html>"),
-    "garbage": Page(200, '{"kind": "compute#'),
-    "a list": Page(200, "[]"),
+    "a portal": Reply(200, b"<html><title>Welcome to the hotel</title><body>Log in</body></html>"),
+    "garbage": Reply(200, b'{"kind": "compute#'),
+    "a list": Reply(200, b"[]"),
     "lost": Lost,
-    "hangs": Hangs(),
+    "hangs": Hang,
 }
 LOGINS: dict[str, Trouble] = {
-    "invalid_grant": Page(400, '{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'),
+    "invalid_grant": Reply(
+        400, b'{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'
+    ),
     "nobody": LoggedOut(),
 }
 NOT_THERE = ("404", "reason notFound", "reason NOT_FOUND", "reason RESOURCE_NOT_FOUND")

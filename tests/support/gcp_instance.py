@@ -2,7 +2,7 @@
 An instance of Compute Engine, as far as its account goes: a process that uses stores with the credentials that the
 metadata gives it. Google's libraries are as they come.
 
-    with instance(gate, email) as one:
+    with instance(google, email) as one:
         one.ask("gs://spotrun/runs/r-0123456789", "get", "boot/start.sh")
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from spotrun.errors import SpotrunError
 from spotrun.store.opening import open_store
 from tests.support.gce_metadata import gce_metadata
-from tests.support.gcp_gate import Gate
+from tests.support.google_server import GoogleServer
 from tests.support.repository import ROOT
 
 NOWHERE = "http://127.0.0.1:9"
@@ -41,13 +41,13 @@ class Instance:
 
 
 @contextmanager
-def instance(gate: Gate, email: str) -> Iterator[Instance]:
-    with gce_metadata(account=email, token=gate.token_of(email)) as metadata:
+def instance(google: GoogleServer, email: str) -> Iterator[Instance]:
+    with gce_metadata(account=email, token=google.token_of(email)) as metadata:
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
         environment = {
             **kept,
             "HOME": "/nonexistent",
-            "API_ENDPOINT_OVERRIDE": gate.endpoint,
+            "API_ENDPOINT_OVERRIDE": google.url,
             "GCE_METADATA_HOST": metadata.host,
             "GCE_METADATA_IP": metadata.host,
             "HTTPS_PROXY": NOWHERE,

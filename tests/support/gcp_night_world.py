@@ -19,9 +19,9 @@ from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of
 from spotrun.clouds.gcp.nights import schedule
 from spotrun.clouds.nights import Alarm, when_due, when_due_again
 from spotrun.store import opening
-from tests.support.gce_answers import Failure, Refusal
+from tests.support.gce_answers import Refusal
 from tests.support.gce_catalog import PROJECT
-from tests.support.gce_server import Lost
+from tests.support.google_cloud import How
 from tests.support.google_nights import GoogleNights
 from tests.support.night_world import NAME, NightWorld
 from tests.support.object_stores import BUCKET
@@ -43,14 +43,14 @@ class GcpNightWorld(NightWorld):
 
     def _open_account(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.account = self.google = PlainGoogle(self.clock)
-        self.called = GoogleNights(self.google.gce)
+        self.called = GoogleNights(self.google)
         self.called.jobs[JOB] = {"name": JOB, "schedule": "* * * * *", "state": "PAUSED"}
         self.google.fault = self._met
         self.google.reach(monkeypatch)
         monkeypatch.setattr(opening, "_open_gcs", self._opened)
         monkeypatch.setattr(Gcp, "clock", lambda *_: self.clock)
 
-    def _met(self, method: str) -> Refusal | Failure | type[Lost] | None:
+    def _met(self, method: str) -> How | None:
         try:
             self._meet("google", method)
         except Refusal as refusal:

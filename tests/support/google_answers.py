@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from spotrun.clouds.gcp.calls import Call, Google
 from spotrun.errors import CloudError
-from tests.support.google_api import GoogleApi
+from tests.support.google_api import described
 from tests.support.manual_clock import ManualClock
 
 Answer = Mapping[str, Any] | CloudError
-
-
-described = cache(GoogleApi)
 
 
 class WrittenGoogle(Google):

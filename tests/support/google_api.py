@@ -60,10 +60,35 @@ class Called(NamedTuple):
     query: Mapping[str, str]
     faults: tuple[str, ...]
 
+
+class Asked(NamedTuple):
+    """
+    One call that has arrived, whatever became of it. `who` is the member that its token is of; `path` is that of its
+    URL, from `projects/` on if it is one of Compute Engine; `nth` counts the calls of this method.
+    """
+
+    who: str
+    method: str
+    arguments: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any
+    at: datetime
+    path: str = ""
+    nth: int = 1
+
     @property
-    def is_media(self) -> bool:
-        """Its bodies are the bytes of an object."""
-        return self.method.uploads or self.query.get("alt") == "media"
+    def is_of_compute(self) -> bool:
+        return self.method.startswith("compute.")
+
+    @property
+    def name(self) -> str:
+        """That of the object that it is for."""
+        return str(self.arguments.get("object") or self.query.get("name") or (self.body or {}).get("name", ""))
+
+    @property
+    def resource(self) -> str:
+        """The path of what it is for, also of an instance that it makes."""
+        return f"{self.path}/{self.body['name']}" if self.method == "compute.instances.insert" else self.path
 
 
 class Unknown(LookupError):
@@ -324,3 +349,7 @@ def _required(method: Method) -> set[str]:
         for name, each in method.parameters.items()
         if each.get("required") and each.get("location", "query") == "query"
     }
+
+
+described = cache(GoogleApi)
+"""Reading what Google describes takes longer than most tests."""

@@ -1,5 +1,5 @@
 """
-Cloud Run, Cloud Scheduler and IAM's tokens as far as nights need them, for a GceServer: services and jobs in memory.
+Cloud Run, Cloud Scheduler and IAM's tokens as far as nights need them, for a GoogleCloud: services and jobs in memory.
 
     https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
     https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -11,41 +11,31 @@ only while it is paused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from tests.support.gce_answers import Json, Refusal
-from tests.support.gce_methods import Asked
-from tests.support.gce_server import GceServer
+from tests.support.gce_answers import Json, RpcRefusal, rpc_refusal
+from tests.support.google_api import Asked
+from tests.support.google_cloud import GoogleCloud
 
 URI = "https://spotrun-night-resnet50-123456789012.us-central1.run.app"
 ID_TOKEN = "an-id-token"
 _OUTPUT_ONLY = {"state", "scheduleTime", "lastAttemptTime", "status", "userUpdateTime"}
 
 
-@dataclass(eq=False)
-class RpcRefusal(Refusal):
-    """An error as newer services write it: `reason` is a status of google.rpc."""
-
-    @property
-    def body(self) -> Json:
-        return {"error": {"code": self.status, "message": self.message, "status": self.reason}}
-
-
 def _not_found(name: str) -> RpcRefusal:
-    return RpcRefusal(404, "NOT_FOUND", f"Resource '{name}' was not found")
+    return rpc_refusal(404, f"Resource '{name}' was not found")
 
 
 class GoogleNights:
     """`services` and `jobs` are by their full names. `failure` is what Cloud Run says of the next service."""
 
-    def __init__(self, gce: GceServer, uri: str = URI, looks: int = 2) -> None:
+    def __init__(self, google: GoogleCloud, uri: str = URI, looks: int = 2) -> None:
         self.services: dict[str, dict[str, Any]] = {}
         self.jobs: dict[str, dict[str, Any]] = {}
         self.failure = ""
         self._uri, self._looks = uri, looks
         self._left: dict[str, int] = {}
-        gce.handlers |= {
+        google.handlers |= {
             **{f"run.projects.locations.services.{verb}": getattr(self, f"_{verb}_service") for verb in _OF_SERVICES},
             **{f"cloudscheduler.projects.locations.jobs.{verb}": getattr(self, f"_{verb}_job") for verb in _OF_JOBS},
             "iamcredentials.projects.serviceAccounts.generateIdToken": lambda _: {"token": ID_TOKEN},
@@ -99,7 +89,7 @@ class GoogleNights:
     def _create_job(self, asked: Asked) -> Json:
         name = asked.body["name"]
         if name in self.jobs:
-            raise RpcRefusal(409, "ALREADY_EXISTS", f"Job {name} already exists.")
+            raise rpc_refusal(409, f"Job {name} already exists.")
         self.jobs[name] = {**_settable(asked.body), "state": "ENABLED"}
         return self.jobs[name]
 

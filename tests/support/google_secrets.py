@@ -14,29 +14,19 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import google_crc32c
 
 from tests.support.cel import Resource
+from tests.support.gce_answers import Json, RpcRefusal, rpc_refusal
+from tests.support.google_api import Asked
 
 METHODS = (
     *(f"secretmanager.projects.secrets.{verb}" for verb in ("addVersion", "create")),
     *(f"secretmanager.projects.secrets.versions.{verb}" for verb in ("access", "disable", "get")),
 )
 _MADE_AT = "2026-11-01T00:00:00Z"
-_REASONS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS"}
 _ID = re.compile(r"[A-Za-z0-9_-]{1,255}")
-
-Json = Mapping[str, Any]
-
-
-class Refused(Exception):
-    """`reason` is a status of google.rpc."""
-
-    def __init__(self, status: int, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.status, self.message, self.reason = status, message, reason or _REASONS[status]
 
 
 @dataclass
@@ -69,19 +59,19 @@ class SecretManager:
         told = re.sub("^projects/[^/]+", f"projects/{self.number}", name)
         return Resource(told, f"secretmanager.googleapis.com/{kind}")
 
-    def answer(self, method: str, arguments: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
+    def answer(self, asked: Asked) -> Json:
         """
         Raises:
-            Refused: it is refused.
+            RpcRefusal: it is refused.
         """
-        name = arguments.get("name") or arguments["parent"]
+        name = asked.arguments.get("name") or asked.arguments["parent"]
         if name.split("/")[1] not in (self.project, self.number):
-            raise Refused(403, f"Permission denied on resource project {name.split('/')[1]}.")
-        match method.rpartition(".")[2]:
+            raise rpc_refusal(403, f"Permission denied on resource project {name.split('/')[1]}.")
+        match asked.method.rpartition(".")[2]:
             case "create":
-                return self._create(query.get("secretId", ""), body)
+                return self._create(asked.query.get("secretId", ""), asked.body or {})
             case "addVersion":
-                return self._add(name.rpartition("/")[2], body["payload"])
+                return self._add(name.rpartition("/")[2], asked.body["payload"])
             case "access":
                 return self._access(name)
             case "disable":
@@ -91,25 +81,25 @@ class SecretManager:
 
     def _create(self, name: str, body: Json) -> Json:
         if not _ID.fullmatch(name) or "replication" not in body:
-            raise Refused(400, "The secret has no id, or no replication.")
+            raise rpc_refusal(400, "The secret has no id, or no replication.")
         if name in self.versions:
-            raise Refused(409, f"Secret [{self._path(name)}] already exists.")
+            raise rpc_refusal(409, f"Secret [{self._path(name)}] already exists.")
         self.versions[name] = []
         return {"name": self._path(name), "createTime": _MADE_AT, "replication": body["replication"]}
 
     def _add(self, name: str, payload: Json) -> Json:
         if name not in self.versions:
-            raise Refused(404, f"Secret [{self._path(name)}] not found.")
+            raise rpc_refusal(404, f"Secret [{self._path(name)}] not found.")
         data = _decoded(payload["data"])
         if "dataCrc32c" in payload and int(payload["dataCrc32c"]) != google_crc32c.value(data):
-            raise Refused(400, "The checksum is another one than that of the data.")
+            raise rpc_refusal(400, "The checksum is another one than that of the data.")
         self.versions[name].append(Version(data))
         return self._told(f"{self._path(name)}/versions/latest")
 
     def _access(self, name: str) -> Json:
         path, version = self._found(name)
         if version.state != "ENABLED":
-            raise Refused(400, f"Secret Version [{path}] is in {version.state} state.", "FAILED_PRECONDITION")
+            raise RpcRefusal(400, "FAILED_PRECONDITION", f"Secret Version [{path}] is in {version.state} state.")
         checksum = google_crc32c.value(version.data) if self.checksum is None else self.checksum
         data = base64.b64encode(version.data).decode()
         return {"name": path, "payload": {"data": data, "dataCrc32c": str(checksum)}}
@@ -124,7 +114,7 @@ class SecretManager:
         known = self.versions.get(secret, [])
         number = len(known) if version == "latest" else int(version)
         if not 0 < number <= len(known):
-            raise Refused(404, f"Secret [{self._path(secret)}] not found or has no versions.")
+            raise rpc_refusal(404, f"Secret [{self._path(secret)}] not found or has no versions.")
         return f"{self._path(secret)}/versions/{number}", known[number - 1]
 
     def _path(self, secret: str) -> str:

@@ -139,7 +139,7 @@ class PlainAws:
         return {name: told for name, told in row.items() if name not in of_its_end} | {"State": {"Name": "running"}}
 
     @property
-    def asked(self) -> Counter[str]:
+    def counts(self) -> Counter[str]:
         return Counter(operation for operation, _ in self.calls)
 
     @property

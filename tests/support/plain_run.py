@@ -56,7 +56,7 @@ class Account(Protocol):
     """What a cloud has of a run, and what it charges."""
 
     @property
-    def asked(self) -> Counter[str]:
+    def counts(self) -> Counter[str]:
         """How often each call was made so far."""
 
     @property
@@ -224,7 +224,7 @@ class PlainRun:
 
     def is_asked(self, call: str) -> int:
         """How often the account was, so far."""
-        return self.account.asked[call]
+        return self.account.counts[call]
 
     def trains_within(self, seconds: float) -> bool:
         """Let it go on until something trains."""

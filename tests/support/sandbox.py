@@ -18,6 +18,7 @@ from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.store.opening import open_store
+from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 
 WITHIN_S = 240
@@ -101,6 +102,22 @@ class Sandbox:
     def hurry(self) -> None:
         """Trainers of tiny.py and quick.py pause no more between their steps: what is left to train is soon done."""
         Path(f"{self.trace}.hurry").touch()
+
+    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
+        """The instance that trains, once that is another one than `before` and has done some steps."""
+
+        def elsewhere() -> bool:
+            current = self.state("stormy").current
+            return current is not None and current.instance_id != before and bool(current.trainers)
+
+        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
+        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
+        step = self.last_step()
+        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
+        assert runner.poll() is None, runner.communicate()[0]
+        current = self.state("stormy").current
+        assert current is not None
+        return current.instance_id
 
     def left_running(self) -> list[int]:
         """Processes of this sandbox's instances that still run."""

@@ -82,7 +82,7 @@ class SlurmSandbox(Sandbox):
         words = (f"--partition={partition}", f"--nodes={nodes}", "--exclusive", "--time=60", "--output=/dev/null")
         return self.cluster.ask("sbatch", "--parsable", *words, "--chdir=/", "--wrap=sleep 3000").strip()
 
-    def trains_on(self, runner: subprocess.Popen[str], partition: str, before: str = "", steps: int = 10) -> str:
+    def trains_in(self, runner: subprocess.Popen[str], partition: str, before: str = "", steps: int = 10) -> str:
         """The instance that trains in a partition, another one than `before`, once it has done some steps."""
 
         def elsewhere() -> bool:
