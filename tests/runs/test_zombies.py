@@ -33,9 +33,8 @@ from spotrun.checkpoint.restore import verify
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
 from spotrun.errors import CheckpointDamaged
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry
 from spotrun.run.state import RunState
 from spotrun.spec.model import CheckpointSpec
 from spotrun.trainer_link import SnapshotTaken
@@ -102,8 +101,7 @@ def begun() -> tuple[MemoryStore, History, int, int]:
     standby = history.launch()
     history.record(standby)
     store = MemoryStore()
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     return store, history, attempt, standby
 
 
