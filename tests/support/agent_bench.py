@@ -37,7 +37,7 @@ E = TypeVar("E", bound=ev.Event)
 
 class AgentRun:
     """
-    One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
+    One run. `job` goes to played_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
 
     The run is below `runs_uri`; below `folder` unless told otherwise. Member N of its launch is in the Nth of
     `networks`, if there are any.
@@ -65,9 +65,9 @@ class AgentRun:
         self.nodes: list[Node] = []
         work = folder / "source"
         work.mkdir()
-        shutil.copy(Path(__file__).parent / "agent_trainer.py", work)
+        shutil.copy(Path(__file__).parent / "played_trainer.py", work)
         text = json.dumps({"steps": 60, "epoch_steps": 30, "trace": str(self.trace)} | (job or {}))
-        train = {"script": "agent_trainer.py", "args": [text]}
+        train = {"script": "played_trainer.py", "args": [text]}
         keys = {"name": "demo", "workdir": str(work), "train": train, "checkpoint": {"every": "30s"}} | spec
         for name, script in keys.pop("files", {}).items():
             (work / name).write_text(script)
