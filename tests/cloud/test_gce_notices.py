@@ -20,7 +20,7 @@ from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT, Value, gce_notices
 from spotrun.clouds.notices import Blind
 from tests.support.eventually import eventually
-from tests.support.gce_metadata import GOOGLE, USUAL, GceMetadata, Reply, gce_metadata
+from tests.support.gce_metadata import GOOGLE, HANGS, USUAL, GceMetadata, gce_metadata, told
 from tests.support.hearing import Hearing
 
 Hear = Callable[..., Hearing]
@@ -171,7 +171,7 @@ def test_an_etag_that_moves_without_a_change_is_no_notice(metadata: GceMetadata,
 def test_a_server_that_never_holds_its_answer_back_is_asked_no_more_often(
     metadata: GceMetadata, hear: Hear, etag: dict[str, str]
 ) -> None:
-    metadata.replies[PREEMPTED] = repeat(Reply(200, b"FALSE\n", {**GOOGLE, **etag}))
+    metadata.replies[PREEMPTED] = repeat(told(200, b"FALSE\n", {**GOOGLE, **etag}))
     began_s = time.monotonic()
     heard = hear()
     eventually(lambda: len([asked for asked in metadata.asked if asked.name == PREEMPTED]) >= 6)
@@ -183,21 +183,21 @@ def test_a_server_that_never_holds_its_answer_back_is_asked_no_more_often(
 # -- no answer, and no sense -----------------------------------------------------------------------------------------
 
 ODD = {
-    "503": Reply(503),
-    "500": Reply(500, b"TRUE"),
-    "404": Reply(404, b"TRUE"),
-    "403": Reply(403, b"TRUE"),
-    "204": Reply(204),
-    "a redirect": Reply(301, b"TRUE", {**GOOGLE, "Location": f"{ROOT}instance/elsewhere"}),
-    "a captive portal": Reply(200, b"TRUE", {}),
-    "another flavor": Reply(200, b"TRUE", {FLAVOR_HEADER: "Amazon"}),
-    "no body": Reply(200),
-    "small letters": Reply(200, b"true"),
-    "both": Reply(200, b"TRUE FALSE"),
-    "a page": Reply(200, b"<html>TRUE</html>"),
-    "no text": Reply(200, b"\xff\xfeTRUE"),
-    "much": Reply(200, b"TRUE" * 100_000),
-    "no answer": Reply(close=True),
+    "503": told(503),
+    "500": told(500, b"TRUE"),
+    "404": told(404, b"TRUE"),
+    "403": told(403, b"TRUE"),
+    "204": told(204),
+    "a redirect": told(301, b"TRUE", {**GOOGLE, "Location": f"{ROOT}instance/elsewhere"}),
+    "a captive portal": told(200, b"TRUE", {}),
+    "another flavor": told(200, b"TRUE", {FLAVOR_HEADER: "Amazon"}),
+    "no body": told(200),
+    "small letters": told(200, b"true"),
+    "both": told(200, b"TRUE FALSE"),
+    "a page": told(200, b"<html>TRUE</html>"),
+    "no text": told(200, b"\xff\xfeTRUE"),
+    "much": told(200, b"TRUE" * 100_000),
+    "no answer": None,
 }
 
 
@@ -220,7 +220,7 @@ def test_n7_what_makes_no_sense_is_no_notice_and_blind_is_told_once(
 
 
 def test_failures_that_are_not_in_a_row_make_nobody_blind(metadata: GceMetadata, hear: Hear) -> None:
-    metadata.replies[PREEMPTED] = cycle([Reply(503), Reply(503), USUAL])
+    metadata.replies[PREEMPTED] = cycle([told(503), told(503), USUAL])
     heard = hear()
     eventually(lambda: len([asked for asked in metadata.asked if asked.name == PREEMPTED]) > 9)
     assert (heard.inbox.empty(), heard.notes) == (True, [])
@@ -231,7 +231,7 @@ def test_a_preemption_that_came_during_a_failure_is_heard_by_the_next_question(
 ) -> None:
     heard = hear()
     polled(metadata)
-    metadata.replies[PREEMPTED] = iter([Reply(503)])
+    metadata.replies[PREEMPTED] = iter([told(503)])
     metadata.move_etags()
     metadata.preempt()
     assert isinstance(heard.next(), NoticeHeard)
@@ -242,7 +242,7 @@ def test_n5_a_server_that_never_answers_is_waited_for_no_longer_than_a_poll(meta
     value = Value(PREEMPTED, (metadata.host,), held_back_s=0.2, answer_within_s=0.1)
     waited: list[float] = []
     for hangs in (True, False, True):
-        metadata.replies[PREEMPTED] = iter([None] if hangs else [])
+        metadata.replies[PREEMPTED] = iter([HANGS] if hangs else [])
         asked_s = time.monotonic()
         if hangs:
             with pytest.raises(Blind, match="TimeoutError"):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from tests.support.http_server import HttpServer, Reply, Request
 
 TOKENS = "/token"
 
@@ -39,7 +38,7 @@ class Asked(NamedTuple):
     body: Any
 
 
-class AnsweringServer(AbstractContextManager["AnsweringServer"]):
+class AnsweringServer:
     """
     `answers` are those of the requests to come; the last one stays. `login` answers whoever wants a token; without it
     each gets another one: `token-1`, `token-2` and so on.
@@ -51,47 +50,20 @@ class AnsweringServer(AbstractContextManager["AnsweringServer"]):
         self.asked: list[Asked] = []
         self.tokens = 0
         self.over = threading.Event()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def answer(self) -> None:
-                text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                how = server.answer(self.command, self.path, self.headers.get("Authorization", ""), text)
-                if how is Hang:
-                    server.over.wait()
-                if isinstance(how, Answer):
-                    self.send(how)
-                else:
-                    self.close_connection = True
-
-            def send(self, answer: Answer) -> None:
-                body = answer.body.encode() if isinstance(answer.body, str) else json.dumps(answer.body).encode()
-                self.send_response_only(answer.status)
-                for name, value in {"Content-Length": str(len(body)), **answer.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_POST = do_DELETE = do_CONNECT = answer
-
-            def log_message(self, *_: object) -> None:
-                """Tests read `asked`."""
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                """Who asks may go at any time."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._server = HttpServer(self._reply)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
+
+    def _reply(self, request: Request) -> Reply | None:
+        how = self.answer(request.verb, request.target, request.headers.get("authorization", ""), request.body)
+        if how is Hang:
+            self.over.wait()
+        if not isinstance(how, Answer):
+            return None
+        body = how.body if isinstance(how.body, str) else json.dumps(how.body)
+        return Reply(how.status, body.encode(), how.headers)
 
     def answer(self, method: str, path: str, authorization: str, text: bytes) -> How:
         if path == TOKENS:
@@ -101,14 +73,9 @@ class AnsweringServer(AbstractContextManager["AnsweringServer"]):
         self.asked.append(Asked(method, path, authorization.removeprefix("Bearer "), body))
         return self.answers[min(len(self.asked), len(self.answers)) - 1]
 
-    def __enter__(self) -> AnsweringServer:
-        self._thread.start()
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()

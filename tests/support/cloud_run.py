@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 from tests.support.eventually import eventually
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.object_stores import free_ports
 
 STARTS_WITHIN_S = 120.0
@@ -36,20 +36,18 @@ class CloudRun:
     ) -> None:
         self._folder, self._token = folder, token
         self._service, self._surroundings = service, surroundings
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server = HttpServer(self._answer)
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._one_at_a_time = threading.Lock()
-        self.uri = f"http://127.0.0.1:{self._server.server_port}"
+        self.uri = self._server.url
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), name="cloud run", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.is_cold()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     @property
     def log(self) -> str:
@@ -82,6 +80,10 @@ class CloudRun:
             answer = connection.getresponse()
             return answer.status, answer.read()
 
+    def _answer(self, request: Request) -> Reply:
+        told = (request.headers.get("authorization", ""), request.headers.get("x-cloudscheduler-scheduletime"))
+        return Reply(*self.handed_on(request.body, *told))
+
     def _start(self) -> None:
         (container,) = self._service()["template"]["containers"]
         (self._port,) = free_ports(1)
@@ -106,20 +108,3 @@ class CloudRun:
         except OSError:
             return False
         return True
-
-
-def _handler_of(service: CloudRun) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            told = (self.headers.get("Authorization", ""), self.headers.get("X-CloudScheduler-ScheduleTime"))
-            status, body = service.handed_on(text, *told)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Tests read what the process has written."""
-
-    return Handler

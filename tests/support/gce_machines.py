@@ -28,10 +28,6 @@ class GceMachine(Machine):
         found_by = {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
         super().__init__(disk, clock, ended, int(host.rpartition(":")[2]), HOSTS, found_by)
 
-    def start(self, script: bytes, image: Mapping[str, str], tools: Mapping[str, str]) -> None:
-        self.metadata.start()
-        super().start(script, image, tools)
-
     def power_off(self) -> None:
         super().power_off()
         self.metadata.close()

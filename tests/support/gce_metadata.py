@@ -11,27 +11,21 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT
+from tests.support.http_server import HttpServer, Reply, Request
 
 ACCOUNTS = "instance/service-accounts/"
 GOOGLE = {FLAVOR_HEADER: FLAVOR, "Server": "Metadata Server for VM"}
 PLAIN = "application/text"
+USUAL, HANGS = Reply(status=0), Reply(status=-1)
 
 
-class Reply(NamedTuple):
-    """What is answered in place of the value. `close`: the connection ends before that."""
-
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = GOOGLE
-    close: bool = False
-
-
-USUAL = Reply(status=0)
+def told(status: int = 200, body: bytes = b"", headers: Mapping[str, str] = GOOGLE) -> Reply:
+    """What is answered in place of a value."""
+    return Reply(status, body, headers)
 
 
 class Asked(NamedTuple):
@@ -45,8 +39,9 @@ class Asked(NamedTuple):
 
 class GceMetadata:
     """
-    `replies` are answered in place of a value, one a question, until there are none left; None lets whoever asks wait
-    for ever, and USUAL is the value after all. `asked` is all that was asked with Google's header.
+    `replies` are answered in place of a value, one a question, until there are none left; None ends the connection,
+    HANGS lets the caller wait for ever, and USUAL is the value after all. `asked` is all that was asked with Google's
+    header.
     """
 
     def __init__(
@@ -77,9 +72,8 @@ class GceMetadata:
             self._values[f"{folder}email"] = account
             self._values[f"{folder}token"] = json.dumps(credentials)
             self._values[folder] = json.dumps({"aliases": ["default"], "email": account, "scopes": []})
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.metadata = self
-        self.host = f"127.0.0.1:{self._server.server_port}"
+        self._server = HttpServer(self._handle)
+        self.host = self._server.host
         """As GCE_METADATA_HOST wants it."""
 
     # -- what tests do -------------------------------------------------------------------------------------------
@@ -110,9 +104,20 @@ class GceMetadata:
 
     # -- what is answered ----------------------------------------------------------------------------------------
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def _handle(self, request: Request) -> Reply | None:
+        parts = urlsplit(request.target)
+        if request.headers.get(FLAVOR_HEADER.lower()) != FLAVOR or "x-forwarded-for" in request.headers:
+            return told(403, b"Missing Metadata-Flavor:Google header.")
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        return self._answer(Asked(parts.path.removeprefix(ROOT), query))
+
+    def _answer(self, asked: Asked) -> Reply | None:
         self.asked.append(asked)
         reply = next(self.replies.get(asked.name, iter(())), USUAL)
+        if reply is HANGS:
+            with self._changed:
+                self._changed.wait_for(lambda: self._over)
+            return None
         if reply is not USUAL:
             return reply
         with self._changed:
@@ -125,14 +130,9 @@ class GceMetadata:
             value = self._values.get(asked.name)
             etag = self._etag(asked.name)
         if value is None:
-            return Reply(404, b"<!DOCTYPE html>", {**GOOGLE, "Content-Type": "text/html; charset=UTF-8"})
+            return told(404, b"<!DOCTYPE html>", {**GOOGLE, "Content-Type": "text/html; charset=UTF-8"})
         kind = "application/json" if value.startswith("{") else PLAIN
-        return Reply(200, value.encode(), {**GOOGLE, "Content-Type": kind, "ETag": etag})
-
-    def hang(self) -> None:
-        """Until the server ends."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._over)
+        return told(200, value.encode(), {**GOOGLE, "Content-Type": kind, "ETag": etag})
 
     def _etag(self, name: str) -> str:
         """Hexadecimal, as the server's are."""
@@ -140,61 +140,17 @@ class GceMetadata:
 
     # -- its life ------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), name="metadata", daemon=True).start()
-
     def close(self) -> None:
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
 
 @contextmanager
-def gce_metadata(**told: str) -> Iterator[GceMetadata]:
-    metadata = GceMetadata(**told)
-    metadata.start()
+def gce_metadata(**facts: str) -> Iterator[GceMetadata]:
+    metadata = GceMetadata(**facts)
     try:
         yield metadata
     finally:
         metadata.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    metadata: GceMetadata
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asks may go at any time."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        if self.headers.get(FLAVOR_HEADER) != FLAVOR or "X-Forwarded-For" in self.headers:
-            self._send(Reply(403, b"Missing Metadata-Flavor:Google header."))
-            return
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        reply = self.server.metadata.answer(Asked(parts.path.removeprefix(ROOT), query))
-        if reply is None:
-            self.server.metadata.hang()
-            self.close_connection = True
-        elif reply.close:
-            self.close_connection = True
-        else:
-            self._send(reply)
-
-    def _send(self, reply: Reply) -> None:
-        self.send_response_only(reply.status)
-        for name, text in reply.headers.items():
-            self.send_header(name, text)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        self.wfile.write(reply.body)
-
-    def log_message(self, *_: object) -> None:
-        """Tests read `asked`."""

@@ -13,14 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.http_server import HttpServer, Reply, Request, as_json
 from tests.support.repository import ROOT
 
 GCLOUD = shutil.which("gcloud")
@@ -76,12 +74,12 @@ def arguments(script: str, folder: Path) -> list[list[str]]:
 
 def recorded(commands: Sequence[Sequence[str]], folder: Path) -> Recorded:
     """What the real gcloud asks for when it is given these arguments."""
-    with _server() as server:
-        url = f"http://127.0.0.1:{server.server_port}/"
-        environment = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": url for api in _APIS}
+    recorder = _Recorder()
+    with HttpServer(recorder.answer) as server:
+        environment = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{server.url}/" for api in _APIS}
         done = executed(commands, folder, {**environment, "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true"})
         assert done.returncode == 0, done.stdout + done.stderr
-        return Recorded(server.asked, server.policies)
+        return Recorded(recorder.asked, recorder.policies)
 
 
 def executed(
@@ -108,54 +106,21 @@ def executed(
     )
 
 
-class _Server(ThreadingHTTPServer):
+class _Recorder:
+    """Answers as far as these commands need."""
+
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[Asked] = []
         self.policies: dict[str, Mapping[str, Any]] = {}
 
-
-@contextmanager
-def _server() -> Iterator[_Server]:
-    with _Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def _answer(self) -> None:
-        url = urlsplit(self.path)
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        asked = Asked(self.command, url.path, parse_qs(url.query), json.loads(text or "{}"))
-        self.server.asked.append(asked)
-        answer = json.dumps(self._found(asked)).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+    def answer(self, request: Request) -> Reply:
+        url = urlsplit(request.target)
+        asked = Asked(request.verb, url.path, parse_qs(url.query), json.loads(request.body or b"{}"))
+        self.asked.append(asked)
+        return as_json(self._found(asked))
 
     def _found(self, asked: Asked) -> Mapping[str, Any]:
-        policies = self.server.policies
+        policies = self.policies
         if policy := re.fullmatch(r"/v1/(projects/[^/:]+):(get|set)IamPolicy", asked.path):
             if policy[2] == "set":
                 policies[policy[1]] = asked.body["policy"]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
-from contextlib import AbstractContextManager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_server import HttpServer, Reply, Request, as_json
 
 USER, WORD = "me", "a-word-that-nobody-knows"
 INDEX = "application/vnd.oci.image.index.v1+json"
 ONE = "application/vnd.oci.image.manifest.v1+json"
 
 
-class RegistryServer(AbstractContextManager["RegistryServer"]):
+class RegistryServer(HttpServer):
     """`asked` has the path and the kind of login of each request. `fails` is what it answers in place of a manifest."""
 
     def __init__(self, login: Literal["", "basic", "bearer"] = "", user: str = USER, word: str = WORD) -> None:
@@ -26,22 +24,7 @@ class RegistryServer(AbstractContextManager["RegistryServer"]):
         self._manifests: dict[str, tuple[str, bytes]] = {}
         self.asked: list[tuple[str, str]] = []
         self.fails: int | None = None
-        registry = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                registry._answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(self._answer)
 
     def put(self, name: str, content: Any, kind: str = ONE) -> str:
         """Its digest. `name` is `PATH:TAG`."""
@@ -58,36 +41,24 @@ class RegistryServer(AbstractContextManager["RegistryServer"]):
         images = [{"platform": {"os": "linux", "architecture": machine}} for machine in machines]
         return self.put(name, {"schemaVersion": 2, "manifests": images}, INDEX)
 
-    def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        login = request.headers.get("Authorization", "")
-        self.asked.append((request.path, login.partition(" ")[0]))
+    def _answer(self, request: Request) -> Reply:
+        login = request.headers.get("authorization", "")
+        self.asked.append((request.target, login.partition(" ")[0]))
         known = login == self._known
-        if urlsplit(request.path).path == "/token":
-            scope = parse_qs(urlsplit(request.path).query)["scope"][0]
+        if urlsplit(request.target).path == "/token":
+            scope = parse_qs(urlsplit(request.target).query)["scope"][0]
             token = f"of {scope}" if known else "of nobody"
-            _send(request, 200 if known or not login else 401, json.dumps({"token": token}).encode())
-            return
+            return as_json({"token": token}, 200 if known or not login else 401)
         if self._login == "bearer":
-            path = request.path.removeprefix("/v2/").partition("/manifests/")[0]
+            path = request.target.removeprefix("/v2/").partition("/manifests/")[0]
             scope = f"repository:{path}:pull"
-            challenge = f'Bearer realm="http://{self.host}/token",service="here",scope="{scope}"'
+            challenge = f'Bearer realm="{self.url}/token",service="here",scope="{scope}"'
             known = login == f"Bearer of {scope}"
         else:
             challenge = 'Basic realm="here"'
         if self._login and not known:
-            _send(request, 401, b"{}", {"WWW-Authenticate": challenge})
-        elif self.fails is not None:
-            _send(request, self.fails, b"{}")
-        elif (found := self._manifests.get(request.path)) is None:
-            _send(request, 404, b"{}")
-        else:
-            _send(request, 200, found[1], {"Content-Type": found[0]})
-
-
-def _send(request: BaseHTTPRequestHandler, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
-    request.send_response(status)
-    for name, value in (headers or {}).items():
-        request.send_header(name, value)
-    request.send_header("Content-Length", str(len(data)))
-    request.end_headers()
-    request.wfile.write(data)
+            return Reply(401, b"{}", {"WWW-Authenticate": challenge})
+        if self.fails is not None:
+            return Reply(self.fails, b"{}")
+        kind, data = self._manifests.get(request.target, ("", b"{}"))
+        return Reply(200, data, {"Content-Type": kind}) if kind else Reply(404, data)
