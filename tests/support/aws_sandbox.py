@@ -23,12 +23,10 @@ from spotrun.clock import ScaledClock
 from spotrun.folder.ledger import key_of
 from tests.support import ec2_server
 from tests.support.aws_templates import Template
-from tests.support.eventually import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.guarded_account import GuardedAccount
 from tests.support.object_stores import RunningServer
-from tests.support.repository import JOBS
-from tests.support.sandbox import WITHIN_S, Sandbox
+from tests.support.sandbox import Sandbox
 
 SCALE = 30
 BIN = Path(sys.executable).parent
@@ -87,35 +85,14 @@ class Aws(Sandbox):
             boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value=SECRET, Type="SecureString")
 
     def job_on_aws(self, name: str, arguments: str, *, program: str = "quick.py", extra: str = "") -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
+        rest = (
             "resources: {cloud: aws}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\nsecrets: [WORD]\n"
             f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}, "
             "launch_template: spotrun-node}\n"
-            "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n" + extra
+            "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n"
         )
-        return path
-
-    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
-        """The instance that trains, once that is another one than `before` and has done some steps."""
-
-        def elsewhere() -> bool:
-            state = self.state("stormy")
-            current = state.current
-            return current is not None and current.instance_id != before and bool(current.trainers)
-
-        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
-        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
-        step = self.last_step()
-        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
-        assert runner.poll() is None, runner.communicate()[0]
-        current = self.state("stormy").current
-        assert current is not None
-        return current.instance_id
+        return self.job_file(name, rest + extra, arguments, program)
 
     def may_read(self, name: str, of: str) -> bool:
         """Whether what is on an instance of one run may read the ledger of another."""

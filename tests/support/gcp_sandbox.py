@@ -8,7 +8,6 @@ startup-script, IAM, and a bucket whose gate knows each of them by its token.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,6 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.gcp.config import account_address
 from spotrun.secrets.secret_manager import OVERRIDE
 from spotrun.store.opening import open_store
-from tests.support.eventually import eventually
 from tests.support.gce_answers import Refusal, invalid
 from tests.support.gce_libcloud import libcloud_on
 from tests.support.gce_logins import RUNNER
@@ -30,8 +28,7 @@ from tests.support.gcp_gate import RUNNERS_TOKEN, Gate, gate_before
 from tests.support.gcp_project import PROJECT
 from tests.support.image_without_torch import ImageWithoutTorch
 from tests.support.object_stores import RunningServer
-from tests.support.repository import JOBS
-from tests.support.sandbox import WITHIN_S, Sandbox
+from tests.support.sandbox import Sandbox
 
 SCALE = 15
 TYPE, REGION = "g2-standard-4", "us-central1"
@@ -99,33 +96,13 @@ class Gcp(Sandbox):
         }
 
     def job_on_gcp(self, name: str, arguments: str, *, program: str = "quick.py", extra: str = "") -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\nsecrets: [WORD]\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
-            "resources: {cloud: gcp}\n"
+        rest = (
+            "secrets: [WORD]\nresources: {cloud: gcp}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\n"
             f"gcp: {{regions: [{REGION}], instance_types: [{TYPE}]}}\n"
-            "policy: {on_demand_after: 90s, return_to_spot: true, return_cooldown: 60s}\n" + extra
+            "policy: {on_demand_after: 90s, return_to_spot: true, return_cooldown: 60s}\n"
         )
-        return path
-
-    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
-        """The instance that trains, once that is another one than `before` and has done some steps."""
-
-        def elsewhere() -> bool:
-            current = self.state("stormy").current
-            return current is not None and current.instance_id != before and bool(current.trainers)
-
-        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
-        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
-        step = self.last_step()
-        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
-        assert runner.poll() is None, runner.communicate()[0]
-        current = self.state("stormy").current
-        assert current is not None
-        return current.instance_id
+        return self.job_file(name, rest + extra, arguments, program)
 
     def account(self, name: str) -> str:
         """The address of the service account of a run."""

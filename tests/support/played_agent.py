@@ -52,7 +52,7 @@ class Agent:
         instance: tuple[int, str] | None = None,
     ) -> None:
         self._ledger, self._store, self._clock, self._script = ledger, store, clock, script
-        self._step = self._beats = self._commits = 0
+        self.step = self._beats = self._commits = 0
         self.attempt: int | None = None
         self._launch, self.instance_id = instance or newest_recorded(ledger.refresh())
         if instance is None:
@@ -60,16 +60,17 @@ class Agent:
 
     # -- acts --------------------------------------------------------------------------------------------------------
 
-    def takes_over(self) -> None:
-        """It starts an attempt, restores the newest checkpoint, and trains its first step."""
-        state, now = self._ledger.state, self._clock.now()
+    def takes_over(self) -> int:
+        """It starts an attempt, restores the newest checkpoint, and trains its first step. Returns the attempt."""
+        now = self._clock.now()
         self.attempt = self._write(ev.AttemptStarted(launch=self._launch, instance_id=self.instance_id, booted_at=now))
-        newest = state.latest_commit()
-        self._step, commit = (0, None) if newest is None else (newest.event.step, newest.number)
-        self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=commit, epoch=0, step=self._step))
-        self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=self._step + 1))
-        self._began_at_step, self._began_s = self._step, self._clock.monotonic()
+        newest = self._ledger.state.latest_commit()
+        self.step, commit = (0, None) if newest is None else (newest.event.step, newest.number)
+        self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=commit, epoch=0, step=self.step))
+        self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=self.step + 1))
+        self._began_at_step, self._began_s = self.step, self._clock.monotonic()
         self._saved_s = self._began_s
+        return self.attempt
 
     def is_told_to_go(self) -> None:
         """The cloud gives its notice of two minutes."""
@@ -88,7 +89,7 @@ class Agent:
         """One heartbeat."""
         self._beats += 1
         status = AgentStatus(
-            launch=self._launch, phase=phase, at=self._clock.now(), sequence=self._beats, step=self._step
+            launch=self._launch, phase=phase, at=self._clock.now(), sequence=self._beats, step=self.step
         )
         write_status(self._store, agent_key(self._launch), status)
 
@@ -101,7 +102,7 @@ class Agent:
     def completes(self) -> None:
         """The last commit, and the end of the run."""
         commit = self._commit()
-        self._write(ev.RunCompleted(attempt=self._number, final_commit=commit, step=self._step))
+        self._write(ev.RunCompleted(attempt=self._number, final_commit=commit, step=self.step))
 
     # -- the script --------------------------------------------------------------------------------------------------
 
@@ -155,13 +156,13 @@ class Agent:
     def _reached(self) -> int:
         """How far its training is, a step further at least than its newest commit, and not beyond its end."""
         reached = self._began_at_step + int(self._clock.monotonic() - self._began_s)
-        return int(min(self._script.steps, max(self._step + 1, reached)))
+        return int(min(self._script.steps, max(self.step + 1, reached)))
 
     def _commit(self) -> int:
-        self._step, self._saved_s = self._reached(), self._clock.monotonic()
+        self.step, self._saved_s = self._reached(), self._clock.monotonic()
         self._commits += 1
         prefix = f"checkpoints/{self._number}-0-{self._commits}"
-        return self._write(committed(self._number, prefix, self._step, self._clock.now()))
+        return self._write(committed(self._number, prefix, self.step, self._clock.now()))
 
     def _write(self, event: ev.AnyEvent) -> int:
         entry = self._ledger.append(lambda _: event)
