@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, Stage
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainer_start import TrainerStart

@@ -30,7 +30,7 @@ UP_S, DOWN_S = (720.0, 2160.0), (120.0, 840.0)
 UNANNOUNCED = 0.1
 TICK_S = 15.0
 WINDOWS, WINDOW_S = 40, 6 * 3600.0
-TRAINER = ROOT / "tests" / "support" / "agent_trainer.py"
+TRAINER = ROOT / "tests" / "support" / "played_trainer.py"
 
 
 class Planned(NamedTuple):
@@ -95,7 +95,7 @@ def job(sandbox: Sandbox, planned: Planned, steps: int, market: str = "") -> Pat
     path = sandbox.folder / f"{planned.name}.yaml"
     path.write_text(
         f"name: planned\nworkdir: {sandbox.folder / 'work'}\n"
-        f"train: {{script: agent_trainer.py, args: ['{told}']}}\n"
+        f"train: {{script: played_trainer.py, args: ['{told}']}}\n"
         f"checkpoint: {{uri: '{sandbox.uri}', every: 2m}}\n"
         f"resources: {{cloud: local, accelerators: 'V100:1', zone: us-east-1a{alone}}}\n"
         f"local:\n  time_scale: {SCALE}\n  boot: 60s\n{market}{planned.keys}"

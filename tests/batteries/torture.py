@@ -24,9 +24,9 @@ from unittest import mock
 
 from spotrun.checkpoint.upload import upload
 from spotrun.errors import StoreUnavailable
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger
 from spotrun.run import events as ev
-from spotrun.run.events import Entry, encode_entry
+from spotrun.run.events import Entry
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
 from spotrun.store.opening import open_store
@@ -139,8 +139,7 @@ def torture(server: RunningServer, *, appends: int, commits: int, seed: int, mix
     history.running()
     with mock.patch.dict(os.environ, server.environment):
         direct = open_store(uri)
-        for entry in history.entries:
-            assert direct.put_if_absent(key_of(entry.number), encode_entry(entry))
+        history.put_into(direct)
     schedule = _Counted(Seeded(seed, mix))
     with FaultProxy(server.endpoint, schedule) as line:
         with mock.patch.dict(os.environ, {**server.environment, "AWS_ENDPOINT_URL": line.url}):

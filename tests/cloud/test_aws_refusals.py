@@ -119,7 +119,7 @@ def test_p3_a_request_that_is_rejected_everywhere_is_asked_ten_times_during_a_no
     for _ in range(24):
         run.ticks(runner)
     assert 1 <= len(launches(account)) <= 10
-    assert sum(isinstance(entry.event, ev.LaunchIntended) for entry in run.entries()) <= 11
+    assert sum(isinstance(entry.event, ev.LaunchIntended) for entry in run.entries) <= 11
 
 
 def _replace_the_subnet(account: GuardedAccount, zone: str) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from spotrun.clouds.aws import bootstrap as aws_bootstrap
 from spotrun.clouds.aws.bootstrap import user_data
 from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.clouds.gcp import bootstrap as gcp_bootstrap
-from spotrun.instance import Instance, InstanceState, LaunchRequest
+from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from spotrun.store.local import LocalStore
 from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.eventually import eventually
+from tests.support.launch_requests import requested
 from tests.support.locks import BOOT, CUDA, TORCH
 from tests.support.machines import ENDS_A_MACHINE, LATE_TEE
 from tests.support.own_namespaces import ENDING_PATHS, permitted
@@ -83,15 +84,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def started(uri: str) -> bytes:
-    request = LaunchRequest(
-        token="0123456789-7",
-        run_uid="0123456789",
-        run_uri=uri,
-        launch=7,
-        offering=OFFERING,
-        time_to_live=timedelta(hours=2),
-    )
-    return user_data(request).encode()
+    return user_data(requested(OFFERING, 7, run_uri=uri)).encode()
 
 
 def test_the_wheel_is_the_code_that_runs_here(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,11 @@ from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.doctor import GcpDoctor
 from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.doctor.finding import Finding, Verdict
-from spotrun.instance import LaunchRequest
 from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
 from tests.support.gcp_account import RUNNER_ROLES, STORE, UNDER_CONDITION, GcpAccount
 from tests.support.gcp_permissions import ALWAYS, OPTIONAL
 from tests.support.gcp_templates import permissions
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 
 ALLOWED = sorted(permissions(*RUNNER_ROLES))
@@ -72,15 +72,7 @@ def launched(clock: ManualClock) -> str:
     driver = GcpDriver(replace(CONFIG, instance_types=("g2-standard-4",)), clock)
     offering = next(iter(driver.offerings()))
     uid = "0123456789"
-    request = LaunchRequest(
-        token=f"{uid}-1",
-        run_uid=uid,
-        run_uri=f"{STORE}/r-{uid}",
-        launch=1,
-        offering=offering,
-        time_to_live=timedelta(hours=1),
-    )
-    return driver.launch(request).instance_id
+    return driver.launch(requested(offering, run_uri=f"{STORE}/r-{uid}")).instance_id
 
 
 def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_about(

@@ -19,7 +19,6 @@ from spotrun.clouds.gcp.cloud import CLOUD
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.notices import USUAL_NOTICE, time_left
 from spotrun.clouds.gcp.run_accounts import RunAccounts
-from spotrun.instance import LaunchRequest
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support.eventually import eventually
@@ -29,6 +28,7 @@ from tests.support.gce_metadata import GceMetadata
 from tests.support.google_server import GoogleServer
 from tests.support.histories import offering
 from tests.support.http_server import as_json
+from tests.support.launch_requests import requested
 from tests.support.machines import LATE_TEE
 from tests.support.object_stores import RunningServer
 
@@ -79,9 +79,7 @@ class Bench:
         notice_s: int = 120,
     ) -> None:
         """Boot the machine of launch 7."""
-        request = LaunchRequest(
-            token=f"{of}-7", run_uid=of, run_uri=self.uri(of), launch=7, offering=offering(), time_to_live=live
-        )
+        request = requested(offering(), 7, of, run_uri=self.uri(of), time_to_live=live)
         image = {"API_ENDPOINT_OVERRIDE": self.google.url, "PATH": f"{BIN}:{os.defpath}"}
         script = startup_script(request, timedelta(seconds=notice_s))
         self.machine.start(script.encode(), image, {**AT_ONCE, **tools})

@@ -54,7 +54,7 @@ def test_an_operation_that_fails_for_a_while_is_no_fault_of_its_instances(run: P
     failed = [launch.gone for launch in run.state.launches.values() if launch.gone is not None]
     assert {each.ended_by for each in failed} <= {EndedBy.CLOUD}
     run.goes_on(60)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
 
 
 def test_p14_an_account_that_settles_late_costs_time_and_no_launch_on_demand(run: PlainGcpRun) -> None:
@@ -163,7 +163,7 @@ def test_what_nobody_may_delete_is_told_and_its_disk_is_billed_until_somebody_ma
     assert "cannot be ended" in (run.ticks[-1].remark or "")
     fault.ends()
     assert run.ends_within(60)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 

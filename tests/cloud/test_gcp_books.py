@@ -17,8 +17,9 @@ from tests.support.gce_answers import forbidden
 from tests.support.gce_calls import wished
 from tests.support.gce_supply import SPOT
 from tests.support.gce_vm import Vm
+from tests.support.memory_run import UID
 from tests.support.plain_gcp_run import PlainGcpRun
-from tests.support.plain_run import PASS_S, UID
+from tests.support.plain_run import PASS_S
 
 WEEK_S = 7 * 86_400.0
 HEARTBEATS_APART_S = 600.0
@@ -61,7 +62,7 @@ def test_a_week_in_which_its_time_to_live_ended_it_is_billed_as_it_was_charged(
 ) -> None:
     gone = comes_back(run)
     assert bool(gone.bounded_by) is not remembers
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
 
 
 def test_a_week_in_which_it_completed_and_powered_off_is_billed_with_its_disk(
@@ -73,7 +74,7 @@ def test_a_week_in_which_it_completed_and_powered_off_is_billed_with_its_disk(
     run.is_alone(WEEK_S, HEARTBEATS_APART_S)
     assert run.account.left != []
     assert run.ends_within(300)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 
@@ -85,7 +86,7 @@ def test_a_week_in_which_it_hung_until_its_time_to_live_is_billed_as_it_was_char
     hung_at = run.clock.now()
     gone = comes_back(run)
     assert gone.bounded_by == ("" if remembers else "its time-to-live")
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert remembers or (gone.stopped_at is not None and gone.stopped_at <= hung_at)
 
 
@@ -197,7 +198,7 @@ def lives(run: PlainGcpRun) -> list[Entry]:
     run.goes_on(60)
     run.completes()
     assert run.ends_within(240)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
     return [entry for entry in run.entries if not isinstance(entry.event, ev.CheckpointCommitted)]
 

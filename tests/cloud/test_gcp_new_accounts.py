@@ -14,9 +14,9 @@ from spotrun.run.events import Cause
 from tests.support.gce_answers import Failure, Refusal, account_denied, account_unknown
 from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_accidents import INSERT
+from tests.support.memory_run import UID
 from tests.support.plain_gcp_run import PlainGcpRun
 from tests.support.plain_google import LISTS, Trouble
-from tests.support.plain_run import UID
 
 EMAIL = f"spotrun-{UID}@{PROJECT}.iam.gserviceaccount.com"
 UNKNOWN = account_unknown(EMAIL)
@@ -51,7 +51,7 @@ def trains_by_one_launch(run: PlainGcpRun) -> None:
     run.goes_on(60)
     run.completes()
     assert run.ends_within(240)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 

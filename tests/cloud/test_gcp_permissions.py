@@ -6,7 +6,7 @@ end, `offers`, `reap` and `doctor` have really made here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,7 @@ from tests.support.gcp_account import RUNNER_ROLES, STORE, GcpAccount
 from tests.support.gcp_permissions import ALWAYS, OPTIONAL, needed
 from tests.support.gcp_templates import permissions, roles
 from tests.support.google_server import GoogleServer
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 
@@ -109,9 +110,7 @@ def look_at_the_project(account: GcpAccount, clock: ManualClock) -> None:
 
 
 def request(offering: Offering) -> LaunchRequest:
-    return LaunchRequest(
-        token=f"{UID}-1", run_uid=UID, run_uri=URI, launch=1, offering=offering, time_to_live=timedelta(hours=1)
-    )
+    return requested(offering, run_uid=UID, run_uri=URI)
 
 
 def test_the_roles_of_a_runner_have_what_the_calls_need_and_no_more(recorded: Needed) -> None:

@@ -15,8 +15,8 @@ from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG
 from tests.support.gcp_accidents import DELETE, INSERT
 from tests.support.google_cloud import Lost
+from tests.support.memory_run import UID
 from tests.support.plain_gcp_run import PlainGcpRun
-from tests.support.plain_run import UID
 
 LATE = timedelta(seconds=60)
 A, B, C = "us-central1-a", "us-central1-b", "us-central1-c"
@@ -33,7 +33,7 @@ def completes(run: PlainGcpRun, instances: int) -> None:
     run.completes()
     assert run.ends_within(240)
     assert len(run.account.rented) == instances
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 

@@ -81,7 +81,7 @@ def test_an_account_without_guards_launches_all_the_same_and_its_ledger_says_so(
         run.ticks(runner)
     (unguarded,) = run.state.unguarded
     assert "AccessDeniedException" in (unguarded.unguarded or "")
-    said = [describe(entry) for entry in run.entries() if isinstance(entry.event, ev.LaunchRecorded)]
+    said = [describe(entry) for entry in run.entries if isinstance(entry.event, ev.LaunchRecorded)]
     assert "only its own timer would end it" in said[0]
     assert {each.action for each in account.denied} == {"scheduler:CreateSchedule"}
     account.denied.clear()
@@ -105,7 +105,7 @@ def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_pas
     run.clock.advance(AGAIN_AFTER.total_seconds())
     run.ticks(runner)
     assert [run.state.unguarded, len(run.schedules())] == [[], 1]
-    assert describe(run.entries()[-1]).endswith("now has its guard")
+    assert describe(run.entries[-1]).endswith("now has its guard")
     account.denied.clear()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +19,6 @@ from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.secret_tags import SECRETS_MAX, secret_tags
 from spotrun.folder.final_status import KEY
 from spotrun.folder.status_objects import RUNNER_KEY
-from spotrun.instance import LaunchRequest
 from spotrun.notify.delivery import FOLDER as NOTIFIED
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference
@@ -28,6 +26,7 @@ from tests.support.aws_templates import Template
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.iam import Asked, Decision, conditions_hold, decide
 from tests.support.iam_calls import Call, Known, asked_by
+from tests.support.launch_requests import requested
 
 DOCUMENTS = Template("account", SessionManager="enabled").documents()
 BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
@@ -406,14 +405,7 @@ def launch(changes: Mapping[str, Any]) -> Call:
         image="ami-1",
         subnet="subnet-1",
     )
-    request = LaunchRequest(
-        token="0123456789-7",
-        run_uid="0123456789",
-        run_uri="s3://b/runs/r",
-        launch=7,
-        offering=offering,
-        time_to_live=timedelta(hours=2),
-    )
+    request = requested(offering, 7, run_uri="s3://b/runs/r")
     image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
     parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "sg-node") | dict(changes)
     given = {name: value for name, value in parameters.items() if value is not None}

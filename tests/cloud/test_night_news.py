@@ -18,10 +18,11 @@ from spotrun.night import news as night_news
 from spotrun.notify.sinks import require_https
 from spotrun.secrets import parameter_store
 from spotrun.secrets.reference import PARAMETER, Reference, SecretUnreadable
+from tests.support.http_server import Request
 from tests.support.manual_clock import ManualClock
 from tests.support.night_world import NightWorld, require_one_clean_night, utc
 from tests.support.plain_aws import refusal
-from tests.support.webhook_server import Posted, WebhookServer, hanging
+from tests.support.webhook_server import WebhookServer, hanging
 
 PATH = "/spotrun/SLACK_WEBHOOK"
 DENIED = "User: arn:aws:iam::1:user/me is not authorized to perform: ssm:GetParameters on resource: x"
@@ -126,7 +127,7 @@ def test_a_slow_webhook_is_left_after_seconds_and_tried_in_the_next_call(
 ) -> None:
     monkeypatch.setattr(night_news, "WITHIN_S", 1.0)
 
-    def slow_at_first(own: WebhookServer, posted: Posted) -> int | None:
+    def slow_at_first(own: WebhookServer, posted: Request) -> int | None:
         if len(own.posted) > 1:
             monkeypatch.setattr(night_news, "WITHIN_S", 60.0)
             return 200
@@ -144,7 +145,7 @@ def test_a_slow_webhook_is_left_after_seconds_and_tried_in_the_next_call(
 def test_a_function_killed_after_a_delivery_and_before_its_record_delivers_it_again(
     world: NightWorld, server: WebhookServer
 ) -> None:
-    def kill_at_the_end(own: WebhookServer, posted: Posted) -> int:
+    def kill_at_the_end(own: WebhookServer, posted: Request) -> int:
         if posted.json["event"] == "night" and told(own).count("night") == 1:
             world.kill_in = 0
         return 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from spotrun.run import events as ev
 from spotrun.spec.own_machine import HardwareSpec
 from tests.support.aws_sandbox import Aws, aws_sandbox
 from tests.support.eventually import eventually
+from tests.support.launch_requests import requested
 from tests.support.object_stores import RunningServer
 from tests.support.sandbox import Sandbox
 from tests.support.toy_cloud import CLOUD, NAME
@@ -63,14 +63,7 @@ def machine(host: str | None = None, computing: str = "") -> OwnMachine:
 
 def request(home: OwnMachine, run_uid: str) -> LaunchRequest:
     (offering,) = home.offerings()
-    return LaunchRequest(
-        token=f"{run_uid}-1",
-        run_uid=run_uid,
-        run_uri=f"/nowhere/other-{run_uid}",
-        launch=1,
-        offering=offering,
-        time_to_live=timedelta(hours=1),
-    )
+    return requested(offering, run_uid=run_uid, run_uri=f"/nowhere/other-{run_uid}")
 
 
 def trains_at_home(sandbox: Sandbox, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from spotrun.spec.file import load_spec
 from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG, offered, reach, request
 from tests.support.google_server import GoogleServer
+from tests.support.histories import intended
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import BUCKET
 
@@ -122,16 +123,7 @@ def test_g3_what_has_switched_itself_off_is_wanted_by_no_run_that_goes_on(
     run = run_in(tmp_path, "job")
     driver = GcpDriver(CONFIG, clock)
     asked = offered(driver)
-    event = run.ledger.append(
-        lambda _: ev.LaunchIntended(
-            offering=asked,
-            time_to_live_s=7200,
-            price_ceiling_usd_per_hour=asked.price_usd_per_hour,
-            on_demand_usd_per_hour=asked.price_usd_per_hour,
-            not_after=clock.now() + timedelta(minutes=10),
-            reason="cheapest",
-        )
-    )
+    event = run.ledger.append(lambda _: intended(asked, clock.now()))
     assert event is not None
     (number,) = run.ledger.refresh().launches
     wished = replace(request(asked, number), run_uid=run.created.uid, token=f"{run.created.uid}-{number}")

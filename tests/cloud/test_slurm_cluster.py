@@ -18,6 +18,7 @@ from spotrun.clouds.slurm.queue import LEFT_TO_SLURM
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 from tests.support.sandbox import Sandbox
 from tests.support.slurm_cluster import NEEDS_SLURM, Cluster, cluster
@@ -56,14 +57,7 @@ def on_it(little: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def request(driver: SlurmDriver, partition: int, launch: int) -> LaunchRequest:
-    return LaunchRequest(
-        token=f"{UID}-{launch}",
-        run_uid=UID,
-        run_uri="/nowhere",
-        launch=launch,
-        offering=driver.offerings()[partition],
-        time_to_live=timedelta(minutes=30),
-    )
+    return requested(driver.offerings()[partition], launch, UID, time_to_live=timedelta(minutes=30))
 
 
 def ended(driver: SlurmDriver, instance: Instance) -> Instance:

@@ -40,15 +40,16 @@ def test_a_run_on_a_cluster_loses_its_nodes_and_ends_as_if_nothing_had_happened(
     sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
     runner = sandbox.start("launch", sandbox.job_on_slurm("stormy", f"{ARGUMENTS}, --step-s, '0.2'"), "-y")
 
-    taken = sandbox.trains_in(runner, "cheap")
+    taken = sandbox.trains_on(runner, zone="cheap", steps=10)
     stronger = sandbox.take("n1")
-    broken = sandbox.trains_in(runner, "fair", before=taken)
+    broken = sandbox.trains_on(runner, zone="fair", steps=10, before=taken)
     sandbox.cluster.break_node("n2")
-    dear = sandbox.trains_in(runner, "sure", before=broken, steps=1)  # there is no spot, and it looks again in 20 s
+    # there is no spot, and it looks again in 20 s
+    dear = sandbox.trains_on(runner, zone="sure", before=broken, steps=1)
     sandbox.cluster.ask("scancel", stronger)
-    cancelled = sandbox.trains_in(runner, "cheap", before=dear)
+    cancelled = sandbox.trains_on(runner, zone="cheap", steps=10, before=dear)
     sandbox.cluster.ask("scancel", job_of(cancelled))
-    sandbox.trains_in(runner, "cheap", before=cancelled)
+    sandbox.trains_on(runner, zone="cheap", steps=10, before=cancelled)
     sandbox.hurry()
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output

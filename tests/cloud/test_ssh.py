@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -28,7 +27,7 @@ from tests.support.decisions import spec as read_spec
 from tests.support.ec2_server import REGION, Ec2Account
 from tests.support.eventually import eventually
 from tests.support.google_login import log_in
-from tests.support.histories import offering
+from tests.support.histories import intended, offering
 
 
 @pytest.fixture
@@ -46,16 +45,7 @@ def launched(cloud: AwsDriver, launch: int) -> Instance:
 
 def train_on(run: OpenRun, instance: Instance) -> None:
     """Write down that the run trains there."""
-    written = run.ledger.append(
-        lambda _: ev.LaunchIntended(
-            offering=instance.offering,
-            time_to_live_s=86_400,
-            price_ceiling_usd_per_hour=Decimal(1),
-            on_demand_usd_per_hour=Decimal(1),
-            not_after=run.clock.now() + timedelta(minutes=10),
-            reason="test",
-        )
-    )
+    written = run.ledger.append(lambda _: intended(instance.offering, run.clock.now()))
     assert written is not None
     started = ev.AttemptStarted(launch=written.number, instance_id=instance.instance_id, booted_at=run.clock.now())
     run.ledger.append(lambda _: started)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pytest
 
 import spotrun
 from spotrun.errors import LedgerDamaged, RunNotFound, SpecInvalid
-from spotrun.instance import LaunchRequest
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.schema import json_schema
+from tests.support.launch_requests import requested
 from tests.support.sandbox import Sandbox, kinds
 from tests.support.toy_cloud import CLOUD, NAME, RULE, TYPES, ZONES
 from tests.support.toy_sandbox import toy_sandbox
@@ -71,31 +70,13 @@ def test_a_run_on_it_is_looked_at_and_ended(sandbox: Sandbox) -> None:
 def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
     sandbox.call("launch", job(sandbox, "over"), "-y")
     run, driver = sandbox.run("over"), CLOUD.account(()).driver
-    left = driver.launch(
-        LaunchRequest(
-            token=f"{run.created.uid}-99",
-            run_uid=run.created.uid,
-            run_uri=run.uri,
-            launch=99,
-            offering=driver.offerings()[0],
-            time_to_live=timedelta(hours=1),
-        )
-    )
+    left = driver.launch(requested(driver.offerings()[0], 99, run.created.uid, run_uri=run.uri))
     CLOUD.account(()).identities.make(run.created.uid, run.uri)
     said = sandbox.call("reap", "--cloud", NAME, "-y")
     assert left.instance_id in said
     assert f"the role of {run.id}, which has ended" in said
     assert not any(each.alive for each in driver.instances())
-    lost = driver.launch(
-        LaunchRequest(
-            token="ffffffffff-1",
-            run_uid="ffffffffff",
-            run_uri="/elsewhere/n-ffffffffff",
-            launch=1,
-            offering=driver.offerings()[0],
-            time_to_live=timedelta(hours=1),
-        )
-    )
+    lost = driver.launch(requested(driver.offerings()[0], run_uid="ffffffffff", run_uri="/elsewhere/n-ffffffffff"))
     assert lost.instance_id in sandbox.call("reap", "--cloud", NAME, "-y").split("of runs that are not in")[1]
     assert any(each.alive for each in driver.instances("ffffffffff")), "another store may have its run"
     known = sandbox.call("reap", "--cloud", NAME, "-y", "--run", run.created.uid, code=SpecInvalid.exit_code)
@@ -112,16 +93,7 @@ def test_an_instance_whose_run_lost_the_beginning_of_its_ledger_can_be_ended(san
     ledger = sandbox.store / f"n-{uid}" / "ledger"
     ledger.mkdir(parents=True)
     (ledger / "00000005.json").write_text("{}")
-    left = driver.launch(
-        LaunchRequest(
-            token=f"{uid}-1",
-            run_uid=uid,
-            run_uri=str(ledger.parent),
-            launch=1,
-            offering=driver.offerings()[0],
-            time_to_live=timedelta(hours=1),
-        )
-    )
+    left = driver.launch(requested(driver.offerings()[0], run_uid=uid, run_uri=str(ledger.parent)))
     listed = sandbox.call("reap", "--cloud", NAME, "-y")
     assert left.instance_id in listed.split("that cannot be read")[1]
     said = sandbox.call("down", f"n-{uid}", "-y", code=LedgerDamaged.exit_code)

@@ -31,6 +31,7 @@ from tests.support import ec2_machines, ec2_server, gce_launches, local_clouds, 
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
 from tests.support.google_server import GoogleServer
+from tests.support.launch_requests import requested
 from tests.support.plain_google import PlainGoogle
 from tests.support.slurm_cluster import NEEDS_SLURM, Cluster
 from tests.support.slurm_queue import Partition, SlurmQueue
@@ -219,23 +220,6 @@ def offering(driver: CloudDriver, capacity_type: CapacityType = CapacityType.SPO
     return next(each for each in driver.offerings() if each.capacity_type is capacity_type)
 
 
-def request_for(
-    what: Offering,
-    token: str = "token-1",
-    run_uid: str = "0123456789",
-    launch: int = 1,
-    time_to_live: timedelta = timedelta(hours=2),
-) -> LaunchRequest:
-    return LaunchRequest(
-        token=token,
-        run_uid=run_uid,
-        run_uri="/nowhere/run",
-        launch=launch,
-        offering=what,
-        time_to_live=time_to_live,
-    )
-
-
 def seen(driver: CloudDriver, instance: Instance, state: InstanceState) -> Instance:
     def reached() -> Instance | None:
         found = driver.describe(instance.instance_id)
@@ -265,7 +249,7 @@ def test_a_launched_instance_is_what_was_asked_for_and_comes_to_run(
     account: Account, capacity_type: CapacityType
 ) -> None:
     driver = account.driver()
-    request = request_for(offering(driver, capacity_type), launch=17)
+    request = requested(offering(driver, capacity_type), launch=17)
     instance = driver.launch(request)
     assert instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
     assert (instance.token, instance.run_uid, instance.launch) == (request.token, request.run_uid, 17)
@@ -277,7 +261,7 @@ def test_a_launched_instance_is_what_was_asked_for_and_comes_to_run(
 
 def test_the_meter_runs_from_the_start_and_stops_at_the_end(account: Account) -> None:
     driver = account.driver()
-    launched = driver.launch(request_for(offering(driver)))
+    launched = driver.launch(requested(offering(driver)))
     running = seen(driver, launched, InstanceState.RUNNING)
     assert running.billed_from is not None
     assert running.billed_from >= running.launched_at
@@ -292,7 +276,7 @@ def test_the_meter_runs_from_the_start_and_stops_at_the_end(account: Account) ->
 
 def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
     driver = account.driver()
-    request = request_for(offering(driver))
+    request = requested(offering(driver))
     first = driver.launch(request)
     assert driver.launch(request).instance_id == first.instance_id
     seen(driver, first, InstanceState.RUNNING)
@@ -301,7 +285,7 @@ def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
 
 
 def test_racing_launches_with_one_token_start_one_instance(account: Account) -> None:
-    request = request_for(offering(account.driver()))
+    request = requested(offering(account.driver()))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: account.driver().launch(request), range(8)))
     assert len({instance.instance_id for instance in answers}) == 1
@@ -310,23 +294,23 @@ def test_racing_launches_with_one_token_start_one_instance(account: Account) -> 
 
 def test_another_token_is_another_instance(account: Account) -> None:
     driver = account.driver()
-    first = driver.launch(request_for(offering(driver), token="a"))
-    second = driver.launch(request_for(offering(driver), token="b"))
+    first = driver.launch(requested(offering(driver), token="a"))
+    second = driver.launch(requested(offering(driver), token="b"))
     assert first.instance_id != second.instance_id
     assert {each.instance_id for each in driver.instances()} == {first.instance_id, second.instance_id}
 
 
 def test_a_token_used_for_another_request_is_refused(account: Account) -> None:
     driver = account.driver()
-    driver.launch(request_for(offering(driver, CapacityType.SPOT)))
+    driver.launch(requested(offering(driver, CapacityType.SPOT)))
     with pytest.raises(CloudError):
-        driver.launch(request_for(offering(driver, CapacityType.ON_DEMAND)))
+        driver.launch(requested(offering(driver, CapacityType.ON_DEMAND)))
     assert len(driver.instances()) == 1
 
 
 def test_a_new_driver_ends_what_an_old_one_launched(account: Account) -> None:
     driver = account.driver()
-    instance = driver.launch(request_for(offering(driver)))
+    instance = driver.launch(requested(offering(driver)))
     account.driver().terminate(instance.instance_id)
     ended = seen(account.driver(), instance, InstanceState.TERMINATED)
     assert not ended.alive
@@ -335,7 +319,7 @@ def test_a_new_driver_ends_what_an_old_one_launched(account: Account) -> None:
 
 def test_ending_twice_or_something_unknown_is_harmless(account: Account) -> None:
     driver = account.driver()
-    instance = driver.launch(request_for(offering(driver)))
+    instance = driver.launch(requested(offering(driver)))
     driver.terminate(instance.instance_id)
     driver.terminate(instance.instance_id)
     ended = seen(driver, instance, InstanceState.TERMINATED)
@@ -346,7 +330,7 @@ def test_ending_twice_or_something_unknown_is_harmless(account: Account) -> None
 
 def test_the_token_of_a_terminated_instance_is_spent(account: Account) -> None:
     driver = account.driver()
-    request = request_for(offering(driver))
+    request = requested(offering(driver))
     instance = driver.launch(request)
     driver.terminate(instance.instance_id)
     seen(driver, instance, InstanceState.TERMINATED)
@@ -363,8 +347,8 @@ def test_an_unknown_instance_is_none(account: Account) -> None:
 
 def test_instances_are_listed_by_run(account: Account) -> None:
     driver = account.driver()
-    mine = driver.launch(request_for(offering(driver), token="a", run_uid=OTHERS[0]))
-    driver.launch(request_for(offering(driver), token="b", run_uid=OTHERS[1]))
+    mine = driver.launch(requested(offering(driver), token="a", run_uid=OTHERS[0]))
+    driver.launch(requested(offering(driver), token="b", run_uid=OTHERS[1]))
     assert [each.instance_id for each in account.driver().instances(OTHERS[0])] == [mine.instance_id]
     assert len(account.driver().instances()) == 2
     assert account.driver().instances("cccccccccc") == []
@@ -374,13 +358,13 @@ def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account:
     driver = account.driver()
     unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
     with pytest.raises(CloudError):
-        driver.launch(request_for(unknown))
+        driver.launch(requested(unknown))
     assert driver.instances() == []
 
 
 def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Account) -> None:
     driver = account.driver()
-    request = request_for(offering(driver), time_to_live=account.short_life)
+    request = requested(offering(driver), time_to_live=account.short_life)
     ended = seen(driver, driver.launch(request), InstanceState.TERMINATED)
     assert ended.ended_by is EndedBy.TIME_TO_LIVE
     assert ended.ended_at is not None
@@ -393,7 +377,7 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
     driver = account.driver()
     for count in (1, 3):
         with pytest.raises(CloudError, match="one by one") as refused:
-            driver.launch(msgspec.structs.replace(request_for(offering(driver)), count=count))
+            driver.launch(msgspec.structs.replace(requested(offering(driver)), count=count))
         assert type(refused.value) is CloudError
         assert refused.value.hint is not None
     assert driver.instances() == []
@@ -406,7 +390,7 @@ def of_gangs(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -
 
 
 def gang_of_three(driver: CloudDriver, token: str = "token-1") -> LaunchRequest:
-    return msgspec.structs.replace(request_for(offering(driver), token=token, launch=17), count=3)
+    return msgspec.structs.replace(requested(offering(driver), token=token, launch=17), count=3)
 
 
 def test_members_come_together_each_with_an_index_and_an_address(of_gangs: Account) -> None:
@@ -472,13 +456,13 @@ def test_what_is_not_rented_out_starts_no_member(of_gangs: Account) -> None:
     driver = of_gangs.driver()
     unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
     with pytest.raises(CloudError):
-        driver.launch(msgspec.structs.replace(request_for(unknown), count=3))
+        driver.launch(msgspec.structs.replace(requested(unknown), count=3))
     assert driver.instances() == []
 
 
 def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:
     driver = account.driver()
-    launched = driver.launch(request_for(offering(driver)))
+    launched = driver.launch(requested(offering(driver)))
     for must_see in (None, (), (launched.offering.region,), (launched.offering.zone,)):
         assert {each.pool for each in driver.offerings(must_see)} >= {launched.offering.pool}
         assert [each.instance_id for each in driver.instances(launched.run_uid, must_see)] == [launched.instance_id]

@@ -64,7 +64,7 @@ def test_a_snapshot_that_is_held_back_is_replaced_by_a_newer_one(start: Start):
 
 
 def test_a_trainer_that_is_killed_right_after_a_snapshot_loses_nothing(start: Start, tmp_path: Path):
-    run = start({"kill_self_after_snapshot": True, "once": str(tmp_path)})
+    run = start({"acts": {"snapshot": "kill"}, "once": str(tmp_path)})
     run.launch().powers_off()
     exited = run.wait_for(ev.TrainerExited)
     assert exited.cause is Cause.OUT_OF_MEMORY
@@ -177,7 +177,7 @@ def test_a_hung_trainer_is_ended_with_its_stacks_in_the_log(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SPOTRUN_HANG_FLOOR_S", "1")
-    run = start({"hang_at": 20, "once": str(tmp_path)}, policy={"hang_after": "30s"})
+    run = start({"acts": {"step 20": "hang"}, "once": str(tmp_path)}, policy={"hang_after": "30s"})
     node = run.launch()
     exited = run.wait_for(ev.TrainerExited)
     assert exited.cause is Cause.HANG
@@ -194,14 +194,14 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_trainer_that_hangs_in_its_imports_is_ended(start: Start, tmp_path: Path, little_patience: dict[str, Any]):
-    run = start({"hang_at_import": True, "once": str(tmp_path)}, **little_patience)
+    run = start({"acts": {"import": "hang"}, "once": str(tmp_path)}, **little_patience)
     run.launch().powers_off()
     assert run.wait_for(ev.TrainerExited).cause is Cause.HANG
     assert run.wait_for(ev.RunCompleted).step == 60
 
 
 def test_a_script_that_hangs_after_its_final_checkpoint_has_completed(start: Start, little_patience: dict[str, Any]):
-    run = start({"hang_at_exit": True}, **little_patience)
+    run = start({"acts": {"exit": "hang"}}, **little_patience)
     node = run.launch()
     node.powers_off()
     completed = run.wait_for(ev.RunCompleted)
@@ -211,7 +211,7 @@ def test_a_script_that_hangs_after_its_final_checkpoint_has_completed(start: Sta
 
 
 def test_a_script_that_fails_after_its_final_checkpoint_commits_it_once(start: Start, tmp_path: Path):
-    run = start({"kill_at_exit": True, "once": str(tmp_path)})
+    run = start({"acts": {"exit": "kill"}, "once": str(tmp_path)})
     run.launch().powers_off()
     completed = run.wait_for(ev.RunCompleted)
     assert [resumed.step for resumed in run.seen(ev.ResumedFrom)] == [0, 60]
@@ -220,7 +220,7 @@ def test_a_script_that_fails_after_its_final_checkpoint_commits_it_once(start: S
 
 
 def test_a_script_that_ends_well_without_a_final_checkpoint_has_not_completed(start: Start, tmp_path: Path):
-    run = start({"no_final": True, "once": str(tmp_path)})
+    run = start({"acts": {"end": "skip"}, "once": str(tmp_path)})
     run.launch().powers_off()
     assert run.wait_for(ev.TrainerExited).exit_code == 0
     completed = run.wait_for(ev.RunCompleted)
@@ -239,7 +239,7 @@ def test_a_plain_command_that_hangs_is_ended_and_one_that_computes_is_not(
 
 
 def test_a_script_that_fails_twice_at_the_same_step_is_not_tried_again(start: Start):
-    run = start({"raise_at": 20}, retry={"max_restarts": 5})
+    run = start({"acts": {"step 20": "raise"}}, retry={"max_restarts": 5})
     node = run.launch()
     node.powers_off()
     assert [event.step for event in run.seen(ev.TrainerExited)] == [19, 19]
@@ -418,7 +418,9 @@ def test_a_trainer_that_hangs_while_a_snapshot_is_sent_does_not_wait_for_room(
     little_patience: dict[str, Any],
 ):
     held = Held("-0-0")
-    with training_behind(held, tmp_path, servers("s3"), monkeypatch, hang_at=50, spec=little_patience) as (run, node):
+    with training_behind(
+        held, tmp_path, servers("s3"), monkeypatch, acts={"step 50": "hang"}, spec=little_patience
+    ) as (run, node):
         eventually(held.under_way.is_set, 60)
         eventually(lambda: "no sign of life" in run.log(node), 30)
         held.let_go.set()

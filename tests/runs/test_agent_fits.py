@@ -46,7 +46,9 @@ def assert_whole(run: AgentRun, fits: int) -> None:
 
 
 def test_a_kill_in_a_later_fit_repeats_no_step_of_those_before(start: Start) -> None:
-    run = start({"fits": 3, "kill_at": 2 * STEPS + 40}, checkpoint={"every": "20 steps", "keep_last": 1})
+    run = start(
+        {"fits": 3, "acts": {f"step {2 * STEPS + 40}": "kill"}}, checkpoint={"every": "20 steps", "keep_last": 1}
+    )
     run.launch().powers_off()
     assert_whole(run, 3)
     by_process = itertools.groupby(run.steps_done(), lambda done: done[0])
@@ -62,7 +64,7 @@ def test_a_kill_in_a_later_fit_repeats_no_step_of_those_before(start: Start) -> 
 
 @pytest.mark.parametrize("before", [2, 3])
 def test_a_kill_between_two_fits_does_no_step_again(start: Start, before: int) -> None:
-    run = start({"fits": 3, f"kill_before_fit_{before}": True})
+    run = start({"fits": 3, "acts": {f"fit {before}": "kill"}})
     run.launch().powers_off()
     assert_whole(run, 3)
     assert len(steps_of(run)) == 3 * STEPS
@@ -84,7 +86,7 @@ def test_a_loss_of_the_instance_in_each_fit_is_resumed_on_another(start: Start) 
 
 
 def test_a_loss_of_the_instance_between_two_fits_loses_no_step(start: Start) -> None:
-    run = start({"fits": 2, "waits_before_fit_2": True})
+    run = start({"fits": 2, "acts": {"fit 2": "wait"}})
     node = run.launch()
     eventually(lambda: any(commit.final for commit in run.seen(ev.CheckpointCommitted)), within_s=60)
     node.notice(60)
@@ -115,7 +117,7 @@ def test_without_the_end_of_an_earlier_fit_it_is_done_again(start: Start) -> Non
 
 
 def test_a_script_that_ends_before_the_fit_that_it_was_in_is_not_done(start: Start) -> None:
-    run = start({"fits": 2, "kill_at": STEPS + 40, "forgets": True}, checkpoint={"every": "20 steps"})
+    run = start({"fits": 2, "acts": {f"step {STEPS + 40}": "kill"}, "forgets": True}, checkpoint={"every": "20 steps"})
     run.launch().powers_off()
     ended = run.wait_for(ev.AttemptEnded)
     assert ended.cause is Cause.USER_ERROR

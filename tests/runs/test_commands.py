@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.report.live import PlainView
-from spotrun.run import events as ev
-from spotrun.run.events import encode_entry
 from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -93,8 +91,7 @@ def test_launch_and_plan_know_what_runs_before_them_told_the_store(sandbox: Sand
 def test_launch_refuses_what_the_run_before_it_showed_to_be_hopeless_and_says_what_to_do(sandbox: Sandbox) -> None:
     history = bare()
     store = open_store(str(sandbox.store / f"demo-{history.uid}"))
-    for entry in history.entries:
-        store.put(key_of(entry.number), ev.encode_entry(entry))
+    history.put_into(store)
     stormy = sandbox.folder / "demo.yaml"
     stormy.write_text(
         f"name: demo\nrun: sleep 1\ncheckpoint: {{uri: '{sandbox.store}'}}\nlocal: {{market: generated, seed: 3}}\n"
@@ -111,8 +108,7 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
 ) -> None:
     history = trained(30, spec=spec().to_dict())
     store = open_store(str(sandbox.store / f"demo-{history.uid}"))
-    for entry in history.entries:
-        store.put(key_of(entry.number), ev.encode_entry(entry))
+    history.put_into(store)
     ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
     PlainView(ledger, clock, spec(), "demo").show(Tick(state=ledger.refresh()))
     assert "budget $30.0" in (said := capsys.readouterr().out)
@@ -133,8 +129,7 @@ def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left
     spec = RunSpec.from_dict({"name": "demo", "workdir": "/", "train": {"script": "train.py"}})
     history = stormy(spec=spec.to_dict())
     store = open_store(f"{sandbox.store}/demo-{history.uid}")
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     lines = billed(history)
     cur = write_csv(sandbox.folder / "cur.csv", cost_and_usage_rows(lines))
     found = json.loads(sandbox.call("bill", "demo", "--cur", cur, "--json"))

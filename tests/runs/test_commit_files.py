@@ -59,7 +59,7 @@ def test_a_torn_snapshot_is_followed_by_a_whole_one_and_each_resume_finds_its_fi
     once.mkdir()
     run = AgentRun(
         tmp_path,
-        {"files": True, "tear_at": 20, "kill_at": 50, "once": str(once), "steps": 90, "step_s": 0.05},
+        {"files": True, "tear_at": 20, "acts": {"step 50": "kill"}, "once": str(once), "steps": 90, "step_s": 0.05},
         scale=60,
     )
     try:
@@ -89,7 +89,7 @@ def test_a_training_that_dies_in_its_first_step_leaves_the_next_one_the_work_fol
     """Else a logger would call its folder by the next number, and what callbacks write there would be elsewhere."""
     once = tmp_path / "once"
     once.mkdir()
-    run = AgentRun(tmp_path, {"files": True, "kill_at": 1, "once": str(once)})
+    run = AgentRun(tmp_path, {"files": True, "acts": {"step 1": "kill"}, "once": str(once)})
     try:
         node = run.launch()
         node.powers_off()

@@ -37,14 +37,13 @@ from tests.support.container_image import imported, said
 from tests.support.engine_stand_in import OF_IMAGE, StandIn
 from tests.support.eventually import eventually
 from tests.support.registry_server import USER, WORD, RegistryServer
-from tests.support.repository import ROOT
 from tests.support.setups import Machines, log
 
 DIGEST = f"sha256:{'1' * 64}"
 IMAGE = f"docker:registry.example/team/image:1@{DIGEST}"
 PINNED = image_of(IMAGE).pinned
 TRAINERS = ("msgspec",)
-"""What tests/support/agent_trainer.py imports beside spotrun."""
+"""What tests/support/played_trainer.py imports beside spotrun."""
 WITHIN_S = 240.0
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root enters a container")
 
@@ -257,7 +256,7 @@ def test_what_an_engine_cannot_start_is_said_with_what_to_install(
 
 
 @as_root
-@pytest.mark.parametrize("train", [{"script": "agent_trainer.py"}, {"run": "echo done > done.txt"}])
+@pytest.mark.parametrize("train", [{"script": "played_trainer.py"}, {"run": "echo done > done.txt"}])
 def test_an_image_without_python_fails_a_script_before_it_starts_and_runs_a_command(
     stand_in: StandIn, machines: Callable[..., Machines], tmp_path: Path, train: dict[str, str]
 ) -> None:
@@ -440,12 +439,10 @@ def test_a_notice_is_heard_in_a_container(run: tuple[AgentRun, Engine]) -> None:
 def test_each_member_of_a_gang_has_a_container_of_its_own_and_who_is_left_trains_on(
     engine: Engine, shared: Path
 ) -> None:
-    job = {"steps": 60, "epoch_steps": 30, "step_s": 0.05, "trace": str(shared / "trace")}
     made = AgentRun(
         shared,
+        {"step_s": 0.05},
         scale=10.0,
-        files={"gang_trainer.py": (ROOT / "tests" / "support" / "gang_trainer.py").read_text()},
-        train={"script": "gang_trainer.py", "args": [json.dumps(job)]},
         num_nodes=2,
         checkpoint={"every": "5 steps"},
         resources={"image_id": engine.image},

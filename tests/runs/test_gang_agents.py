@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from spotrun.run.gang import MemberName
 from tests.support.agent_bench import AgentRun, Node
 from tests.support.eventually import eventually
 from tests.support.own_networks import Networks, permitted
-from tests.support.repository import JOBS, ROOT
+from tests.support.repository import JOBS
 
 STEPS = 60
 EVERY = 5
@@ -37,13 +36,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> AgentRun:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
-        text = json.dumps({"steps": STEPS, "epoch_steps": 30, "step_s": 0.05, "trace": str(folder / "trace")} | job)
-        source = (ROOT / "tests" / "support" / "gang_trainer.py").read_text()
         run = AgentRun(
             folder,
+            {"steps": STEPS, "epoch_steps": 30, "step_s": 0.05} | job,
             scale=scale,
-            files={"gang_trainer.py": source},
-            train={"script": "gang_trainer.py", "args": [text]},
             num_nodes=size,
             networks=networks,
             checkpoint={"every": f"{EVERY} steps"},

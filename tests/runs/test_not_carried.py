@@ -154,7 +154,7 @@ def test_a_training_that_carries_all_may_have_to_be_exact(zygote: Zygote, tmp_pa
 
 
 def test_the_ledger_names_it_once_whatever_dies(start: Start, tmp_path: Path) -> None:
-    run = start({"loses_every": 10, "kill_at": 35, "once": str(tmp_path)})
+    run = start({"loses_every": 10, "acts": {"step 35": "kill"}, "once": str(tmp_path)})
     run.launch().powers_off()
     run.wait_for(ev.RunCompleted)
     assert len(run.seen(ev.ResumedFrom)) == 2

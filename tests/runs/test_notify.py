@@ -39,9 +39,10 @@ from spotrun.spec.values import NEWS_KINDS
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import ON_DEMAND, START, History, random_runs
+from tests.support.http_server import Request
 from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox, environment_of, processes_now
-from tests.support.webhook_server import Answer, Posted, WebhookServer, dripping, hanging
+from tests.support.webhook_server import Answer, WebhookServer, dripping, hanging
 
 
 def kinds(history: History) -> list[str]:
@@ -165,10 +166,10 @@ def test_a_webhook_gets_json_under_the_id_of_the_news() -> None:
     with WebhookServer() as hook:
         Webhook("HOOK", f"{hook.url}?token=abc").deliver(b'{"a": 1}', "demo-1-7-failed")
     (posted,) = hook.posted
-    assert posted.path.endswith("/path-that-is-secret?token=abc")
+    assert posted.target.endswith("/path-that-is-secret?token=abc")
     assert posted.json == {"a": 1}
-    assert posted.headers["Content-Type"] == "application/json"
-    assert posted.headers["Idempotency-Key"] == "demo-1-7-failed"
+    assert posted.headers["content-type"] == "application/json"
+    assert posted.headers["idempotency-key"] == "demo-1-7-failed"
 
 
 @pytest.mark.parametrize(("status", "final"), [(500, False), (429, False), (302, True), (400, True), (404, True)])
@@ -263,7 +264,7 @@ class Fate:
     def __init__(self, *statuses: int) -> None:
         self._statuses = list(statuses)
 
-    def __call__(self, _: WebhookServer, __: Posted) -> int:
+    def __call__(self, _: WebhookServer, __: Request) -> int:
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
 
 

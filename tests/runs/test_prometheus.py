@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -26,7 +29,6 @@ from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import History
-from tests.support.metrics_endpoint import metrics_served
 from tests.support.object_stores import free_ports
 from tests.support.repository import ROOT
 from tests.support.short_runs import trained
@@ -42,6 +44,20 @@ scrape_configs:
   - job_name: spotrun
     static_configs: [{{targets: ["{target}"]}}]
 """
+
+
+@contextmanager
+def metrics_served(store: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address of /metrics, and the process behind it, which is ended if it is still there."""
+    command = [sys.executable, "-m", "spotrun", "metrics", "--store", store, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."}) as process:
+        try:
+            assert process.stdout is not None
+            found = re.match(r"serving (http://127\.0\.0\.1:\d+/metrics); Ctrl-C ends it\n", process.stdout.readline())
+            assert found is not None
+            yield found[1], process
+        finally:
+            process.kill()
 
 
 @pytest.fixture

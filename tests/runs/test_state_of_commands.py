@@ -15,11 +15,11 @@ import pytest
 
 from spotrun.checkpoint.outputs import read_listing
 from spotrun.folder.stored_files import Listing
-from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from tests.support.agent_bench import AgentRun, Node, Start
 from tests.support.eventually import eventually
+from tests.support.histories import gone
 from tests.support.repository import EXAMPLES, JOBS
 
 PYTHON = shlex.quote(sys.executable)
@@ -57,17 +57,7 @@ def newest(run: AgentRun) -> Listing:
 def taken(run: AgentRun, node: Node) -> None:
     """The cloud has taken the instance without a word."""
     node.close()
-    run.write(
-        ev.InstanceGone(
-            launch=node.launch,
-            instance_id=node.instance_id,
-            billed_from=None,
-            ended_at=run.clock.now(),
-            ended_by=EndedBy.CLOUD,
-            prices=(),
-            evidence="test",
-        )
-    )
+    run.write(gone(node.launch, run.clock.now(), instance_id=node.instance_id))
 
 
 def committed_at_notice(run: AgentRun) -> int:

@@ -92,8 +92,7 @@ def bench(start: Start, scheme: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
     near = open_store(uri)
     history = History()
     history.running()
-    for entry in history.entries:
-        assert near.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(near)
     server.reach(monkeypatch, line.url)
     return Bench(scheme, line, open_store(uri), near, history)
 

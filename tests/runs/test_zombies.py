@@ -33,10 +33,8 @@ from spotrun.checkpoint.restore import verify
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
 from spotrun.errors import CheckpointDamaged
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry
-from spotrun.run.state import RunState
 from spotrun.spec.model import CheckpointSpec
 from spotrun.trainer_link import SnapshotTaken
 from tests.support.agent_bench import AgentRun, Node
@@ -44,6 +42,7 @@ from tests.support.eventually import eventually
 from tests.support.histories import FREE_STORAGE, History
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
+from tests.support.played_agent import Agent as PlayedAgent
 from tests.support.world.faults import Watched
 
 ZOMBIES = 500
@@ -102,8 +101,7 @@ def begun() -> tuple[MemoryStore, History, int, int]:
     standby = history.launch()
     history.record(standby)
     store = MemoryStore()
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     return store, history, attempt, standby
 
 
@@ -111,29 +109,12 @@ def succeed(folder: Path, store: MemoryStore, standby: int, commits: int) -> Non
     """The standby takes over, and commits so often, retiring and sweeping as it goes."""
     agent = Agent(folder, store, "agent-b")
     try:
-        started = ev.AttemptStarted(launch=standby, instance_id=f"i-{standby}", booted_at=datetime.now(UTC))
-        entry = agent.ledger.append(lambda _: started)
-        assert entry is not None
-        resumed = agent.ledger.append(lambda state: _resumed(state, entry.number))
-        assert resumed is not None
-        assert isinstance(resumed.event, ev.ResumedFrom)
-        step = resumed.event.step
-        agent.ledger.append(lambda _: ev.TrainingStarted(attempt=entry.number, incarnation=0, step=step))
+        played = PlayedAgent(agent.ledger, store, system_clock(), instance=(standby, f"i-{standby}"))
+        attempt = played.takes_over()
         for number in range(commits):
-            agent.commit(entry.number, step + 1 + number)
+            agent.commit(attempt, played.step + 1 + number)
     finally:
         agent.close()
-
-
-def _resumed(state: RunState, attempt: int) -> ev.ResumedFrom:
-    newest = state.latest_commit()
-    return ev.ResumedFrom(
-        attempt=attempt,
-        incarnation=0,
-        commit=None if newest is None else newest.number,
-        epoch=0,
-        step=0 if newest is None else newest.event.step,
-    )
 
 
 class Asleep:

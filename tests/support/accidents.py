@@ -179,7 +179,7 @@ def _is_complete(run: PlainRun) -> None:
 
 
 def _leaves_nothing(run: PlainRun) -> None:
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 

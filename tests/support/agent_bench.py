@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,14 +20,14 @@ from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.processes import carrying, kill_all
 from spotrun.folder import workdir
 from spotrun.folder.ledger import Ledger
-from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from tests.support.eventually import eventually
-from tests.support.histories import FREE_STORAGE, offering
+from tests.support.histories import FREE_STORAGE, History, gone, intended, offering
 from tests.support.own_networks import Networks
 
 UID = "0123456789"
@@ -38,7 +37,7 @@ E = TypeVar("E", bound=ev.Event)
 
 class AgentRun:
     """
-    One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
+    One run. `job` goes to played_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
 
     The run is below `runs_uri`; below `folder` unless told otherwise. Member N of its launch is in the Nth of
     `networks`, if there are any.
@@ -66,30 +65,24 @@ class AgentRun:
         self.nodes: list[Node] = []
         work = folder / "source"
         work.mkdir()
-        shutil.copy(Path(__file__).parent / "agent_trainer.py", work)
+        shutil.copy(Path(__file__).parent / "played_trainer.py", work)
         text = json.dumps({"steps": 60, "epoch_steps": 30, "trace": str(self.trace)} | (job or {}))
-        train = {"script": "agent_trainer.py", "args": [text]}
+        train = {"script": "played_trainer.py", "args": [text]}
         keys = {"name": "demo", "workdir": str(work), "train": train, "checkpoint": {"every": "30s"}} | spec
         for name, script in keys.pop("files", {}).items():
             (work / name).write_text(script)
         resolved = RunSpec.from_dict(keys)
-        self.ledger.create(
-            ev.RunCreated(
-                uid=UID,
-                name="demo",
-                ledger_version=ev.version_for(resolved.num_nodes),
-                spec=resolved.to_dict(),
-                spec_sha256=resolved.spec_sha256,
-                workdir_sha256=workdir.upload(self.store, work),
-                clock_epoch=self.clock.epoch,
-                time_scale=scale,
-                price_cap_usd_per_hour=None,
-                budget_usd=None,
-                storage=FREE_STORAGE,
-                billing=billing,
-                simulated=True,
-            )
+        created = History(
+            FREE_STORAGE,
+            ledger_version=ev.version_for(resolved.num_nodes),
+            spec=resolved.to_dict(),
+            spec_sha256=resolved.spec_sha256,
+            workdir_sha256=workdir.upload(self.store, work),
+            clock_epoch=self.clock.epoch,
+            time_scale=scale,
+            billing=billing,
         )
+        self.ledger.create(created.state.created)
 
     def write(self, event: ev.AnyEvent) -> int:
         entry = self.ledger.append(lambda _: event)
@@ -111,33 +104,13 @@ class AgentRun:
         return nodes
 
     def _intend(self, **fields: Any) -> int:
-        return self.write(
-            ev.LaunchIntended(
-                offering=offering(accelerators=self.accelerators),
-                time_to_live_s=86_400,
-                price_ceiling_usd_per_hour=Decimal(1),
-                on_demand_usd_per_hour=Decimal(1),
-                not_after=self.clock.now() + timedelta(minutes=10),
-                reason="test",
-                **fields,
-            )
-        )
+        return self.write(intended(offering(accelerators=self.accelerators), self.clock.now(), "1", **fields))
 
     def lost(self, node: Node) -> None:
         """The runner has read that the cloud took it."""
         at = self.clock.now()
-        self.write(
-            ev.InstanceGone(
-                launch=node.launch,
-                member=UNSET if node.member is None else node.member,
-                instance_id=node.instance_id,
-                billed_from=at,
-                ended_at=at,
-                ended_by=EndedBy.CLOUD,
-                prices=(),
-                evidence="the cloud's record",
-            )
-        )
+        member = UNSET if node.member is None else node.member
+        self.write(gone(node.launch, at, member=member, instance_id=node.instance_id, billed_from=at))
 
     @property
     def state(self) -> RunState:

@@ -22,6 +22,7 @@ from spotrun.run.billing import hourly
 from spotrun.run.events import encode_entry
 from spotrun.run.owners import is_of_owner
 from tests.support.histories import History
+from tests.support.launch_requests import requested
 from tests.support.memory_store import MemoryStore
 from tests.support.small_worlds import CHANGING, DEAR, ZONES, market, spec
 from tests.support.world import SimulatedWorld, Training
@@ -85,16 +86,7 @@ class AttackedWorld:
         return [each for each in self._world.cloud.all if each.run_uid == self._world.uid]
 
     def _launch_for_another(self) -> Instance:
-        request = LaunchRequest(
-            token=f"{ANOTHER}-1",
-            run_uid=ANOTHER,
-            run_uri="elsewhere",
-            launch=1,
-            offering=DEAR[0],
-            time_to_live=timedelta(days=2),
-            price_cap_usd_per_hour=None,
-        )
-        return self._world.cloud.launch(request)
+        return self._world.cloud.launch(requested(DEAR[0], run_uid=ANOTHER, time_to_live=timedelta(days=2)))
 
     def _attack_until(self, moment_s: float) -> None:
         world = self._world

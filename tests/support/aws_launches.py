@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType
 from tests.support import ec2_server
 from tests.support.ec2_server import Ec2Account
+from tests.support.launch_requests import requested
 
 CONFIG = AwsConfig(
     regions=(ec2_server.REGION,),
@@ -43,14 +43,7 @@ def request(
     must_see: Collection[str] | None = None,
 ) -> LaunchRequest:
     offering = next(each for each in cloud.offerings(must_see) if each.capacity_type is capacity_type)
-    return LaunchRequest(
-        token=token,
-        run_uid="0123456789",
-        run_uri=uri,
-        launch=7,
-        offering=offering,
-        time_to_live=timedelta(hours=2),
-    )
+    return requested(offering, 7, token=token, run_uri=uri)
 
 
 def launches(account: Ec2Account) -> list[dict[str, str]]:

@@ -26,7 +26,6 @@ from tests.support.aws_templates import Template
 from tests.support.fault_proxy import FaultProxy
 from tests.support.guarded_account import GuardedAccount
 from tests.support.object_stores import RunningServer
-from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
 
 SCALE = 30
@@ -86,18 +85,14 @@ class Aws(Sandbox):
             boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value=SECRET, Type="SecureString")
 
     def job_on_aws(self, name: str, arguments: str, *, program: str = "quick.py", extra: str = "") -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
+        rest = (
             "resources: {cloud: aws}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\nsecrets: [WORD]\n"
             f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}, "
             "launch_template: spotrun-node}\n"
-            "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n" + extra
+            "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n"
         )
-        return path
+        return self.job_file(name, rest + extra, arguments, program)
 
     def may_read(self, name: str, of: str) -> bool:
         """Whether what is on an instance of one run may read the ledger of another."""

@@ -11,7 +11,6 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import newest_readable
 from spotrun.checkpoint.upload import SMALL_BYTES, upload
 from spotrun.folder.ledger import FOLDER, Ledger, key_of
-from spotrun.run.events import encode_entry
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
@@ -44,8 +43,7 @@ class SmallRun:
             self._commit(step)
         self.history.epoch(0)
         self.history.after(5).completed(final_commit=max(self.images))
-        for entry in self.history.entries:
-            assert store.put_if_absent(key_of(entry.number), encode_entry(entry))
+        self.history.put_into(store)
         self.objects = {stored.key: store.get(stored.key) for stored in store.list("")}
 
     @property

@@ -11,20 +11,14 @@ from spotrun.instance import PriceSegment
 from spotrun.run import events as ev
 from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Seat, Shard
 from spotrun.run.state import RunState
+from tests.support import histories
 from tests.support.checkpoint_entries import committed
 from tests.support.histories import START, offering
 
 
 def intended(count: int, for_gang: int | None = None, price: str = "0.36", **fields: Any) -> ev.LaunchIntended:
-    others: dict[str, Any] = {
-        "offering": offering(price=price),
-        "time_to_live_s": 86_400,
-        "price_ceiling_usd_per_hour": Decimal("3.60"),
-        "on_demand_usd_per_hour": Decimal("3.60"),
-        "not_after": START + timedelta(days=1),
-        "reason": "test",
-    }
-    return ev.LaunchIntended(count=count, for_gang=for_gang, **(others | fields))
+    more = {"not_after": START + timedelta(days=1), "count": count, "for_gang": for_gang}
+    return histories.intended(offering(price=price), **(more | fields))
 
 
 def recorded(name: MemberName, since: Any = START, price: str = "0.36") -> ev.LaunchRecorded:

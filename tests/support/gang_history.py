@@ -11,7 +11,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.gang import Layout, MemberName
 from tests.support import gang_events as gang
-from tests.support.histories import STORAGE, History
+from tests.support.histories import STORAGE, History, gone
 
 
 class GangHistory(History):
@@ -67,17 +67,9 @@ class GangHistory(History):
         self, name: MemberName, by: EndedBy = EndedBy.CLOUD, ended_at: datetime | None = None, bounded_by: str = ""
     ) -> ev.InstanceGone:
         recorded = self.state.member(name).recorded
-        return ev.InstanceGone(
-            launch=name.launch,
-            member=name.member,
-            instance_id=f"i-{name}",
-            billed_from=None if recorded is None else recorded.billed_from,
-            ended_at=self.now if ended_at is None else ended_at,
-            ended_by=by,
-            prices=() if recorded is None else recorded.prices,
-            evidence="the cloud's record",
-            bounded_by=bounded_by,
-        )
+        seen = {} if recorded is None else {"billed_from": recorded.billed_from, "prices": recorded.prices}
+        named = {"member": name.member, "instance_id": f"i-{name}", "bounded_by": bounded_by}
+        return gone(name.launch, self.now if ended_at is None else ended_at, by, **seen, **named)
 
     def end_without(self, *missing: MemberName, cause: Cause = Cause.INTERRUPTED) -> None:
         self.write(ev.AttemptEnded(attempt=self.attempt, cause=cause, last_step=self.step, missing=missing))

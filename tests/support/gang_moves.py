@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 
-from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 from tests.support import gang_events as gang
 from tests.support.gang_world import Bounds, Broken, Copy, Key, Trainer, World, appended, joined
-from tests.support.histories import START
+from tests.support.histories import START, gone
 
 Moves = Iterator[tuple[str, World]]
 
@@ -265,16 +264,8 @@ def _about(world: World, bounds: Bounds, at: int) -> Moves:
     if member.on and world.has_to_end(at):
         yield f"{at} ends", world.off(at)
     if not member.on and known.gone is None:
-        gone = ev.InstanceGone(
-            **names,
-            instance_id=f"i-{member.name}",
-            billed_from=START,
-            ended_at=START,
-            ended_by=EndedBy.CLOUD,
-            prices=(),
-            evidence="model",
-        )
-        if (run := appended(world.run, gone)) is not None:
+        end = gone(ended_at=START, instance_id=f"i-{member.name}", billed_from=START, **names)
+        if (run := appended(world.run, end)) is not None:
             yield f"{at} is gone", world._replace(run=run)
     if member.on and member.frozen and known.condemned is None:
         condemned = ev.InstanceCondemned(**names, cause=Cause.EXTERNAL)

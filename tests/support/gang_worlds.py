@@ -15,6 +15,7 @@ from spotrun.run.billing import ZERO
 from spotrun.run.member import Member
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
+from tests.support.histories import gone
 from tests.support.small_worlds import DEAR, ZONES
 from tests.support.world import CountedMarket, SimulatedWorld, Training
 
@@ -71,13 +72,5 @@ def _charged(instance: Instance, rule: ev.BillingRule) -> Decimal:
     """Each instance by itself, as if it were a run's only one."""
     assert instance.ended_at is not None
     assert instance.ended_by is not None
-    end = ev.InstanceGone(
-        launch=1,
-        instance_id=instance.instance_id,
-        billed_from=instance.billed_from,
-        ended_at=instance.ended_at,
-        ended_by=instance.ended_by,
-        prices=instance.prices,
-        evidence="",
-    )
+    end = gone(1, instance.ended_at, instance.ended_by, billed_from=instance.billed_from, prices=instance.prices)
     return replace(Member(), gone=end).meter(rule, instance.offering.capacity_type).cost_until(instance.ended_at)

@@ -27,7 +27,6 @@ from tests.support.gce_machines import GceMachines
 from tests.support.google_server import GoogleServer
 from tests.support.image_without_torch import ImageWithoutTorch
 from tests.support.object_stores import RunningServer
-from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
 
 SCALE = 15
@@ -84,17 +83,13 @@ class Gcp(Sandbox):
         }
 
     def job_on_gcp(self, name: str, arguments: str, *, program: str = "quick.py", extra: str = "") -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\nsecrets: [WORD]\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
-            "resources: {cloud: gcp}\n"
+        rest = (
+            "secrets: [WORD]\nresources: {cloud: gcp}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\n"
             f"gcp: {{regions: [{REGION}], instance_types: [{TYPE}]}}\n"
-            "policy: {on_demand_after: 90s, return_to_spot: true, return_cooldown: 60s}\n" + extra
+            "policy: {on_demand_after: 90s, return_to_spot: true, return_cooldown: 60s}\n"
         )
-        return path
+        return self.job_file(name, rest + extra, arguments, program)
 
     def account(self, name: str) -> str:
         """The address of the service account of a run."""

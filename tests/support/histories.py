@@ -13,6 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from spotrun.folder.ledger import key_of
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.run import events as ev
@@ -21,6 +22,7 @@ from spotrun.run.billing import LOCAL_RULE, aws_rule
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply
 from spotrun.run.state import RunState
+from spotrun.store.port import Store
 from tests.support.checkpoint_entries import committed
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -55,6 +57,26 @@ def offering(
         accelerators=accelerators,
         simulated=True,
     )
+
+
+def intended(offered: Offering | None = None, now: datetime = START, usd: str = "3.60", **fields: Any) -> Any:
+    """A launch of that for `usd` an hour at most, which is also what it costs on demand."""
+    others: dict[str, Any] = {
+        "offering": offered or offering(),
+        "time_to_live_s": 86_400,
+        "price_ceiling_usd_per_hour": Decimal(usd),
+        "on_demand_usd_per_hour": Decimal(usd),
+        "not_after": now + timedelta(minutes=10),
+        "reason": "test",
+    }
+    return ev.LaunchIntended(**(others | fields))
+
+
+def gone(launch: int, ended_at: datetime, by: EndedBy = EndedBy.CLOUD, **fields: Any) -> ev.InstanceGone:
+    """The end of an instance that was never billed, unless `fields` says otherwise."""
+    others: dict[str, Any] = {"instance_id": f"i-{launch}", "billed_from": None, "prices": ()}
+    others |= {"ended_at": ended_at, "ended_by": by, "evidence": "the cloud's record"}
+    return ev.InstanceGone(launch=launch, **(others | fields))
 
 
 class History:
@@ -108,6 +130,11 @@ class History:
         self.state = fold.apply(self.state, entry)
         return entry.number
 
+    def put_into(self, store: Store) -> None:
+        """Write the entries that are not there yet."""
+        for entry in self.entries:
+            store.put_if_absent(key_of(entry.number), ev.encode_entry(entry))
+
     # -- launches and their instances
 
     def launch(
@@ -120,17 +147,9 @@ class History:
         **offered: Any,
     ) -> int:
         """Ask for an instance: a standby where an attempt is current."""
-        return self.write(
-            ev.LaunchIntended(
-                offering=replace(offering(capacity_type, price, zone), image=image, **offered),
-                time_to_live_s=86_400,
-                price_ceiling_usd_per_hour=Decimal(on_demand),
-                on_demand_usd_per_hour=Decimal(on_demand),
-                not_after=self.now + timedelta(minutes=10),
-                reason="cheapest",
-                standby_for=self.state.current_attempt,
-            )
-        )
+        asked = replace(offering(capacity_type, price, zone), image=image, **offered)
+        more = {"reason": "cheapest", "standby_for": self.state.current_attempt}
+        return self.write(intended(asked, self.now, on_demand, **more))
 
     def record(self, launch: int) -> None:
         """The instance exists and is billed from now on, at the price of its offering."""
@@ -169,19 +188,9 @@ class History:
         prices = () if recorded is None or never_ran else recorded.prices
         if dearer_since is not None:
             prices = (*prices, PriceSegment(since=dearer_since[0], usd_per_hour=Decimal(dearer_since[1])))
-        self.write(
-            ev.InstanceGone(
-                launch=launch,
-                instance_id=f"i-{launch}",
-                billed_from=None if recorded is None else recorded.billed_from,
-                ended_at=self.now if ended_at is None else ended_at,
-                ended_by=by,
-                prices=prices,
-                evidence="the cloud's record",
-                last_step_seen=last_step,
-                bounded_by=bounded_by,
-            )
-        )
+        billed_from = None if recorded is None else recorded.billed_from
+        more = {"billed_from": billed_from, "prices": prices, "last_step_seen": last_step, "bounded_by": bounded_by}
+        self.write(gone(launch, self.now if ended_at is None else ended_at, by, **more))
 
     def corrected(self, launch: int, ended_at: datetime) -> None:
         """The cloud's bill knows another end."""

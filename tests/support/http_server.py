@@ -6,7 +6,8 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple, Self
+from socket import socket
+from typing import Any, NamedTuple, Self
 
 
 class Request(NamedTuple):
@@ -16,6 +17,12 @@ class Request(NamedTuple):
     target: str
     headers: Mapping[str, str] = {}
     body: bytes = b""
+    connection: socket | None = None
+    """For an answer that is no HTTP, and for whether the client is still there."""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
 
     @property
     def bearer(self) -> str:
@@ -45,7 +52,7 @@ class HttpServer:
             def answer(self) -> None:
                 text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                reply = answer(Request(self.command, self.path, headers, text))
+                reply = answer(Request(self.command, self.path, headers, text, self.connection))
                 if reply is None:
                     self.close_connection = True
                     return

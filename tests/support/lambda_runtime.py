@@ -13,14 +13,13 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from tests.support.http_server import HttpServer, Reply, Request, as_json
 
 HANDLER = "spotrun.night.function.handler"
 CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
@@ -40,10 +39,11 @@ class Failed(Exception):
     """The function ended with an error, or the process did."""
 
 
-class LambdaRuntime:
+class LambdaRuntime(HttpServer):
     """One execution environment. Its process is killed at the end, or by `kill`; the next call then starts another."""
 
     def __init__(self, archive: Path, folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(self._answer)
         self._root, self._client = folder / "task", folder / "client"
         if not self._root.exists():
             with zipfile.ZipFile(archive) as zipped:
@@ -53,31 +53,18 @@ class LambdaRuntime:
         self._folder, self._environment = folder, environment
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._process: subprocess.Popen[bytes] | None = None
         self._number = 0
         self.begins: Callable[[int], None] = lambda pid: None
         """Told of each process that is started."""
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self.kill()
-        self._server.shutdown()
-        self._server.server_close()
+        super().close()
 
     @property
     def log(self) -> str:
         return (self._folder / "log").read_text()
-
-    @property
-    def resident_mb(self) -> float:
-        """What the process has of memory."""
-        assert self._process is not None
-        text = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(text.partition("VmHWM:")[2].split()[0]) / 1024
 
     def kill(self) -> None:
         if self._process is not None:
@@ -109,10 +96,9 @@ class LambdaRuntime:
         self._events.put({"id": f"request-{self._number}", "event": dict(event)})
 
     def _start(self) -> None:
-        api = f"127.0.0.1:{self._server.server_port}"
         environment = {
             "PATH": os.defpath,
-            "AWS_LAMBDA_RUNTIME_API": api,
+            "AWS_LAMBDA_RUNTIME_API": self.host,
             "AWS_LAMBDA_FUNCTION_NAME": "function",
             "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256",
             "LAMBDA_TASK_ROOT": str(self._root),
@@ -131,51 +117,27 @@ class LambdaRuntime:
 
     # -- what the client asks ----------------------------------------------------------------------------------------
 
-    def next_event(self) -> dict[str, Any] | None:
+    def _answer(self, request: Request) -> Reply | None:
+        if request.verb == "POST":
+            self._answers.put((request.target.rpartition("/")[2], json.loads(request.body or b"null")))
+            return as_json({"status": "OK"}, 202)
+        assert request.target == f"{_PREFIX}invocation/next", request.target
+        line = request.connection
+        while (found := self._next_event()) is None:
+            if line is None or line.fileno() < 0 or _is_closed(line):
+                return None
+        told = {
+            "Lambda-Runtime-Aws-Request-Id": found["id"],
+            "Lambda-Runtime-Deadline-Ms": "99999999999999",
+            "Lambda-Runtime-Invoked-Function-Arn": "arn:aws:lambda:us-east-1:123456789012:function:function",
+        }
+        return Reply(200, json.dumps(found["event"]).encode(), {"Content-Type": "application/json", **told})
+
+    def _next_event(self) -> dict[str, Any] | None:
         try:
             return self._events.get(timeout=0.2)
         except queue.Empty:
             return None
-
-    def told(self, kind: str, answer: Any) -> None:
-        self._answers.put((kind, answer))
-
-
-def _handler_of(runtime: LambdaRuntime) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            assert self.path == f"{_PREFIX}invocation/next", self.path
-            while (found := runtime.next_event()) is None:
-                if self.connection.fileno() < 0 or _is_closed(self.connection):
-                    return
-            self._answer(
-                200,
-                json.dumps(found["event"]).encode(),
-                {
-                    "Lambda-Runtime-Aws-Request-Id": found["id"],
-                    "Lambda-Runtime-Deadline-Ms": "99999999999999",
-                    "Lambda-Runtime-Invoked-Function-Arn": "arn:aws:lambda:us-east-1:123456789012:function:function",
-                },
-            )
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"null")
-            runtime.told(self.path.rpartition("/")[2], body)
-            self._answer(202, b'{"status":"OK"}', {})
-
-        def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-            self.send_response(status)
-            for name, text in {**headers, "Content-Length": str(len(body)), "Content-Type": "application/json"}.items():
-                self.send_header(name, text)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
 
 
 def _is_closed(connection: Any) -> bool:

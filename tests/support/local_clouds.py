@@ -21,6 +21,7 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
 from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
+from tests.support.launch_requests import requested
 
 MARK_VARIABLE = "SPOTRUN_TEST_MARK"
 SLEEP = ("sleep", "1000")
@@ -64,14 +65,8 @@ class Bench:
     ) -> LaunchRequest:
         self._tokens += 1
         offering = next(each for each in cloud.offerings() if each.capacity_type is capacity_type)
-        return LaunchRequest(
-            token=token or f"{RUN}-{self._tokens}",
-            run_uid=RUN,
-            run_uri=f"{self.root}/run",
-            launch=self._tokens,
-            offering=offering,
-            time_to_live=time_to_live,
-        )
+        more = {"run_uri": f"{self.root}/run", "time_to_live": time_to_live, **({"token": token} if token else {})}
+        return requested(offering, self._tokens, RUN, **more)
 
     def running(
         self, cloud: LocalDriver, capacity_type: CapacityType = CapacityType.SPOT, **request: object

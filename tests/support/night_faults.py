@@ -151,7 +151,7 @@ def _broken(world: NightWorld) -> list[str]:
     for uid in world.uids():
         terminal, created = world.state(uid).terminal, world.state(uid).created
         assert created.deadline_at is not None
-        if world.work_of[uid] <= timedelta(hours=4) and (terminal is None or terminal.at > created.deadline_at):
+        if world.scripts[uid].steps <= 4 * 3600 and (terminal is None or terminal.at > created.deadline_at):
             found.append(f"{uid} missed its deadline")
     found += [f"{uid} is of no night" for uid in {*world.uids()} - {each.run for each in world.nights()}]
     world.clock.advance(LIVES_MAX.total_seconds())

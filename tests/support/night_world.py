@@ -35,10 +35,9 @@ from spotrun.folder.ledger import Ledger
 from spotrun.folder.night_pin import Pin, pin_for, record_of
 from spotrun.folder.night_record import Begun, Night, NightRecord
 from spotrun.folder.run_calls import Calls, read_calls
-from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.night.counts import CallCounter
 from spotrun.night.function import Answer, Attendant
-from spotrun.run.state import Launch, RunState
+from spotrun.run.state import RunState
 from spotrun.runner import creation
 from spotrun.runs import open_run as runs
 from spotrun.spec.model import RunSpec
@@ -47,23 +46,21 @@ from spotrun.store.asked import Asked
 from spotrun.store.port import StoredObject
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import REGION, TYPE, PlainAws, refusal
-from tests.support.plain_run import Account, LivedClock
-from tests.support.played_agent import Agent
+from tests.support.plain_run import Account, LivedClock, misbooked
+from tests.support.played_agent import Agent, Script
 from tests.support.world.faults import Killed
 
 STORE = "s3://bucket/runs"
 NAME = "resnet50"
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE_S = 60.0
-BOOT = timedelta(minutes=3)
-SAVES_EVERY = timedelta(minutes=10)
+BOOTS_S, SAVES_EVERY_S = 180.0, 600.0
 RETRIED_AFTER_MIN = (1, 3)
 """https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html"""
 GIVEN_UP_AFTER_MIN = 10
 """MaximumEventAgeInSeconds in night.yaml."""
 LASTS_S, STARTS_S = 0.5, 6.0
 """What a call of the function takes, and the start of an environment. Its own clock tells that; this world's stands."""
-_A_SECOND_USD = 1.1 / 3600
 
 
 class WorldClock(LivedClock):
@@ -204,11 +201,9 @@ class NightWorld:
         self._counter = CallCounter(self.store, self.memory_mb, STARTS_S, self.clock, self._asked_so_far)
         self._is_inside = False
         self._event: dict[str, Any] = {}
-        self._agents: dict[str, tuple[Agent, datetime]] = {}
-        self._trained: dict[str, timedelta] = {}
-        self.work_of: dict[str, timedelta] = {}
-        """How long the training of each run takes, by its uid: as `work` was when it began."""
-        self._stepped_at: dict[str, datetime] = {}
+        self._agents: dict[str, Agent] = {}
+        self.scripts: dict[str, Script] = {}
+        """Of the agents of each run, by its uid: its training takes as long as `work` was when it began."""
         self._ledgers: dict[str, Ledger] = {}
         self._removed = False
         self._begun: list[Begun] = []
@@ -492,73 +487,31 @@ class NightWorld:
         inside, self._is_inside = self._is_inside, False
         try:
             for uid in self._lately:
-                self._agent_of(uid)
+                self._agents_of(uid)
         finally:
             self._is_inside = inside
 
-    def _agent_of(self, uid: str) -> None:
+    def _agents_of(self, uid: str) -> None:
+        """Each does what is due. How much work is left, it knows by the step of the newest checkpoint."""
         ledger = self.ledger(uid)
         if ledger is None:
             return
-        self.work_of.setdefault(uid, self.work)
-        state, now = ledger.refresh(), self.clock.now()
-        if state.terminal is not None:
-            return
-        agent, _ = self._agents.get(uid, (None, now))
-        if agent is not None and agent.instance_id not in self.account.alive:
-            del self._agents[uid]
-            agent = None
-        current = state.current
-        if agent is not None and current is not None and (current.notice or current.drain):
-            self._hand_over(uid, agent, state)
-        elif agent is not None:
-            self._train(uid, agent)
-        elif current is None:
-            self._boot(uid, state)
-        if state.current is not None and (launch := state.pending_launch) is not None and self._has_booted(launch):
-            status = AgentStatus(launch=launch.number, phase="standby", at=now, sequence=self.invoked + 1)
-            write_status(opening.open_store(f"{self.store}/{NAME}-{uid}"), agent_key(launch.number), status)
-
-    def _hand_over(self, uid: str, agent: Agent, state: RunState) -> None:
-        """As long as its notice lasts it waits for another one; then, or if it is told so, it commits and goes."""
-        current = state.current
-        assert current is not None
-        if current.drain is None and current.notice_at is not None:
-            assert current.notice is not None
-            if self.clock.now() < current.notice.deadline_at - timedelta(minutes=1):
-                return
-        agent.drains("notice" if current.drain is None else "told to")
-        self.account.power_off(agent.instance_id)
-        del self._agents[uid]
-
-    def _has_booted(self, launch: Launch) -> bool:
-        recorded = launch.recorded
-        is_alive = recorded is not None and recorded.instance_id in self.account.alive and launch.open
-        return is_alive and self.clock.now() - launch.intended_at >= BOOT
-
-    def _boot(self, uid: str, state: RunState) -> None:
-        recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
-        for launch in recorded[-1:]:
-            if self._has_booted(launch):
-                store = opening.open_store(f"{self.store}/{NAME}-{uid}")
-                self._agents[uid] = (Agent(self._ledgers[uid], store, self.clock), self.clock.now())
-                self._stepped_at[uid] = self.clock.now()
-
-    def _train(self, uid: str, agent: Agent) -> None:
-        agent.beats()
-        since = self.clock.now() - self._stepped_at[uid]
-        if self._trained.get(uid, timedelta()) + since >= self.work_of[uid]:
-            agent.completes()
-            self.account.power_off(agent.instance_id)
-            del self._agents[uid]
-        elif since >= SAVES_EVERY:
-            self._trained[uid] = self._trained.get(uid, timedelta()) + since
-            self._stepped_at[uid] = self.clock.now()
-            agent.trains_on()
+        state = ledger.refresh()
+        script = self.scripts.setdefault(uid, Script(BOOTS_S, SAVES_EVERY_S, int(self.work.total_seconds())))
+        for launch in state.launches.values() if state.terminal is None else ():
+            if launch.recorded is None or launch.recorded.instance_id not in self.account.alive or not launch.open:
+                continue
+            named = launch.number, launch.recorded.instance_id
+            store = opening.open_store(f"{self.store}/{NAME}-{uid}")
+            agent = self._agents.setdefault(named[1], Agent(ledger, store, self.clock, script, named))
+            if not agent.act():
+                self.account.power_off(agent.instance_id)
 
     @property
     def training(self) -> Agent | None:
-        return next((agent for agent, _ in self._agents.values() if agent.instance_id in self.account.alive), None)
+        return next(
+            (each for each in self._agents.values() if each.attempt and each.instance_id in self.account.alive), None
+        )
 
     # -- what became of it -------------------------------------------------------------------------------------------
 
@@ -601,22 +554,9 @@ class NightWorld:
         self._is_inside = inside
         return state
 
-    def misbooked(self) -> Iterator[str]:
-        """Instances that the ledgers do not have at what they were charged for: within 1 %, or 5 % if nobody looked."""
-        booked: dict[str, float] = {}
-        unseen = set()
-        for uid in self.uids():
-            state = self.state(uid)
-            for launch in state.launches.values():
-                if (known := launch.gone or launch.recorded) is not None:
-                    booked[known.instance_id] = float(launch.meter(state.created.billing).cost_until(self.clock.now()))
-                if launch.gone is not None and launch.gone.bounded_by:
-                    unseen.add(launch.gone.instance_id)
-        charged = self.account.charged_usd
-        for instance_id in charged.keys() | booked.keys():
-            asked, told = charged.get(instance_id, 0.0), booked.get(instance_id, 0.0)
-            if abs(told - asked) > max((0.05 if instance_id in unseen else 0.01) * asked, 2 * _A_SECOND_USD):
-                yield f"for {instance_id} ${asked:.4f} was charged, and ${told:.4f} is in a ledger"
+    def misbooked(self) -> list[str]:
+        states = map(self.state, self.uids())
+        return misbooked(self.account.charged_usd, states, self.clock.now(), seconds=2)
 
 
 def fires(cron: str, zone: str, moment: datetime) -> bool:
@@ -644,6 +584,6 @@ def require_one_clean_night(world: NightWorld) -> None:
     assert terminal is not None
     assert terminal.outcome == "completed"
     assert world.most_alive == 1
-    assert [*world.misbooked()] == []
+    assert world.misbooked() == []
     assert (world.account.left, world.account.identities_left) == ([], [])
     assert (world.is_called_each_minute, world.is_told_of_instances) == (False, False)

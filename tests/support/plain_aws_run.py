@@ -17,8 +17,9 @@ from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from tests.support.decisions import spec
 from tests.support.histories import AWS_RULE
+from tests.support.memory_run import UID
 from tests.support.plain_aws import CONFIG, REGION, PlainAws
-from tests.support.plain_run import BEGAN_AT, UID, Fault, LivedClock, Outfit, PlainRun
+from tests.support.plain_run import BEGAN_AT, Fault, LivedClock, Outfit, PlainRun
 
 URI = f"s3://bucket/runs/r-{UID}"
 Error = Callable[[], Exception]

@@ -18,9 +18,10 @@ from spotrun.run.billing import gcp_rule
 from tests.support.decisions import spec
 from tests.support.gce_answers import Failure
 from tests.support.gce_launches import CONFIG
+from tests.support.memory_run import UID
 from tests.support.object_stores import BUCKET
 from tests.support.plain_google import LISTS, LOGIN, PlainGoogle, Trouble
-from tests.support.plain_run import BEGAN_AT, UID, Fault, LivedClock, Outfit, PlainRun
+from tests.support.plain_run import BEGAN_AT, Fault, LivedClock, Outfit, PlainRun
 
 STORE = f"gs://{BUCKET}/runs"
 

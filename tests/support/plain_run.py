@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
-
-from msgspec.structs import replace
 
 from spotrun.clock import Clock
 from spotrun.clouds.cloud import Cloud
@@ -17,23 +15,21 @@ from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities
 from spotrun.clouds.last_words import LastWords
 from spotrun.errors import StoreUnavailable
-from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.market_record import MarketRecord
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
 from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
-from tests.support.histories import History
 from tests.support.manual_clock import AheadClock, ManualClock
+from tests.support.memory_run import UID, MemoryRun, nothing
 from tests.support.memory_store import MemoryStore
-from tests.support.played_agent import Agent
-from tests.support.played_run import nothing
+from tests.support.played_agent import Agent, Script
 from tests.support.world.faults import Watched
 
-UID = "fedcba9876"
 BEGAN_AT = datetime(2026, 6, 1, tzinfo=UTC)
-PASS_S, SAVES_EVERY_S = 5.0, 60.0
+PASS_S = 5.0
+SCRIPT = Script(saves_every_s=60.0, hands_over=False)
 LONGEST_LIFE_S = 3 * 86_400.0
 WITHIN, UNSEEN_WITHIN = 0.01, 0.05
 A_SECOND_USD = 1.1 / 3600
@@ -120,7 +116,7 @@ class _Over(Exception):
     """The time that a test gave a runner."""
 
 
-class PlainRun:
+class PlainRun(MemoryRun):
     """
     `ticks` are those of all its runners, whose machines have a clock that is `ahead` of the cloud's. `stored` counts
     the calls of runners to their store, by their names. A cloud gives it an `outfit` for each runner.
@@ -146,14 +142,10 @@ class PlainRun:
         billing: ev.BillingRule,
         ahead: timedelta | None = None,
     ) -> None:
-        self.clock, self.account = clock, account
+        super().__init__(clock, uid=UID, billing=billing)
+        self.account = account
         self._uri, self._wanted, self._ahead = uri, wanted, ahead
-        self.store = self._store = MemoryStore(self.clock)
-        created = History(uid=UID, billing=billing, clock_epoch=self.clock.now()).entries[0]
-        self._store.put(key_of(0), ev.encode_entry(replace(created, at=self.clock.now())))
-        self._watching = self._ledger()
         self._agent: Agent | None = None
-        self._saved_s = 0.0
         self.ticks: list[Tick] = []
         self.is_hung = False
         """What trains writes nothing more, while its instance goes on."""
@@ -187,17 +179,15 @@ class PlainRun:
     # -- runners -----------------------------------------------------------------------------------------------------
 
     def new_runner(self) -> Runner:
-        store = Watched(self._store, self._answer, nothing)
         clock = self.clock if self._ahead is None else AheadClock(self.clock, self._ahead)
         outfit = self.outfit(clock)
-        return Runner(
-            Ledger(store, UID, "test", clock, retry_for_s=0),
-            store,
+        return self.runner_in(
             outfit.driver,
-            clock,
             self._wanted,
             self._uri,
-            MarketRecord(Watched(self._beside, self._answer, nothing)),
+            before=self._answer,
+            clock=clock,
+            market=MarketRecord(Watched(self._beside, self._answer, nothing)),
             guards=outfit.guards,
             identities=outfit.identities,
             last_words=None if outfit.cloud is None else LastWords(outfit.cloud, self.store),
@@ -256,19 +246,14 @@ class PlainRun:
     # -- the agents --------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        """The agents do what they would."""
+        """The agent of the newest instance does what it would."""
         state = self.state
-        if self.training is None:
-            recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
-            boots = any(each.open and each.recorded.instance_id in self.account.alive for each in recorded[-1:])
-            if boots and self.boots and state.current is None and state.terminal is None:
-                self._agent, self.is_hung = Agent(self._ledger(), self._store, self.clock), False
-        if self.training is None or self.is_hung:
-            return
-        self.training.beats()
-        if self.clock.monotonic() - self._saved_s >= SAVES_EVERY_S:
-            self._saved_s = self.clock.monotonic()
-            self.training.trains_on()
+        if self.training is None and self.boots and state.current is None and state.terminal is None:
+            there = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
+            if any(each.open and each.recorded.instance_id in self.account.alive for each in there[-1:]):
+                self._agent, self.is_hung = self.agent(SCRIPT), False
+        if self.training is not None and not self.is_hung:
+            self.training.act()
 
     @property
     def training(self) -> Agent | None:
@@ -289,7 +274,7 @@ class PlainRun:
             self.account.power_off(agent.instance_id)
 
     def is_told_to_stop(self) -> None:
-        self._ledger().append(lambda _: ev.StopRequested(by="somebody"))
+        self.ledger().append(lambda _: ev.StopRequested(by="somebody"))
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
@@ -298,39 +283,12 @@ class PlainRun:
         if call in self.down:
             raise StoreUnavailable("connection reset")
 
-    def _ledger(self) -> Ledger:
-        return Ledger(self._store, UID, "test", self.clock, retry_for_s=0)
-
-    @property
-    def entries(self) -> list[ev.Entry]:
-        found = (ev.decode_entry(self._store.get(key_of(number))) for number in range(self.state.next_number))
-        return [entry for entry in found if entry is not None]
-
-    @property
-    def state(self) -> RunState:
-        return self._watching.refresh()
-
     @property
     def booked_usd(self) -> dict[str, float]:
-        """What each instance has cost so far, by the ledger."""
-        rule, found = self.state.created.billing, {}
-        for launch in self.state.launches.values():
-            if (known := launch.gone or launch.recorded) is not None:
-                found[known.instance_id] = float(launch.meter(rule).cost_until(self.clock.now()))
-        return found
+        return booked_usd(self.state, self.clock.now())
 
-    def misbooked(self) -> Iterator[str]:
-        """
-        The instances that the ledger has not at what was charged for them, within 1 %; within 5 % if they ended while
-        no runner was there.
-        """
-        unseen = {each.gone.instance_id for each in self.state.launches.values() if each.gone and each.gone.bounded_by}
-        charged, booked = self.account.charged_usd, self.booked_usd
-        for instance_id in charged.keys() | booked.keys():
-            asked, told = charged.get(instance_id, 0.0), booked.get(instance_id, 0.0)
-            within = UNSEEN_WITHIN if instance_id in unseen else WITHIN
-            if abs(told - asked) > max(within * asked, A_SECOND_USD):
-                yield f"for {instance_id} ${asked:.6f} was charged, and ${told:.6f} is in the ledger"
+    def misbooked(self) -> list[str]:
+        return misbooked(self.account.charged_usd, [self.state], self.clock.now())
 
     @property
     def left_behind(self) -> list[str]:
@@ -338,3 +296,33 @@ class PlainRun:
         self.clock.advance(LONGEST_LIFE_S)
         told = "spotrun reap" in (self.ticks[-1].remark or "")
         return [*self.account.left, *([] if told else self.account.identities_left)]
+
+
+def misbooked(
+    charged_usd: Mapping[str, float], states: Iterable[RunState], now: datetime, seconds: int = 1
+) -> list[str]:
+    """
+    The instances that the ledgers have not at what was charged for them by now: within 1 %, or within 5 % if they ended
+    while no runner was there; so many seconds are no error in any case.
+    """
+    booked, unseen = dict[str, float](), set[str]()
+    for state in states:
+        booked |= booked_usd(state, now)
+        gone = (launch.gone for launch in state.launches.values())
+        unseen |= {each.instance_id for each in gone if each is not None and each.bounded_by}
+    found = []
+    for instance_id in charged_usd.keys() | booked.keys():
+        asked, told = charged_usd.get(instance_id, 0.0), booked.get(instance_id, 0.0)
+        within = UNSEEN_WITHIN if instance_id in unseen else WITHIN
+        if abs(told - asked) > max(within * asked, seconds * A_SECOND_USD):
+            found.append(f"for {instance_id} ${asked:.6f} was charged, and ${told:.6f} is in a ledger")
+    return found
+
+
+def booked_usd(state: RunState, now: datetime) -> dict[str, float]:
+    """What each instance has cost by now, by the ledger."""
+    found = {}
+    for launch in state.launches.values():
+        if (known := launch.gone or launch.recorded) is not None:
+            found[known.instance_id] = float(launch.meter(state.created.billing).cost_until(now))
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from decimal import Decimal
+
+from msgspec.structs import replace
 
 from spotrun.account.summary import summarise
 from spotrun.forecast.page import forecast_page
@@ -14,7 +15,7 @@ from spotrun.report.html.page import page
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from tests.support.decisions import spec
-from tests.support.histories import ON_DEMAND, SPOT, History, offering
+from tests.support.histories import ON_DEMAND, SPOT, History, intended, offering
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\u202e\u200f</title>--><img src=//evil.example/x onerror=a>"
 
@@ -38,26 +39,9 @@ def stormy(**created: object) -> History:
 def hostile() -> History:
     history = History(name=HOSTILE)
     launch = history.launch()
-    offered = history.state.launches[launch].intent.offering
     history.close(launch)
     history.write(
-        ev.LaunchIntended(
-            offering=type(offered)(
-                cloud="local",
-                region="local",
-                zone=HOSTILE,
-                instance_type=HOSTILE,
-                capacity_type=offered.capacity_type,
-                price_usd_per_hour=Decimal(1),
-                simulated=True,
-            ),
-            time_to_live_s=86_400,
-            price_ceiling_usd_per_hour=Decimal(2),
-            on_demand_usd_per_hour=Decimal(2),
-            not_after=history.now + timedelta(minutes=10),
-            reason=HOSTILE,
-            standby_for=None,
-        )
+        intended(replace(offering(price="1", zone=HOSTILE), instance_type=HOSTILE), history.now, "2", reason=HOSTILE)
     )
     launch = history.state.next_number - 1
     history.after(5).record(launch)

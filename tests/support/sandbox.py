@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,18 @@ class Sandbox:
     ) -> Path:
         """Write a job file for `program` of tests/support/jobs. Each line of `script` is a step of the market."""
         steps = "".join(f"\n    - {line}" for line in script.strip().splitlines())
-        text = (
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{args}]}}\n"
-            f"envs: {{TRACE: '{self.trace}'}}\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
-            f"resources: {{cloud: local, accelerators: 'V100:1'}}\n"
-            f"local:\n  time_scale: {scale}\n  boot: 20s\n" + (f"  script:{steps}\n" if steps else "") + extra
-        )
+        rest = "resources: {cloud: local, accelerators: 'V100:1'}\n"
+        rest += f"local:\n  time_scale: {scale}\n  boot: 20s\n" + (f"  script:{steps}\n" if steps else "") + extra
+        return self.job_file(name, rest, args, program)
+
+    def job_file(self, name: str, rest: str, args: str, program: str = "quick.py", envs: str = "") -> Path:
+        """A job for `program`, whose file ends with `rest`."""
         path = self.folder / f"{name}.yaml"
-        path.write_text(text)
+        path.write_text(
+            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{args}]}}\n"
+            f"envs: {{TRACE: '{self.trace}'{envs}}}\n"
+            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n" + rest
+        )
         return path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
@@ -99,25 +102,35 @@ class Sandbox:
         """The newest step that a trainer wrote; -1 before the first."""
         return max(self.trace_by_step(), default=-1) if self.trace.exists() else -1
 
-    def hurry(self) -> None:
-        """Trainers of tiny.py and quick.py pause no more between their steps: what is left to train is soon done."""
-        Path(f"{self.trace}.hurry").touch()
-
-    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
-        """The instance that trains, once that is another one than `before` and has done some steps."""
+    def trains_on(self, runner: subprocess.Popen[str], before: str = "", steps: int = 20, zone: str = "") -> str:
+        """The instance that trains in that zone or any, another one than `before`, once it has done some steps."""
 
         def elsewhere() -> bool:
-            current = self.state("stormy").current
-            return current is not None and current.instance_id != before and bool(current.trainers)
+            state = run.ledger.refresh()  # of one object, which reads what is new
+            current = state.current
+            if current is None or current.instance_id == before or not current.trainers:
+                return False
+            return zone in ("", state.launch_of(current).intent.offering.zone)
 
-        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
-        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
-        step = self.last_step()
-        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
+        def comes(what: Callable[[], bool]) -> None:
+            eventually(lambda: what() or runner.poll() is not None, within_s=WITHIN_S)
+
+        comes(lambda: self.last_step() >= 0)
+        run = self.run("stormy")
+        comes(elsewhere)
+        done = self.steps_done()
+        comes(lambda: self.steps_done() >= done + steps)
         assert runner.poll() is None, runner.communicate()[0]
         current = self.state("stormy").current
         assert current is not None
         return current.instance_id
+
+    def steps_done(self) -> int:
+        return self.last_step()
+
+    def hurry(self) -> None:
+        """Trainers of tiny.py and quick.py pause no more between their steps: what is left to train is soon done."""
+        Path(f"{self.trace}.hurry").touch()
 
     def left_running(self) -> list[int]:
         """Processes of this sandbox's instances that still run."""

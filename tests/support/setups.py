@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from spotrun.folder import setup_cache
 from spotrun.run import events as ev
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.eventually import eventually
-from tests.support.histories import offering
+from tests.support.histories import intended, offering
 
 SETUP = """
 set -e
@@ -53,16 +51,8 @@ class Machines:
         return len(self.counter.read_text().splitlines()) if self.counter.exists() else 0
 
     def another(self, cloud: str = "local", accelerators: str = "") -> Node:
-        launch = self.run.write(
-            ev.LaunchIntended(
-                offering=msgspec.structs.replace(offering(), cloud=cloud, accelerators=accelerators),
-                time_to_live_s=86_400,
-                price_ceiling_usd_per_hour=Decimal(1),
-                on_demand_usd_per_hour=Decimal(1),
-                not_after=self.run.clock.now() + timedelta(minutes=10),
-                reason="test",
-            )
-        )
+        asked = msgspec.structs.replace(offering(accelerators=accelerators), cloud=cloud)
+        launch = self.run.write(intended(asked, self.run.clock.now(), "1"))
         folder = self._folder / f"instance-{launch}"
         folder.mkdir()
         assignment = Assignment(

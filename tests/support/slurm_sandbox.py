@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.repository import JOBS
 from tests.support.sandbox import WITHIN_S, Sandbox
 from tests.support.slurm_cluster import Cluster
 
@@ -53,17 +52,9 @@ class SlurmSandbox(Sandbox):
         monkeypatch.setenv("SPOTRUN_SLURM_LOGS", str(folder / "logs"))
 
     def job_on_slurm(self, name: str, arguments: str, *, section: str = SECTION, extra: str = "") -> Path:
-        path = self.folder / f"{name}.yaml"
-        path.write_text(
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: quick.py, args: [{arguments}]}}\n"
-            f"envs: {{TRACE: '{self.trace}', OMP_NUM_THREADS: 1}}\n"
-            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
-            "resources: {cloud: slurm}\n"
-            "policy: {on_demand_after: 5s, return_to_spot: true, return_cooldown: 20s}\n"
-            + section.format(scratch=self.machines)
-            + extra
-        )
-        return path
+        rest = "resources: {cloud: slurm}\npolicy: {on_demand_after: 5s, return_to_spot: true, return_cooldown: 20s}\n"
+        rest += section.format(scratch=self.machines) + extra
+        return self.job_file(name, rest, arguments, envs=", OMP_NUM_THREADS: 1")
 
     def take(self, node: str) -> str:
         """Somebody's job of a stronger partition asks for a node. Returns the job."""
@@ -82,26 +73,6 @@ class SlurmSandbox(Sandbox):
         words = (f"--partition={partition}", f"--nodes={nodes}", "--exclusive", "--time=60", "--output=/dev/null")
         return self.cluster.ask("sbatch", "--parsable", *words, "--chdir=/", "--wrap=sleep 3000").strip()
 
-    def trains_in(self, runner: subprocess.Popen[str], partition: str, before: str = "", steps: int = 10) -> str:
-        """The instance that trains in a partition, another one than `before`, once it has done some steps."""
-
-        def elsewhere() -> bool:
-            state = run.ledger.refresh()  # of one object, which reads what is new
-            current = state.current
-            if current is None or current.instance_id == before or not current.trainers:
-                return False
-            return state.launch_of(current).intent.offering.zone == partition
-
-        eventually(lambda: self.trace.exists() or runner.poll() is not None, within_s=WITHIN_S)
-        run = self.run("stormy")
-        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
-        done = self._steps_done()
-        eventually(lambda: self._steps_done() >= done + steps or runner.poll() is not None, within_s=WITHIN_S)
-        assert runner.poll() is None, runner.communicate()[0]
-        current = self.state("stormy").current
-        assert current is not None
-        return current.instance_id
-
     def is_left(self, runner: subprocess.Popen[str], instance_id: str) -> None:
         """Until another instance than that trains, or none."""
 
@@ -112,7 +83,7 @@ class SlurmSandbox(Sandbox):
         run = self.run("stormy")
         eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
 
-    def _steps_done(self) -> int:
+    def steps_done(self) -> int:
         """Those that were done twice count twice."""
         return len(self.trace.read_text().splitlines())
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotrun.folder.ledger import key_of
-from spotrun.run.events import encode_entry
 from spotrun.store.local import LocalStore
 from tests.support.decisions import spec
 from tests.support.histories import History
@@ -15,8 +13,7 @@ def store_run(folder: Path, history: History) -> Path:
     """Put a ledger into a store of runs. Returns the folder of the run."""
     place = folder / f"{history.state.created.name}-{history.uid}"
     store = LocalStore(place)
-    for entry in history.entries:
-        assert store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     return place
 
 

@@ -1,7 +1,7 @@
 """
 A second framework, whole in this file: a plain torch loop, and how it answers `Framework` and calls `Hooks`.
 
-It trains the jobs of tests/support/trainings with their data and their trace, and without Lightning. agent_trainer.py
+It trains the jobs of tests/support/trainings with their data and their trace, and without Lightning. played_trainer.py
 stays a trainer of its own: tests of the agent start it dozens of times as a process, and it must not import torch.
 """
 

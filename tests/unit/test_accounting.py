@@ -22,7 +22,6 @@ from spotrun.run.events import (
     Cause,
     Entry,
     EpochCompleted,
-    InstanceGone,
     LaunchRecorded,
     ResumeRequested,
     RunStopped,
@@ -32,7 +31,7 @@ from spotrun.run.events import (
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
 from tests.support.decisions import spec
-from tests.support.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
+from tests.support.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, gone, histories, random_runs
 
 quickly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -183,19 +182,8 @@ def test_the_time_between_the_last_heartbeat_and_an_end_that_nobody_saw_is_detec
     history.after(100).commit(taken_s_ago=30, stall_s=1)  # taken at 170
     history.after(50)  # heard last at 250
     recorded = history.state.launches[first].recorded
-    history.after(3600).write(
-        InstanceGone(
-            launch=first,
-            instance_id=f"i-{first}",
-            billed_from=recorded.billed_from,
-            ended_at=at(850),
-            ended_by=EndedBy.FAULT,
-            prices=recorded.prices,
-            evidence="nobody saw it",
-            bounded_by="its time-to-live",
-            stopped_at=at(250),
-        )
-    )
+    known = {"billed_from": recorded.billed_from, "prices": recorded.prices, "bounded_by": "its time-to-live"}
+    history.after(3600).write(gone(first, at(850), EndedBy.FAULT, stopped_at=at(250), **known))
     spans = seconds(summary_of(history).total)
     assert (spans["rework"], spans["stall"], spans["detect"]) == (80, 1, 3600)
 

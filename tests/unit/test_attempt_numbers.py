@@ -10,9 +10,7 @@ from typer.testing import CliRunner
 
 from spotrun.account.summary import summarise
 from spotrun.cli.app import app
-from spotrun.folder.ledger import key_of
 from spotrun.report import machine_readable, terminal
-from spotrun.run import events as ev
 from spotrun.run.events import Cause, SetUp
 from spotrun.store.local import LocalStore
 from tests.support.decisions import spec
@@ -35,8 +33,7 @@ def history() -> History:
 def store(history: History, tmp_path: Path) -> Path:
     """One with that run, and what each of its instances printed."""
     run = LocalStore(tmp_path / f"demo-{history.uid}")
-    for entry in history.entries:
-        run.put(key_of(entry.number), ev.encode_entry(entry))
+    history.put_into(run)
     for launch in history.state.launches:
         run.put(f"logs/{launch}/000000.log", f"launch {launch} be".encode())
         run.put(f"logs/{launch}/000001.log", b"gins\n")

@@ -192,7 +192,7 @@ def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: Pl
     (guard,) = run.aws.schedules.values()
     run.clock.advance((guard.at - run.clock.now()).total_seconds())
     assert run.ends_within(60)
-    assert [*run.misbooked()] == []
+    assert run.misbooked() == []
     assert run.left_behind == []
 
 

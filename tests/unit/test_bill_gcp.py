@@ -20,13 +20,13 @@ from spotrun.clouds.gcp.request import LAUNCH, RUN, TOKEN
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.run.billing import gcp_rule
-from spotrun.run.events import InstanceGone, LaunchIntended
 from spotrun.run.state import RunState
+from tests.support import histories
 from tests.support.bills import write_json_lines
 from tests.support.gce_catalog import KINDS
 from tests.support.gce_charges import Charges, Kept, Running, Step
 from tests.support.gce_export import exported
-from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
+from tests.support.histories import ON_DEMAND, SPOT, START, History, intended, offering
 
 L4, CPU = "g2-standard-4", "e2-standard-4"
 ZONE, REGION = "us-central1-a", "us-central1"
@@ -52,32 +52,16 @@ class Project:
             Running(name, ZONE, kind, market is SPOT, True, began, off, was_preempted=by is EndedBy.CLOUD)
         )
         self.charges.kept.append(Kept(name, ZONE, "pd-balanced", DISK_GIB, began, gone))
+        prices = self._prices(kind, market, began, off, gone)
         self.history.after(ran_s + disk_alone_s).write(
-            InstanceGone(
-                launch=number,
-                instance_id=name,
-                billed_from=began,
-                ended_at=gone,
-                ended_by=by,
-                prices=self._prices(kind, market, began, off, gone),
-                evidence="the cloud's record",
-            )
+            histories.gone(number, gone, by, instance_id=name, billed_from=began, prices=prices)
         )
         return name
 
     def _intend(self, kind: str, market: CapacityType) -> int:
         price = KINDS[kind].spot if market is SPOT else KINDS[kind].on_demand
         wanted = replace(offering(market, str(price), ZONE), instance_type=kind, region=REGION, cloud="gcp")
-        return self.history.write(
-            LaunchIntended(
-                offering=wanted,
-                time_to_live_s=86_400,
-                price_ceiling_usd_per_hour=KINDS[kind].on_demand,
-                on_demand_usd_per_hour=KINDS[kind].on_demand,
-                not_after=self.history.now + timedelta(minutes=10),
-                reason="cheapest",
-            )
-        )
+        return self.history.write(intended(wanted, self.history.now, str(KINDS[kind].on_demand)))
 
     def _prices(
         self, kind: str, market: CapacityType, began: datetime, off: datetime, gone: datetime

@@ -58,7 +58,7 @@ def test_a_runner_whose_run_goes_on_is_blind_too_while_lists_are_refused() -> No
     played, lists = PlayedRun(steps=10_000), Lists()
     played.cloud.rations_calls = True
     runner = played.runner(before=lists)
-    while played.state().current is None:
+    while played.state.current is None:
         played.turn()
         runner.tick()
     for _ in range(6):

@@ -17,7 +17,7 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import AgentStatus, RunnerStatus
 from spotrun.run import events as ev
 from spotrun.run.bounds import NESTED_MAX, NUMBER_MAX, SECONDS_MAX, OutOfBounds, decode
-from spotrun.run.events import Cause, decode_entry, encode_entry, entry_json, seal
+from spotrun.run.events import Cause, decode_entry, entry_json, seal
 from spotrun.store.local import LocalStore
 from tests.batteries.mutations import verbs_of
 from tests.support.histories import History
@@ -80,8 +80,7 @@ def test_the_largest_figures_are_read() -> None:
 def test_a_void_entry_does_not_keep_the_run_from_going_on() -> None:
     history, store = running(), MemoryStore()
     end = history.state.next_number
-    for entry in history.entries:
-        store.put(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     store.put(key_of(end), seal(b'{"number":%d,"at":"9999-12-31T23:59:59Z"}' % end))
     ledger = Ledger(store, history.uid, "test", ManualClock(history.now + timedelta(seconds=1)))
     assert [void.number for void in ledger.refresh().voids] == [end]
@@ -90,8 +89,7 @@ def test_a_void_entry_does_not_keep_the_run_from_going_on() -> None:
 
 def test_nobody_writes_what_nobody_would_read() -> None:
     history, store = running(), MemoryStore()
-    for entry in history.entries:
-        store.put(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     ledger = Ledger(store, history.uid, "test", ManualClock(history.now))
     odd = ev.CheckpointFailed(attempt=history.attempt, step=NUMBER_MAX + 1, detail="")
     with pytest.raises(SpotrunError, match="out of bounds"):
@@ -185,8 +183,7 @@ def test_a_folder_that_claims_the_uid_of_a_living_run_ends_nothing(name: str, st
     planted = LocalStore(store.folder / "runs" / name)
     history = History(name="younger", uid=RUN_UID)
     history.write(ev.RunFailed(cause=Cause.USER_ERROR, detail=""))
-    for entry in history.entries:
-        planted.put(key_of(entry.number), encode_entry(entry))
+    history.put_into(planted)
     code, out, _, failure = store.call("reap", "-y")
     assert (code, failure) == (0, "")
     assert "no instance is unwanted" in out

@@ -79,13 +79,13 @@ def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budge
         elif rng.random() < 0.01:
             runner, asleep = played.runner(**wanted), rng.choice([5, 60, 10**6])
         elif not runner.tick().done:
-            assert played.state().reserved_usd() <= budget
+            assert played.state.reserved_usd() <= budget
         assert billed(played) <= budget
     played.clock.advance(timedelta(days=2).total_seconds())  # nobody looks; what is armed ends by itself
     assert not played.cloud.alive
     assert billed(played) <= budget
     played.settle(played.runner(**wanted), 8)
-    total = summarise(played.state(), played.clock.now()).total.cost_usd
+    total = summarise(played.state, played.clock.now()).total.cost_usd
     assert billed(played) <= total <= budget
 
 
@@ -99,7 +99,7 @@ def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_
     while played.cloud.alive:
         played.turn()
     played.settle(played.runner(**wanted), 8)
-    total = summarise(played.state(), played.clock.now()).total
+    total = summarise(played.state, played.clock.now()).total
     assert total.on_demand_usd > budget * Decimal("0.9")
     assert total.requests_usd > 0
     assert total.cost_usd <= budget

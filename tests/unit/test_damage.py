@@ -147,7 +147,7 @@ def signed() -> PlayedRun:
 
 
 def runner_of(signed: PlayedRun) -> Runner:
-    sign = OwnersKey(lambda: signed.beside, signed.uid, signed.state().created.public_key)
+    sign = OwnersKey(lambda: signed.beside, signed.uid, signed.state.created.public_key)
     ledger = Ledger(signed.store, signed.uid, "runner", signed.clock, 0, sign=sign)
     return Runner(ledger, signed.store, signed.cloud, signed.clock, spec(), "runs/n-0123456789")
 
@@ -179,7 +179,7 @@ def test_before_an_instance_is_rented_the_ledger_is_listed_once(
     runner._ledger.refresh()
     listed.clear()
     runner.tick()
-    assert signed.state().launches.keys() == {1}
+    assert signed.state.launches.keys() == {1}
     assert listed.count("ledger/") == 1
 
 

@@ -13,10 +13,8 @@ import pytest
 from blake3 import blake3
 
 from spotrun.checkpoint import fetching
-from spotrun.folder.ledger import key_of
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
 from tests.support.decisions import spec
@@ -62,8 +60,7 @@ class Run:
                 **dict.fromkeys(("files", "size_bytes", "objects", "sent_bytes", "stored_bytes"), len(listed)),
             )
         )
-        for entry in history.entries:
-            store.put_if_absent(key_of(entry.number), encode_entry(entry))
+        history.put_into(store)
 
 
 @pytest.fixture

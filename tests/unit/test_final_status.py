@@ -22,7 +22,7 @@ from spotrun.folder.final_status import KEY, final_status, read_final_status, ru
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry, seal, unsealed
+from spotrun.run.events import seal, unsealed
 from spotrun.runs import open_run as runs
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
@@ -51,8 +51,7 @@ def ended(uid: str = "0123456789", **created: Any) -> History:
 
 def put(store: Store, history: History) -> Ledger:
     """A ledger of these entries, read to its end."""
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     ledger = Ledger(store, history.uid, "test", ManualClock(history.now + timedelta(hours=1)))
     ledger.refresh()
     return ledger

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -39,7 +40,6 @@ from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
-from tests.support.market_shape import shape
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE
 
@@ -48,6 +48,46 @@ HOUR = timedelta(hours=1)
 OFFERINGS = (offering(SPOT, "0.90", "local-a"), offering(SPOT, "1.00", "local-b"), offering(ON_DEMAND, "3.00"))
 JOB = Job(4 * 3600.0, 8 * 3600.0, 360.0, tick_for(8 * 3600.0), 3.0, margin_s=600.0)
 ONE = SpotPools("1 zone", ("a",), ("east",), (0.9,))
+
+
+LATER_S = 600.0
+"""How long after a loss `shape` looks again."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """
+    What one sees of a market: hours up, and where spot is ten minutes after a loss in some zone.
+
+    `again` in the same zone, `sibling` in another of its region, `elsewhere` in another region; None where there is
+    none.
+    """
+
+    up_share: float
+    up_median_h: float
+    up_mean_h: float
+    again: float | None
+    sibling: float | None
+    elsewhere: float | None
+
+
+def shape(markets: Sequence[np.ndarray], regions: Sequence[str], tick_s: float) -> Shape:
+    """The shape of several markets, each (tick, zone). Stretches that are cut off by the record's ends do not count."""
+    later = max(1, round(LATER_S / tick_s))
+    lives: list[float] = []
+    seen: dict[str, list[bool]] = {"again": [], "sibling": [], "elsewhere": []}
+    for up in markets:
+        for zone in range(up.shape[1]):
+            turns = np.flatnonzero(np.diff(up[:, zone].astype(np.int8)))
+            lives += [(b - a) * tick_s / 3600 for a, b in pairwise(turns) if not up[a, zone]]
+            for tick in turns[up[turns, zone]]:
+                if tick + 1 + later >= len(up):
+                    continue
+                for other in range(up.shape[1]):
+                    near = "sibling" if regions[other] == regions[zone] else "elsewhere"
+                    seen["again" if other == zone else near].append(bool(up[tick + 1 + later, other]))
+    share = float(np.mean([up.mean() for up in markets]))
+    means = {name: float(np.mean(found)) if found else None for name, found in seen.items()}
+    return Shape(share, float(np.median(lives)), float(np.mean(lives)), **means)
 
 
 def lifetime(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Lifetime:

@@ -34,7 +34,7 @@ from spotrun.strategies.history import Past
 from tests.support import gang_events as gang
 from tests.support.decisions import spec
 from tests.support.gang_history import GangHistory
-from tests.support.histories import FREE_STORAGE, START, STORAGE, History, offering, refused
+from tests.support.histories import FREE_STORAGE, START, STORAGE, History, gone, offering, refused
 from tests.support.memory_store import MemoryStore
 
 
@@ -59,22 +59,14 @@ def of_gangs(history: History) -> list[ev.Event]:
     attempt, launch = history.attempt, history.state.attempts[history.attempt].launch
     name, lead = MemberName(launch, 0), gang.gang_of([MemberName(launch, 0)])
     resumed = ev.ResumedFrom(attempt=attempt, incarnation=1, commit=None, epoch=0, step=0)
-    gone = ev.InstanceGone(
-        launch=launch,
-        instance_id=f"i-{launch}",
-        billed_from=history.now,
-        ended_at=history.now,
-        ended_by=EndedBy.CLOUD,
-        prices=(),
-        evidence="test",
-    )
+    end = gone(launch, history.now, billed_from=history.now)
     return [
         gang.intended(1),
         gang.recorded(name),
         ev.GuardArmed(launch=launch, member=0),
         ev.InstanceCondemned(launch=launch, cause=Cause.EXTERNAL, member=0),
         ev.MemberReleased(launch=launch, member=0, reason="test"),
-        replace(gone, member=0),
+        replace(end, member=0),
         ev.EndCorrected(launch=launch, ended_at=history.now, by="test", evidence="test", member=0),
         ev.AttemptStarted(launch=launch, instance_id=f"i-{launch}", booted_at=history.now, gang=lead),
         gang.ready(history.state, name),

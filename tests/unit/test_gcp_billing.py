@@ -17,9 +17,9 @@ from spotrun.account.summary import summarise
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import RENTED, CapacityType
 from spotrun.run.billing import aws_rule, gcp_rule, machine_alone
-from spotrun.run.events import BillingRule, InstanceGone
+from spotrun.run.events import BillingRule
 from spotrun.run.state import RunState
-from tests.support.histories import ON_DEMAND, SPOT, START, History
+from tests.support.histories import ON_DEMAND, SPOT, START, History, gone
 
 IOWA = gcp_rule(100, ["us-central1"])
 DISK_USD_PER_HOUR = Fraction(10, 730)
@@ -43,17 +43,7 @@ def lived(capacity_type: CapacityType, ran_s: int, disk_s: int, by: EndedBy, pri
     prices = (PriceSegment(since=began, usd_per_hour=usd),)
     if disk_s > ran_s:
         prices += (PriceSegment(since=began + timedelta(seconds=ran_s), usd_per_hour=Decimal(0)),)
-    history.after(disk_s).write(
-        InstanceGone(
-            launch=launch,
-            instance_id=f"i-{launch}",
-            billed_from=began,
-            ended_at=history.now,
-            ended_by=by,
-            prices=prices,
-            evidence="the cloud's record",
-        )
-    )
+    history.after(disk_s).write(gone(launch, history.now, by, billed_from=began, prices=prices))
     return history.state
 
 

@@ -20,6 +20,7 @@ from spotrun.clouds.gcp.request import insert_body, request_id
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.spec.model import GcpSpec, ResourcesSpec
+from tests.support.launch_requests import requested
 
 RUN, PROJECT, ZONE = "0123456789", "acme-training", "us-central1-a"
 BEGAN = datetime(2026, 11, 24, 10, 0, tzinfo=UTC)
@@ -43,14 +44,8 @@ def offering(capacity_type: CapacityType = CapacityType.SPOT, instance_type: str
 
 
 def request(what: Offering | None = None, token: str = f"{RUN}-7", time_to_live_s: int = 7200) -> LaunchRequest:
-    return LaunchRequest(
-        token=token,
-        run_uid=RUN,
-        run_uri="gs://bucket/runs/job-0123456789",
-        launch=7,
-        offering=what or offering(),
-        time_to_live=timedelta(seconds=time_to_live_s),
-    )
+    more = {"run_uri": "gs://bucket/runs/job-0123456789", "time_to_live": timedelta(seconds=time_to_live_s)}
+    return requested(what or offering(), 7, RUN, token=token, **more)
 
 
 NAME = str(name_for(request()))

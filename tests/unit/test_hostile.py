@@ -35,7 +35,7 @@ from spotrun.folder.status_objects import (
 )
 from spotrun.run import events as ev
 from spotrun.run.bounds import LOG_CHUNK_BYTES, SMALL_BYTES
-from spotrun.run.events import encode_entry, entry_json, seal
+from spotrun.run.events import entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.runs import termination
 from spotrun.spec.model import RunSpec
@@ -257,8 +257,7 @@ def test_entries_full_of_payloads_are_shown_and_run_nothing(
     monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
     history = written_by_an_adversary(TEXTS[what], str(tmp_path))
     store = LocalStore(tmp_path / "runs/demo-0123456789")
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     for verb in LOOKS:
         said = spotrun(*verb.split(), "--store", tmp_path / "runs")
         assert not any(command in said.out + said.err for command in TERMINAL_COMMANDS), verb
@@ -333,8 +332,7 @@ def test_a_sealed_entry_with_a_payload_is_void_and_runs_nothing(name: str, tmp_p
         entry = json.loads(entry_json(history.entry(ev.StopRequested(by="x"))))
         body = json.dumps(entry | {"event": {"type": "__reduce__", "by": TOUCH}}).encode()
     store = LocalStore(tmp_path / "run")
-    for each in history.entries:
-        store.put_if_absent(key_of(each.number), encode_entry(each))
+    history.put_into(store)
     store.put_if_absent(key_of(history.state.next_number), seal(body))
     ledger = Ledger(store, history.uid, "test", ManualClock(history.now + timedelta(seconds=1)))
     assert [void.number for void in ledger.refresh().voids] == [history.state.next_number]

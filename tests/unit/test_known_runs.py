@@ -39,8 +39,7 @@ def planted(runs: Path, name: str = "demo", uid: str = "0123456789", cloud: str 
     spec = RunSpec.from_dict(job(name, cloud))
     history = History(uid=uid, name=name, spec=spec.to_dict())
     store = LocalStore(runs / f"{name}-{uid}")
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     return store.uri
 
 

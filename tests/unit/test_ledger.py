@@ -9,7 +9,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from spotrun.run.state import RunState
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.checkpoint_entries import committed
-from tests.support.histories import History, offering
+from tests.support.histories import History, intended
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.faults import LossyStore
@@ -44,8 +43,7 @@ def begun(store: Store | None = None, history: History | None = None) -> Store:
     if history is None:
         history = History()
         history.running()
-    for entry in history.entries:
-        assert store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    history.put_into(store)
     return store
 
 
@@ -358,14 +356,7 @@ def test_an_entry_that_is_none_is_named_and_has_no_effect(what: str, body: Calla
 def test_no_entry_can_keep_others_from_reading(seconds: float) -> None:
     """An instance's role may append: figures that no clock can hold must not break the fold of everybody."""
     history = History(budget_usd=Decimal(100))
-    event = ev.LaunchIntended(
-        offering=offering(),
-        time_to_live_s=seconds,
-        price_ceiling_usd_per_hour=Decimal(1),
-        on_demand_usd_per_hour=Decimal(1),
-        not_after=history.now + timedelta(minutes=10),
-        reason="poison",
-    )
+    event = intended(now=history.now, usd="1", time_to_live_s=seconds)
     store = begun(history=history)
     store.put_if_absent(key_of(1), encode_entry(history.entry(event)))
     mine = ledger(store)
@@ -391,8 +382,7 @@ def test_ten_thousand_entries_are_read_in_seconds(tmp_path: Path) -> None:
     history = History()
     history.running()
     history.step = 1
-    for entry in history.entries:
-        LocalStore(tmp_path).put_status(key_of(entry.number), encode_entry(entry))
+    history.put_into(LocalStore(tmp_path))
     commit = entry_json(history.entry(committed(history.attempt, "PREFIX", 1, history.now)))
     first = history.state.next_number
     for number in range(first, 10_000):

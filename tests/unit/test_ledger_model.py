@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -23,7 +22,7 @@ from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply, begin
 from spotrun.run.state import RunState
 from tests.support.checkpoint_entries import committed
-from tests.support.histories import SPOT, History, offering
+from tests.support.histories import History, intended
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
@@ -125,15 +124,8 @@ class Actor:
 
 
 def intent(state: RunState) -> ev.LaunchIntended:
-    return ev.LaunchIntended(
-        offering=offering(SPOT),
-        time_to_live_s=3600,
-        price_ceiling_usd_per_hour=Decimal(1),
-        on_demand_usd_per_hour=Decimal(1),
-        not_after=state.created_at + timedelta(minutes=10),
-        reason="model",
-        standby_for=state.current_attempt,
-    )
+    more = {"time_to_live_s": 3600, "standby_for": state.current_attempt}
+    return intended(now=state.created_at, usd="1", **more)
 
 
 class World:
@@ -144,8 +136,7 @@ class World:
         self.store = MemoryStore()
         start = History(budget_usd=Decimal(27))
         start.launch(on_demand="1")
-        for entry in start.entries:
-            self.store.put(key_of(entry.number), ev.encode_entry(entry))
+        start.put_into(self.store)
         self.late: list[tuple[str, bytes]] = []
         self.actors = [Actor(name, self) for name in ACTORS[first:] + ACTORS[:first]]
 

@@ -140,7 +140,7 @@ def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
                     played.cloud.end(found.instance_id, EndedBy.CLOUD)
             played.turn()
             runner.tick()
-    state = played.state()
+    state = played.state
     bought = [attempt for attempt in state.attempts.values() if _bought(state.launch_of(attempt))]
     left = [attempt for attempt in bought if attempt.end is not None]
     assert left

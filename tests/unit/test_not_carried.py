@@ -12,7 +12,7 @@ from spotrun.account.summary import summarise
 from spotrun.agent.attempt_journal import NAMED_MAX, AttemptJournal
 from spotrun.errors import SpotrunError
 from spotrun.folder.final_status import run_status
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger
 from spotrun.report import machine_readable, overview, terminal
 from spotrun.report.gaps import briefly, for_programs
 from spotrun.report.why import decisions
@@ -88,8 +88,7 @@ class Journal(AttemptJournal):
     def __init__(self, history: History) -> None:
         clock = ManualClock(history.now)
         store = MemoryStore(clock)
-        for entry in history.entries:
-            store.put(key_of(entry.number), ev.encode_entry(entry))
+        history.put_into(store)
         ledger = Ledger(store, history.uid, "test", clock, retry_for_s=0)
         self.ledger = ledger
         ledger.refresh()

@@ -32,7 +32,7 @@ from spotrun.clouds.aws.notices import (
 )
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.notices import Blind
-from spotrun.folder.ledger import Decide, Ledger, key_of
+from spotrun.folder.ledger import Decide, Ledger
 from spotrun.instance import Instance, InstanceState
 from spotrun.market.hazard import Hazard
 from spotrun.run import events as ev
@@ -392,8 +392,7 @@ class Written:
         self.meanwhile: list[ev.AnyEvent] = []
         clock = ManualClock(history.now)
         store = MemoryStore(clock)
-        for entry in history.entries:
-            store.put(key_of(entry.number), ev.encode_entry(entry))
+        history.put_into(store)
         self._ledger = Ledger(store, history.uid, "test", clock, retry_for_s=0)
         self._ledger.refresh()
 

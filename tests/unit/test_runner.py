@@ -103,7 +103,7 @@ def test_a_launch_that_is_not_answered_is_given_up_when_no_instance_shows(played
         runner.tick()
         played.clock.advance(2)
     assert 90 <= played.clock.monotonic() - began_s <= 96
-    (given_up,) = played.state().launches.values()
+    (given_up,) = played.state.launches.values()
     assert given_up.closed is not None
     assert (given_up.closed.cause, given_up.closed.refused) == (ev.Cause.CAPACITY, False)
     assert given_up.closed.detail.endswith("HTTP 500")
@@ -161,8 +161,8 @@ def test_a_launch_that_the_credentials_forbid_fails_the_run_and_leaves_nothing(p
 
     last = played.settle(played.runner(before=deny), 5)
     assert last.done
-    assert played.state().terminal.outcome == "failed"
-    assert "RunInstances" in played.state().terminal.detail
+    assert played.state.terminal.outcome == "failed"
+    assert "RunInstances" in played.state.terminal.detail
     assert played.cloud.all == []
 
 
@@ -223,7 +223,7 @@ def test_who_never_knew_what_is_offered_asks_for_nothing_says_so_and_ends_what_s
     played.cloud.end(played.cloud.alive[0].instance_id, EndedBy.CLOUD)
     last = played.settle(runner)
     assert last.waiting_for == "no instance is requested, as it is unknown what is offered: no"
-    assert (played.cloud.alive, played.state().terminal) == ([], None)
+    assert (played.cloud.alive, played.state.terminal) == ([], None)
     bad.on = False
     played.settle(runner)
     assert len(played.cloud.alive) == 1
@@ -305,7 +305,7 @@ def test_a_blind_runner_does_nothing_and_says_so(played: PlayedRun) -> None:
     for _ in range(12):
         played.turn()
         runner.tick()
-    assert played.state().current is not None
+    assert played.state.current is not None
     before = played.kinds()
     played.cloud.down = True
     played.clock.advance(timedelta(hours=5).total_seconds())
@@ -319,10 +319,10 @@ def test_a_laptop_that_slept_finds_its_attempt_alive(played: PlayedRun) -> None:
     for _ in range(12):
         played.turn()
         runner.tick()
-    attempt = played.state().current_attempt
+    attempt = played.state.current_attempt
     played.clock.advance(timedelta(hours=5).total_seconds())  # nobody acts
     runner.tick()
-    assert played.state().current_attempt == attempt
+    assert played.state.current_attempt == attempt
     assert "InstanceCondemned" not in played.kinds()
 
 
@@ -336,15 +336,9 @@ def test_an_agent_that_is_silent_while_we_see_is_condemned_and_replaced(played: 
         played.clock.advance(10)
         runner.tick()
     assert silent.instance_id in played.cloud.terminations
-    condemned = fold(entries_of(played)).launches[silent.launch].condemned
+    condemned = fold(played.entries).launches[silent.launch].condemned
     assert condemned is not None
     assert played.kinds().count("LaunchIntended") == 2
-
-
-def entries_of(played: PlayedRun) -> Iterator[ev.Entry]:
-    ledger = played.ledger()
-    ledger.refresh()
-    return iter(ledger.entries)
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------
@@ -358,7 +352,7 @@ class Weather:
         self._done: set[int] = set()
 
     def blow(self) -> None:
-        newest, here = self._run.state().latest_commit(), self._run.training_on()
+        newest, here = self._run.state.latest_commit(), self._run.training_on()
         step = 0 if newest is None else newest.event.step
         if here is not None and step >= 20 and self._once(20):
             self._run.cloud.notice(here.instance_id, after_s=60)
@@ -390,7 +384,7 @@ def attend(played: PlayedRun, runners: Iterator[Runner], ticks: int = 400) -> Ti
 
 def check(played: PlayedRun) -> None:
     """Completed; nothing left; each instance known, recorded and gone; never more than one and its standby."""
-    state = played.state()
+    state = played.state
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     assert state.commit(state.terminal.final_commit).event.step == STEPS
@@ -411,7 +405,7 @@ def check(played: PlayedRun) -> None:
 def test_a_run_through_a_notice_a_loss_and_no_spot_completes(played: PlayedRun) -> None:
     attend(played, iter([played.runner()]))
     check(played)
-    state = played.state()
+    state = played.state
     assert [attempt.end.cause for attempt in state.attempts.values()] == [
         ev.Cause.INTERRUPTED,
         ev.Cause.INTERRUPTED,

@@ -40,6 +40,7 @@ from spotrun.runner.creation import create_run
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from tests.support.decisions import decided, events_of
 from tests.support.histories import History
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 from tests.support.slurm_jobs import CHEAP, PARTITIONS, SURE
 from tests.support.slurm_queue import Partition, SlurmQueue
@@ -75,14 +76,7 @@ def driver(queue: SlurmQueue, clock: ManualClock, **settings: Any) -> SlurmDrive
 
 
 def request(launch: int = 1, partition: Any = CHEAP, uri: str = "/shared/runs/n-0123456789") -> LaunchRequest:
-    return LaunchRequest(
-        token=f"{UID}-{launch}",
-        run_uid=UID,
-        run_uri=uri,
-        launch=launch,
-        offering=partition.offering,
-        time_to_live=timedelta(hours=10),
-    )
+    return requested(partition.offering, launch, UID, run_uri=uri, time_to_live=timedelta(hours=10))
 
 
 def job(folder: Path, text: str = JOB) -> Path:

@@ -29,6 +29,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.run.billing import SLURM_RULE, Meter
 from spotrun.spec.model import RunSpec
 from tests.support.eventually import eventually
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 from tests.support.slurm_jobs import CHEAP, PARTITIONS
 from tests.support.slurm_queue import Partition, SlurmQueue
@@ -56,15 +57,8 @@ def driver(queue: SlurmQueue, clock: ManualClock) -> SlurmDriver:
 
 
 def request(count: int | None = 3, launch: int = 1) -> LaunchRequest:
-    return LaunchRequest(
-        token=f"{UID}-{launch}",
-        run_uid=UID,
-        run_uri="/shared/runs/n-0123456789",
-        launch=launch,
-        offering=CHEAP.offering,
-        time_to_live=timedelta(hours=10),
-        count=count,
-    )
+    more = {"run_uri": "/shared/runs/n-0123456789", "time_to_live": timedelta(hours=10)}
+    return requested(CHEAP.offering, launch, UID, count=count, **more)
 
 
 def charged(instances: Sequence[Instance]) -> Decimal:

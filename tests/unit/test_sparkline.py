@@ -9,14 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
 from spotrun.account.prices import WIDTH, charges, hourly_prices
-from spotrun.instance import EndedBy, PriceSegment
+from spotrun.instance import PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, sparkline
-from spotrun.run.events import InstanceGone
 from spotrun.runner.tick import Tick
 from tests.support.decisions import spec
-from tests.support.histories import ON_DEMAND, History, random_runs
+from tests.support.histories import ON_DEMAND, History, gone, random_runs
 from tests.support.manual_clock import ManualClock
 
 
@@ -67,17 +66,7 @@ def test_an_instance_that_was_gone_before_anybody_recorded_it_is_in_it() -> None
     history = History()
     launch = history.launch(price="0.30")
     price = PriceSegment(since=history.now, usd_per_hour=Decimal("0.30"))
-    history.after(100).write(
-        InstanceGone(
-            launch=launch,
-            instance_id="i-1",
-            billed_from=price.since,
-            ended_at=history.now,
-            ended_by=EndedBy.CLOUD,
-            prices=(price,),
-            evidence="the cloud's record",
-        )
-    )
+    history.after(100).write(gone(launch, history.now, billed_from=price.since, prices=(price,)))
     assert hourly_prices(history.state, history.now, width=2) == [Decimal("0.30")] * 2
 
 

@@ -16,7 +16,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply, begin, fold
 from spotrun.run.refusal import Refusal
-from tests.support.histories import ON_DEMAND, History, histories, refused
+from tests.support.histories import ON_DEMAND, History, gone, histories, refused
 
 
 def refuses(history: History, write: Callable[[], object], because: str) -> None:
@@ -113,15 +113,7 @@ def test_a_launch_that_was_closed_without_an_answer_stays_reserved_until_nothing
 
 
 def nothing_was_seen(launch: int, at: datetime) -> ev.InstanceGone:
-    return ev.InstanceGone(
-        launch=launch,
-        instance_id="",
-        billed_from=None,
-        ended_at=at,
-        ended_by=EndedBy.FAULT,
-        prices=(),
-        evidence="the cloud never showed an instance of it",
-    )
+    return gone(launch, at, EndedBy.FAULT, instance_id="", evidence="the cloud never showed an instance of it")
 
 
 def test_no_launch_is_dearer_than_the_price_cap() -> None:

@@ -133,7 +133,7 @@ def test_a_runner_that_was_away_for_five_days_bills_up_to_the_last_heartbeat() -
     for _ in range(12):
         back.tick()
         played.clock.advance(looks.EVERY_S)
-    gone = played.state().launches[here.launch].gone
+    gone = played.state.launches[here.launch].gone
     assert gone is not None
     assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
 

@@ -16,6 +16,7 @@ from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.run.billing import hourly
 from spotrun.spec.model import CheckpointSpec
+from tests.support.launch_requests import requested
 from tests.support.manual_clock import ManualClock
 from tests.support.small_worlds import (
     ALL_FAULTS,
@@ -208,9 +209,7 @@ def test_looks_that_would_see_nothing_new_can_be_left_out(seed: int) -> None:
 
 def request(cloud: SimulatedCloud, zone: str, token: str = "t") -> LaunchRequest:
     offering = next(each for each in cloud.offerings() if (each.zone, each.capacity_type) == (zone, SPOT))
-    return LaunchRequest(
-        token=token, run_uid="0" * 10, run_uri="memory", launch=1, offering=offering, time_to_live=timedelta(days=1)
-    )
+    return requested(offering, token=token, time_to_live=timedelta(days=1))
 
 
 def test_the_cloud_tells_takes_and_refuses_as_its_market_says() -> None:

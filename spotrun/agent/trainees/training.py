@@ -11,10 +11,10 @@ from spotrun.agent.attempt_end import Ending
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.backpressure import Backpressure
 from spotrun.agent.decisions import Held, gives_way
+from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import Drain, SnapshotTimes, Times
 from spotrun.agent.inbox import TURN_S, Exited, Said, StateFrozen
 from spotrun.agent.node import Node
-from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainees.command import Command

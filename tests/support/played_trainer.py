@@ -2,11 +2,15 @@
 A trainer without torch: it speaks the link as spotrun/training does, and its whole state is a step counter. Tests of
 the agent start it dozens of times, so it must start fast; toy_framework.py is a trainer that trains.
 
-    python agent_trainer.py '{"steps": 40, "epoch_steps": 20, "step_s": 0.02, …}'
+    python played_trainer.py '{"steps": 40, "epoch_steps": 20, "step_s": 0.02, "acts": {"step 30": "kill"}, …}'
 
-With `fits`, it does `steps` in each of them. Every step that it does is a line of the file `trace` ("PID STEP").
-`kill_self_after_snapshot`, `raise_at`, `hang_at` and the like are things that go wrong, once each where `once` (a
-folder for marks) is given; `forgets`: only its first process does all fits.
+With `fits`, it does `steps` in each of them. Every step that it does is a line of the file `trace` ("PID STEP"). `acts`
+are what it does at a place of its way: kill itself, raise, hang, wait for the file `go_on`, or skip what comes next;
+once each where `once` (a folder for marks) is given. `forgets`: only its first process does all fits.
+
+In a gang each rank does the same steps, together with the others: rank 0 leads, and they meet where their agents say.
+As with gloo, whoever loses the connection to another rank fails at once. With `alone` ranks other than 0 have nothing
+to do, and end at once. With `writes` each rank has a file of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import mmap
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -71,8 +76,7 @@ class Trainer:
         self.freezer: Freezer | None = None
 
     def run(self) -> None:
-        if self.happens("hang_at_import"):
-            threading.Event().wait()
+        self.act("import")
         self.link.send(Hello(pid=os.getpid(), framework="stand-in 1.0", torch="none", python="3"))
         if "refuse" in self.job:
             self.link.send(Refused(reason=self.job["refuse"], hint="do otherwise"))
@@ -85,25 +89,19 @@ class Trainer:
         threading.Thread(target=self.listen, daemon=True).start()
         self.link.send(ArenasWanted(size_bytes=2 * self.payload[-1].size_bytes))
         self.train()
-        fits = 1 if "forgets" in self.job and not self.happens("forgets") else self.job.get("fits", 1)
+        fits = 1 if "forgets" in self.job and not self.is_first("forgets") else self.job.get("fits", 1)
         while self.fit < fits:
             self.fit += 1
-            if self.happens(f"kill_before_fit_{self.fit}"):
-                os.kill(os.getpid(), signal.SIGKILL)
-            while f"waits_before_fit_{self.fit}" in self.job and not Path(self.job["once"], "go_on").exists():
-                time.sleep(0.01)
+            self.act(f"fit {self.fit}")
             self.link.send(FitBegins(fit=self.fit))
             self.begin(*self.resumes.get())
             self.train()
-        if self.happens("kill_at_exit"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.happens("hang_at_exit"):
-            threading.Event().wait()
+        self.act("exit")
 
     def train(self) -> None:
         while self.step < self.last_step:
             self.do_step()
-        if not self.at_end and not self.happens("no_final"):
+        if not self.at_end and not self.act("end"):
             self.snapshot(final=True)
         self.link.send(Finished(step=self.step, epoch=self.epoch - 1, resumed=self.at_end))
 
@@ -158,7 +156,7 @@ class Trainer:
             return None
         frozen = self.freezer.freeze(self.open.flush(), final=final)
         frozen.send(lambda message, fds: self.link.send(message, tuple(fds)))
-        if self.step >= self.job.get("tear_at", 1 << 60) and not final and self.happens("tear_at"):
+        if self.step >= self.job.get("tear_at", 1 << 60) and not final and self.is_first("tear"):
             with open("large", "r+b") as large:
                 large.write(b"torn")
             Path(self.job["once"], "torn").write_text(str(self.step))
@@ -201,7 +199,7 @@ class Trainer:
 
     def do_step(self) -> None:
         time.sleep(self.job.get("step_s", 0.02))
-        self.go_wrong(self.step + 1)
+        self.act(f"step {self.step + 1}")
         self.step += 1
         per_epoch = self.job["epoch_steps"]
         with open(self.job["trace"], "a") as trace:
@@ -230,8 +228,7 @@ class Trainer:
         if self.free and (self.wanted or (self.every and self.step % self.every == 0)):
             self.wanted = False
             self.snapshot(final=False)
-            if self.happens("kill_self_after_snapshot"):
-                os.kill(os.getpid(), signal.SIGKILL)
+            self.act("snapshot")
 
     def lose(self) -> None:
         self.link.send(NotCarried(step=self.step, places=(("module.link", "socket.socket"),)))
@@ -239,20 +236,27 @@ class Trainer:
             self.link.send(Refused(reason="module.link has changed", hint="do otherwise"))
             sys.exit(3)
 
-    def go_wrong(self, step: int) -> None:
-        if step == self.job.get("raise_at") and self.happens("raise_at"):
-            raise RuntimeError("the user's own mistake")
-        if step == self.job.get("kill_at") and self.happens("kill_at"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if step == self.job.get("hang_at") and self.happens("hang_at"):
-            threading.Event().wait()
-
-    def happens(self, name: str) -> bool:
-        if name not in self.job:
+    def act(self, place: str) -> bool:
+        """Do what the script says for this place. True: what comes next is to be left out."""
+        act = self.job.get("acts", {}).get(place)
+        if act is None or not self.is_first(place):
             return False
+        match act:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                threading.Event().wait()
+            case "raise":
+                raise RuntimeError("the user's own mistake")
+            case "wait":
+                while not Path(self.job["once"], "go_on").exists():
+                    time.sleep(0.01)
+        return act == "skip"
+
+    def is_first(self, place: str) -> bool:
         if "once" not in self.job:
             return True
-        mark = Path(self.job["once"]) / name
+        mark = Path(self.job["once"]) / place.replace(" ", "_")
         first = not mark.exists()
         mark.touch()
         return first
@@ -288,5 +292,87 @@ class Trainer:
             Path(self.job["trace"]).with_name("final").touch()
 
 
+# -- a gang ------------------------------------------------------------------------------------------------------------
+
+MEETS_WITHIN_S = 60.0
+RANK = int(os.environ.get("SPOTRUN_NODE_RANK", "0"))
+
+
+def greeting() -> str:
+    """What the ranks of one gang alone know."""
+    return f"{os.environ[trainer_link.GANG]} {os.environ[trainer_link.RANKS_SECRET]}"
+
+
+def meeting() -> tuple[str, int]:
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def fails(job: dict, step: int) -> None:
+    if job.get("fail_at", {}).get(str(RANK)) == step:
+        raise RuntimeError(f"rank {RANK} has a mistake of its own")
+
+
+class Lead(Trainer):
+    """Rank 0. It does no step before the others have said that they are there, and none without them."""
+
+    others: tuple[socket.socket, ...] = ()
+
+    def run(self) -> None:
+        if not self.job.get("alone"):
+            self.meet()
+        super().run()
+        for other in self.others:
+            other.sendall(b"end\n")
+
+    def meet(self) -> None:
+        with socket.create_server(meeting()) as server:
+            server.settimeout(MEETS_WITHIN_S)
+            self.others = tuple(server.accept()[0] for _ in range(int(os.environ["SPOTRUN_NUM_NODES"]) - 1))
+        for other in self.others:
+            assert other.recv(1000).decode() == greeting(), "not of this gang"
+
+    def do_step(self) -> None:
+        for other in self.others:
+            other.sendall(f"{self.step + 1}\n".encode())
+        for other in self.others:
+            if not other.recv(100):
+                raise ConnectionError("Connection closed by peer")
+        fails(self.job, self.step + 1)
+        super().do_step()
+
+
+def follow(job: dict) -> None:
+    lead = _connected()
+    lead.sendall(greeting().encode())
+    for line in lead.makefile():
+        if line == "end\n":
+            return
+        fails(job, int(line))
+        with open(job["trace"], "a") as trace:
+            trace.write(f"{os.getpid()} {int(line)}\n")
+        lead.sendall(b"done")
+    raise ConnectionError("Connection closed by peer")
+
+
+def _connected() -> socket.socket:
+    give_up_at = time.monotonic() + MEETS_WITHIN_S
+    while True:
+        try:
+            return socket.create_connection(meeting(), MEETS_WITHIN_S)
+        except ConnectionError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.02)
+
+
+def main(job: dict) -> None:
+    if job.get("writes"):
+        Path(f"of-rank-{RANK}.txt").write_text("a line\n")
+    if RANK == 0:
+        (Lead if trainer_link.GANG in os.environ else Trainer)(job).run()
+    elif not job.get("alone"):
+        follow(job)
+
+
 if __name__ == "__main__":
-    Trainer(json.loads(sys.argv[1])).run()
+    main(json.loads(sys.argv[1]))
