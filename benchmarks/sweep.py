@@ -300,7 +300,7 @@ def main() -> int:
     for number, (budget, deadline, spend_rest) in enumerate(cells):
         figures = told(found[number * options.sweeps : (number + 1) * options.sweeps])
         until = "no deadline" if deadline is None else f"{deadline:g} h"
-        rest = ", --spend-rest" if spend_rest else ""
+        rest = ", --resume-stopped" if spend_rest else ""
         shown = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
         print(f"budget of {budget:g} trials, {until}{rest}: {shown}")
     if options.json:

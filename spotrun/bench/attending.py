@@ -325,7 +325,7 @@ class _Trial:
         if state.terminal.outcome == "completed":
             return "it ended before its beginning was over; let it train longer"
         steps, time = count_of(self._meter.warm_up + 1, "step"), to_the_second(lasted)
-        return f"it did not make {steps} in {time} ({detail}); give it more by --within or --budget"
+        return f"it did not make {steps} in {time} ({detail}); give it more by --trial-timeout or --budget"
 
     def _keep(self, run: OpenRun, measured: Measured) -> None:
         """Keep the measured speed for later runs of the job."""

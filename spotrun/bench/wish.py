@@ -50,7 +50,7 @@ class Wish(NamedTuple):
         ):
             if named is not None and given is None:
                 raise SpecInvalid(
-                    f"{flag}-as {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
+                    f"{flag}-arg {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
                 )
         return Arguments(batch=self.batch_as, devices=self.devices_as, precision=self.precision_as)
 
@@ -60,9 +60,11 @@ class Wish(NamedTuple):
         Raises:
             SpecInvalid: it is no duration, or too short.
         """
-        limit = read_flag("--within", read_positive_duration, self.within, "--within 20m")
+        limit = read_flag("--trial-timeout", read_positive_duration, self.within, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
-            raise SpecInvalid(f"--within {self.within} is over before an instance has started", hint="--within 20m")
+            raise SpecInvalid(
+                f"--trial-timeout {self.within} is over before an instance has started", hint="--trial-timeout 20m"
+            )
         return limit
 
     @property

@@ -53,10 +53,10 @@ StepsOption = Annotated[
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all together.")
 ]
-AtOnceOption = Annotated[
+MaxParallelOption = Annotated[
     int | None,
     typer.Option(
-        "--at-once",
+        "--max-parallel",
         metavar="N",
         min=1,
         max=64,
@@ -64,8 +64,9 @@ AtOnceOption = Annotated[
         show_default="one of each type; 1 where the job trains on this machine",
     ),
 ]
-WithinOption = Annotated[
-    str, typer.Option("--within", metavar="DURATION", help="How long each training may last, its start included.")
+TrialTimeoutOption = Annotated[
+    str,
+    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, its start included."),
 ]
 SamplesOption = Annotated[
     float | None,
@@ -81,14 +82,14 @@ AgainstOption = Annotated[
     str | None,
     typer.Option("--against", metavar="TYPE", help="Show time and cost as shares of those on this type."),
 ]
-BatchAsOption = Annotated[
-    str | None, typer.Option("--batch-as", metavar="NAME", help="What the script calls its batch size: --bs.")
+BatchArgOption = Annotated[
+    str | None, typer.Option("--batch-arg", metavar="NAME", help="What the script calls its batch size: --bs.")
 ]
-PrecisionAsOption = Annotated[
-    str | None, typer.Option("--precision-as", metavar="NAME", help="What it calls its precision.")
+PrecisionArgOption = Annotated[
+    str | None, typer.Option("--precision-arg", metavar="NAME", help="What it calls its precision.")
 ]
-DevicesAsOption = Annotated[
-    str | None, typer.Option("--devices-as", metavar="NAME", help="What it calls its number of devices.")
+DevicesArgOption = Annotated[
+    str | None, typer.Option("--devices-arg", metavar="NAME", help="What it calls its number of devices.")
 ]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
@@ -104,13 +105,13 @@ def bench(
     devices: DevicesOption = None,
     steps: StepsOption = 60,
     budget: BudgetOption = None,
-    at_once: AtOnceOption = None,
-    within: WithinOption = "20m",
+    at_once: MaxParallelOption = None,
+    within: TrialTimeoutOption = "20m",
     samples: SamplesOption = None,
     against: AgainstOption = None,
-    batch_as: BatchAsOption = None,
-    precision_as: PrecisionAsOption = None,
-    devices_as: DevicesAsOption = None,
+    batch_as: BatchArgOption = None,
+    precision_as: PrecisionArgOption = None,
+    devices_as: DevicesArgOption = None,
     html: HtmlOption = None,
     yes: YesOption = False,
     store: LaunchStoreOption = None,

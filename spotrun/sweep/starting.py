@@ -173,22 +173,26 @@ def _default_name(spec: RunSpec) -> str:
     return f"{spec.name[: NAME_MAX - len(SUFFIX)]}{SUFFIX}"
 
 
-def _keep_one_in(stop_worst: float) -> int | None:
+def _keep_one_in(factor: float) -> int | None:
     """
-    Return what `stop_worst` leaves: one trial in how many; None if it stops none.
+    Return what a comparison leaves: one trial in how many; None if it stops none.
+
+    The old name of the flag, `--stop-worst`, took the share that stops: 0.67 is the factor 3.
 
     Raises:
-        SpecInvalid: `stop_worst` is not 1 - 1/n for any whole n.
+        SpecInvalid: `factor` is no whole number from 2 on, and not 1 - 1/n for any of them.
     """
-    if stop_worst == 0:
+    if factor == 0:
         return None
-    if 0 < stop_worst < 1:
-        keep = round(1 / (1 - stop_worst))
-        if keep >= 2 and abs(1 - 1 / keep - stop_worst) <= KEEP_EXACT:
+    if factor >= 2 and factor.is_integer():
+        return int(factor)
+    if 0 < factor < 1:
+        keep = round(1 / (1 - factor))
+        if keep >= 2 and abs(1 - 1 / keep - factor) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--stop-worst {stop_worst:g} is no share that leaves one trial in two, in three, in four and so on",
-        hint="0.5 stops the worst half, 0.67 two thirds, 0.75 three quarters, 0 none",
+        f"--reduction-factor {factor:g} is no whole number from 2 on",
+        hint="2 keeps the better half at each comparison, 3 the best third, 4 the best quarter, 0 all",
     )
 
 

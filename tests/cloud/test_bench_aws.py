@@ -29,7 +29,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
 def of_two_types(sandbox: Aws, within: str) -> subprocess.Popen[str]:
     """A bench, as soon as it has rented both types."""
     job = sandbox.job_on_aws("pair", "--epochs, '40', --step-s, '0.1'")
-    bench = sandbox.start("bench", job, "--types", "T4:1,A10G:1", "--within", within, "--budget", 8, "--yes")
+    bench = sandbox.start("bench", job, "--types", "T4:1,A10G:1", "--trial-timeout", within, "--budget", 8, "--yes")
     eventually(lambda: len(sandbox.account.lives()) == 2 or bench.poll() is not None, within_s=240)
     assert bench.poll() is None, bench.communicate()[0]
     return bench

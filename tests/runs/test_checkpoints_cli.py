@@ -159,7 +159,7 @@ def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
     path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
     assert "no file of torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
-    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--from", path, code=2)
+    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--init-from", path, code=2)
     assert not sandbox.store.exists()
 
 

@@ -249,7 +249,7 @@ def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
     assert trained_with(in_source, trial, Arguments(batch="--my-batch")) == ("--my-batch", "64")
     with pytest.raises(SpecInvalid, match=r"train\.py has no argument that is called --batch-size") as refused:
         trained_with(script_job(tmp_path, ["--lr", "1"]), trial)
-    assert refused.value.hint == "say what it is called: --batch-as --my-name"
+    assert refused.value.hint == "say what it is called: --batch-arg --my-name"
 
 
 def test_a_command_has_it_once_or_is_refused():

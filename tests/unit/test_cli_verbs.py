@@ -17,6 +17,7 @@ from spotrun.clouds.local.records import Places, Record
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
 from spotrun.runs.completion import job_files
+from spotrun.runs.flags import RENAMED, with_new_names
 from spotrun.version import __version__
 from tests.support.called_spotrun import Spotrun, call
 from tests.support.decisions import spec
@@ -125,6 +126,26 @@ def test_counts_times_and_pairs_that_make_no_sense_are_refused(
     assert said.code == 2
     assert says in said.err + said.out
     assert "Traceback" not in said.err
+
+
+# -- old names of flags ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_flag_is_read_by_its_old_name_and_shown_by_its_new_one(old: str, new: str, spotrun: Spotrun) -> None:
+    for words in ([old, "3"], [f"{old}=3"], [new, "3"]):
+        renamed = with_new_names(["job.yaml", *words, "-y", "--", old], {new})
+        assert renamed == ["job.yaml", words[0].replace(old, new), *words[1:], "-y", "--", old]
+    assert with_new_names([old, "3"], {old}) == [old, "3"], "another verb has a flag of that name"
+    verbs = [verb for verb in ("launch", "sweep", "bench") if f" {new} " in spotrun(verb, "--help").out]
+    assert verbs
+    for verb in verbs:
+        assert f"{old} " not in spotrun(verb, "--help").out
+        both = spotrun(verb, "job.yaml", f"{old}=3", f"{new}=3")
+        assert (both.code, both.err) == (
+            2,
+            f"error: {old} is the old name of {new}, and both are given\n  try: leave {old} out\n",
+        )
 
 
 # -- status ------------------------------------------------------------------------------------------------------------

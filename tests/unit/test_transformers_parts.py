@@ -89,7 +89,7 @@ class TestRefusals:
     def test_a_checkpoint_of_lightning_is_nothing_to_begin_with(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(start_file.VARIABLE, "/run/start.ckpt")
         (problem,) = refusals.problems(trainer(), MODULE, "5.24.0")
-        assert "--from" in problem.hint
+        assert "--init-from" in problem.hint
 
     @pytest.mark.parametrize("version", ["4.57.1", "5.0.0", "5.9.3"])
     def test_an_old_version_is_refused_before_one_looks_at_its_trainer(self, version: str) -> None:
