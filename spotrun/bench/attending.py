@@ -133,14 +133,14 @@ def require_budget(trials: Sequence[Planned], budget: Decimal | None) -> None:
 
 @contextmanager
 def measuring(
-    trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+    trials: Sequence[Planned], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[Row]]:
     """
-    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, and `at_once` is the
-    maximum that run at the same time: None is one of each kind. However the block ends, nothing that was rented in it
-    is left running.
+    Yield the rows of the trials, each as soon as it is measured. `budget` is for all together, at most `max_parallel`
+    run at the same time: None is one of each kind. However the block ends, nothing that was rented in it is left
+    running.
     """
-    bench = _Bench(trials, steps, budget, at_once, watch)
+    bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
         yield bench.rows()
     finally:
@@ -152,12 +152,12 @@ class _Bench:
     """All trials: the waiting ones, and the running ones with a share of the budget each."""
 
     def __init__(
-        self, trials: Sequence[Planned], steps: int, budget: Decimal | None, at_once: int | None, watch: Watch
+        self, trials: Sequence[Planned], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
     ) -> None:
         self._trials = trials
         self._steps = steps
         self._left_usd = budget
-        self._at_once = at_once
+        self._max_parallel = max_parallel
         self._watch = watch
         self._waiting = list(range(len(trials)))
         self._going: list[_Trial] = []
@@ -179,7 +179,7 @@ class _Bench:
         None.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
-        places = next_ones(kinds, [each.kind for each in self._going], self._at_once)
+        places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]
         leasts = [self._trials[number].least_usd for number in turns]
         budgets = [None for _ in turns] if self._left_usd is None else shares(self._left_usd, leasts)

@@ -28,11 +28,11 @@ class Wish(NamedTuple):
     precision: str | None
     devices: str | None
     budget: str | None
-    within: str
+    trial_timeout: str
     against: str | None
-    batch_as: str | None
-    precision_as: str | None
-    devices_as: str | None
+    batch_arg: str | None
+    precision_arg: str | None
+    devices_arg: str | None
     store: str | None
 
     @property
@@ -44,15 +44,15 @@ class Wish(NamedTuple):
             SpecInvalid: one of them is named, and not varied.
         """
         for flag, named, given in (
-            ("--batch", self.batch_as, self.batch),
-            ("--precision", self.precision_as, self.precision),
-            ("--devices", self.devices_as, self.devices),
+            ("--batch", self.batch_arg, self.batch),
+            ("--precision", self.precision_arg, self.precision),
+            ("--devices", self.devices_arg, self.devices),
         ):
             if named is not None and given is None:
                 raise SpecInvalid(
                     f"{flag}-arg {named} names an argument for nothing", hint=f"add {flag}, or leave it out"
                 )
-        return Arguments(batch=self.batch_as, devices=self.devices_as, precision=self.precision_as)
+        return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
     @property
     def limit(self) -> timedelta:
@@ -60,10 +60,10 @@ class Wish(NamedTuple):
         Raises:
             SpecInvalid: it is no duration, or too short.
         """
-        limit = read_flag("--trial-timeout", read_positive_duration, self.within, "--trial-timeout 20m")
+        limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
             raise SpecInvalid(
-                f"--trial-timeout {self.within} is over before an instance has started", hint="--trial-timeout 20m"
+                f"--trial-timeout {self.trial_timeout} ends before an instance has started", hint="--trial-timeout 20m"
             )
         return limit
 

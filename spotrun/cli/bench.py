@@ -105,13 +105,13 @@ def bench(
     devices: DevicesOption = None,
     steps: StepsOption = 60,
     budget: BudgetOption = None,
-    at_once: MaxParallelOption = None,
-    within: TrialTimeoutOption = "20m",
+    max_parallel: MaxParallelOption = None,
+    trial_timeout: TrialTimeoutOption = "20m",
     samples: SamplesOption = None,
     against: AgainstOption = None,
-    batch_as: BatchArgOption = None,
-    precision_as: PrecisionArgOption = None,
-    devices_as: DevicesArgOption = None,
+    batch_arg: BatchArgOption = None,
+    precision_arg: PrecisionArgOption = None,
+    devices_arg: DevicesArgOption = None,
     html: HtmlOption = None,
     yes: YesOption = False,
     store: LaunchStoreOption = None,
@@ -136,19 +136,19 @@ def bench(
 
     if html is not None:
         require_writable(html)
-    names = batch_as, precision_as, devices_as
-    wish = Wish(tuple(types or ()), batch, precision, devices, budget, within, against, *names, store)
+    names = batch_arg, precision_arg, devices_arg
+    wish = Wish(tuple(types or ()), batch, precision, devices, budget, trial_timeout, against, *names, store)
     asked = wanted(job, arguments or (), wish)
     here = cloud_of(asked.job).here
     if not as_json:
         report.show_plan([(each.trial, each.prices) for each in asked.trials])
-    for line in asked.notes if not here or (at_once or 1) == 1 else (*asked.notes, _slower(at_once)):
+    for line in asked.notes if not here or (max_parallel or 1) == 1 else (*asked.notes, _slower(max_parallel)):
         say(f"note: {line}")
     confirm(yes, f"Measure {len(asked.trials)}?", default=not billed(asked.job), declined="nothing was rented")
     rows: list[Row] = []
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            _measure(asked, steps, at_once or (1 if here else None), rows)
+            _measure(asked, steps, max_parallel or (1 if here else None), rows)
     finally:  # show paid measurements, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)
@@ -158,21 +158,21 @@ def bench(
         )
 
 
-def _measure(asked: Wanted, steps: int, at_once: int | None, rows: list[Row]) -> None:
+def _measure(asked: Wanted, steps: int, max_parallel: int | None, rows: list[Row]) -> None:
     """Measure the trials of a bench. Each row is shown and added as soon as it is known, in the order of the trials."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 
     order = [each.trial for each in asked.trials]
-    with report.view() as view, measuring(asked.trials, steps, asked.budget_usd, at_once, view.show) as measured:
+    with report.view() as view, measuring(asked.trials, steps, asked.budget_usd, max_parallel, view.show) as measured:
         for row in measured:
             rows.append(row)
             rows.sort(key=lambda each: order.index(each.trial))
             report.say_row(row)
 
 
-def _slower(at_once: int | None) -> str:
-    return f"{at_once} at once share this machine, and slow each other down"
+def _slower(max_parallel: int | None) -> str:
+    return f"{max_parallel} at once share this machine, and slow each other down"
 
 
 def _show(asked: Wanted, rows: Sequence[Row], samples: float | None, html: Path | None, *, as_json: bool) -> None:

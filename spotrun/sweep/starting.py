@@ -55,12 +55,12 @@ class Wish(NamedTuple):
     budget: str | None
     deadline: str | None
     sample: int | None
-    stop_worst: float
-    at_once: int
+    reduction_factor: float
+    max_parallel: int
     metric: str | None
     mode: str | None
-    judged_from: int | None
-    spend_rest: bool
+    grace_epochs: int | None
+    resume_stopped: bool
     seed: int
     name: str | None
     store: str | None
@@ -144,7 +144,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     )
     if wish.deadline is not None:
         read_flag("--deadline", read_deadline, wish.deadline)
-    keep_one_in = _keep_one_in(wish.stop_worst)
+    keep_one_in = _keep_one_in(wish.reduction_factor)
     overrides = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
     spec = load_spec(spec_path, overrides, default_store(), arguments)
     name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
@@ -157,10 +157,10 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: Wish) -> Asked:
     plan = SweepPlan(
         trials=len(params),
         budget_usd=budget_usd,
-        at_once=wish.at_once,
+        max_parallel=wish.max_parallel,
         keep_one_in=keep_one_in,
-        judged_from=wish.judged_from,
-        spend_rest=wish.spend_rest,
+        grace_epochs=wish.grace_epochs,
+        resume_stopped=wish.resume_stopped,
         metric=metric,
         maximize=maximize,
         most_usd=spec.budget.max_usd,
@@ -256,7 +256,8 @@ def _checked(spec_path: Path, asked: Asked, deadline_s: float | None) -> SweepPl
         prepared = prepare(trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left))
     prepared.show()
     count = count_of(len(wanted.params), "trial")
-    print(f"{asked.name}: {count}, {plan.at_once} at once at most, the first with {params_in_words(wanted.params[0])}.")
+    params = params_in_words(wanted.params[0])
+    print(f"{asked.name}: {count}, {plan.max_parallel} at once at most, the first with {params}.")
     return plan
 
 
@@ -343,7 +344,7 @@ def _as_asked(asked: Asked) -> dict[str, Any]:
         "budget_usd": plan.budget_usd,
         "metric": plan.metric,
         "maximize": plan.maximize,
-        "judged_from": plan.judged_from,
+        "judged_from": plan.grace_epochs,
     }
 
 

@@ -19,7 +19,7 @@ from spotrun.bench.page import bench_page
 from spotrun.bench.report import Progress, as_json, cost_of, findings, time_of, view
 from spotrun.bench.result import Fate, Prices, Row, best, efficiency, fate_of
 from spotrun.bench.trials import Arguments, Trial, spec_of, trials
-from spotrun.bench.turns import AT_ONCE_MAX, CENT, next_ones, shares
+from spotrun.bench.turns import CENT, MAX_PARALLEL, next_ones, shares
 from spotrun.bench.verdict import cpus_gain, device_gain, loading_gain, verdict
 from spotrun.errors import SpecInvalid
 from spotrun.folder.bench_record import FOLDER, Benched, benched, digest_of, keep, steps_of_the_first
@@ -419,7 +419,7 @@ def test_one_of_each_type_is_rented_at_once_unless_told_otherwise():
     assert next_ones(kinds, [], 3) == [0, 2, 1], "of each type one first"
     assert next_ones([None, None], [None], 2) == [0]
     many = [Accelerators("V100", number) for number in range(1, 20)]
-    assert len(next_ones(many, [], None)) == AT_ONCE_MAX
+    assert len(next_ones(many, [], None)) == MAX_PARALLEL
 
 
 @given(
